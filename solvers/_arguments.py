@@ -1,0 +1,111 @@
+"""The border: what callers hand in is checked here once, so that no kernel ever has to."""
+
+import operator
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._jit import kernel
+
+__all__ = ["as_budget", "as_costs", "as_count"]
+
+INT64_MAX = 2**63 - 1
+_MAX_ITEMS = 2**31 - 1
+
+
+@kernel
+def _scan(costs):
+    """Smallest, largest and sum; `where` is the item at which the running sum leaves int64, or -1."""
+    smallest = costs[0]
+    largest = costs[0]
+    total = np.int64(0)
+    where = np.int64(-1)
+    for i in range(len(costs)):
+        cost = costs[i]
+        smallest = min(smallest, cost)
+        largest = max(largest, cost)
+        total += cost
+        if total < 0 and where < 0:
+            where = np.int64(i)
+    return smallest, largest, total, where
+
+
+def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
+    """Return `value` as an int of at least `minimum`, or raise an error that calls it `name`."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if count < minimum:
+        raise ValueError(f"{name} must be >= {minimum}, got {count}")
+    if count > _MAX_ITEMS:
+        raise ValueError(f"{name} must be <= {_MAX_ITEMS}, got {count}")
+    return count
+
+
+def as_budget(time_budget: float) -> float:
+    """Return `time_budget` as positive finite seconds, or raise."""
+    try:
+        seconds = float(time_budget)
+    except (TypeError, ValueError):
+        raise TypeError(f"time_budget must be a number of seconds, got {time_budget!r}") from None
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"time_budget must be positive and finite (seconds), got {time_budget!r}")
+    return seconds
+
+
+def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Return `values` as a contiguous one-dimensional int64 array without changing any value, or raise.
+
+    Integral floats are accepted because logs often hold them; anything that would have to be rounded is not.
+    """
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} must be one-dimensional integers: {error}") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype == np.int64:
+        return np.ascontiguousarray(array)
+    if array.dtype.kind == "u" or array.dtype.kind == "i":
+        if array.dtype == np.uint64 and int(array.max()) > INT64_MAX:
+            where = int(np.argmax(array))
+            raise ValueError(f"{name}[{where}] must fit int64, got {int(array[where])}")
+        return array.astype(np.int64)
+    if array.dtype.kind == "f":
+        return _integral(name, array)
+    if array.dtype.kind == "O" and all(isinstance(v, int) and not isinstance(v, bool) for v in array):
+        where = next(i for i, v in enumerate(array) if not -INT64_MAX <= v <= INT64_MAX)
+        raise ValueError(f"{name}[{where}] must fit int64, got {array[where]}")
+    raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+
+
+def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    fits = np.isfinite(array) & (np.abs(array) < 2.0**63)
+    whole = fits & (np.floor(np.where(fits, array, 0)) == array)
+    if not whole.all():
+        where = int(np.argmin(whole))
+        rule = "fit int64" if np.isfinite(array[where]) and not fits[where] else "be a finite whole number"
+        raise ValueError(f"{name}[{where}] must {rule}, got {array[where]}")
+    return array.astype(np.int64)
+
+
+def as_costs(costs: ArrayLike, name: str = "costs") -> tuple[NDArray[np.int64], int, int]:
+    """Return non-negative int64 costs, their largest and their sum, which fits int64, or raise naming the item."""
+    array = as_int64(name, costs)
+    if array.size > _MAX_ITEMS:
+        raise ValueError(f"{name} must hold at most {_MAX_ITEMS} items, got {array.size}")
+    if array.size == 0:
+        return array, 0, 0
+    smallest, largest, total, where = _scan(array)
+    if smallest < 0:
+        where = int(np.argmax(array < 0))
+        raise ValueError(f"{name}[{where}] must be >= 0, got {array[where]}")
+    if where >= 0:
+        raise ValueError(f"the sum of {name} must fit int64: it overflows at {name}[{where}] = {array[where]}")
+    return array, int(largest), int(total)

@@ -1,0 +1,19 @@
+"""A budget is work, not a clock: what a number of seconds buys, by a table that ships with the package.
+
+The default path never reads a clock, so that every rank of a job computes the same plan however busy its processor is.
+A *work unit* is one step of an inner loop of the local search, about three nanoseconds on a server core.
+"""
+
+__all__ = ["cost_of_karmarkar_karp", "work_units"]
+
+_UNITS_PER_SECOND = 3e8  # measured: benchmarks/README.md
+
+
+def work_units(seconds: float) -> int:
+    """Work units that `seconds` buy."""
+    return max(1, int(min(seconds, 1e6) * _UNITS_PER_SECOND))
+
+
+def cost_of_karmarkar_karp(num_items: int, num_groups: int) -> int:
+    """Work units that one run of Karmarkar-Karp takes: each item moves one sum past about m/2 others."""
+    return int(num_items * (30 + 0.12 * num_groups))

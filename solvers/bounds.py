@@ -1,0 +1,126 @@
+"""Lower bounds on the makespan: what no assignment can beat, each with its reason.
+
+All are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
+
+============== ==================================================================================================
+name           why no assignment does better
+============== ==================================================================================================
+``mean``       the loads sum to sum(c), so one is at least ceil(sum(c) / m)
+``largest``    some group holds the largest item
+``pigeonhole`` of the k*m + 1 largest items some group holds k + 1, and the k + 1 smallest of them weigh
+               c[k*m - k] + ... + c[k*m]  (Dell'Amico & Martello 1995, for all k with k*m < n)
+``filler``     equal counts only: the group of the largest item holds at least floor(n/m) items, so at least the
+               floor(n/m) - 1 smallest of the others
+``padded``     padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
+``cp_sat``     proven by CP-SAT's search
+============== ==================================================================================================
+
+The plain bounds hold under every constraint: a constraint only takes assignments away.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._jit import kernel
+
+__all__ = ["Bound", "best_bound", "makespan_lower_bound"]
+
+
+class Bound(NamedTuple):
+    """A proven lower bound and the argument that proves it."""
+
+    value: int
+    name: str
+
+
+@kernel
+def _pigeonhole(sorted_costs, num_groups):
+    n = len(sorted_costs)
+    best = 0
+    window = np.int64(0)
+    for k in range(1, (n - 1) // num_groups + 1):
+        window = np.int64(0)
+        for i in range(k * num_groups - k, k * num_groups + 1):
+            window += sorted_costs[i]
+        best = max(best, window)
+    return best
+
+
+def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equal_counts: bool = False) -> Bound:
+    """Return the best of this module's closed-form bounds.
+
+    Parameters
+    ----------
+    sorted_costs : int64[n]
+        Descending, non-negative.
+    total : int
+        Their sum, which fits int64.
+    num_groups : int
+        At least 1.
+    equal_counts : bool
+        Whether groups hold exactly n/m items (within one where m does not divide n).
+
+    Returns
+    -------
+    Bound
+        Ties go to the simpler argument: mean, largest, pigeonhole, filler.
+
+    Notes
+    -----
+    O(n): the windows of the pigeonhole bound have k + 1 items for k up to n/m, so O((n/m)^2) in all, which is
+    below n for n <= m^2; for fewer groups only the first sqrt(n) windows are summed (each is a bound by itself).
+    """
+    n = len(sorted_costs)
+    if n == 0:
+        return Bound(0, "mean")
+    best = Bound(-(-total // num_groups), "mean")
+    if (largest := int(sorted_costs[0])) > best.value:
+        best = Bound(largest, "largest")
+    if n > num_groups:
+        windows = min(n, num_groups * (1 + int(n**0.5)) + 1)
+        if (pigeonhole := int(_pigeonhole(sorted_costs[:windows], num_groups))) > best.value:
+            best = Bound(pigeonhole, "pigeonhole")
+    if equal_counts and n // num_groups > 1:
+        filler = largest + int(sorted_costs[n - n // num_groups + 1 :].sum())
+        if filler > best.value:
+            best = Bound(filler, "filler")
+    return best
+
+
+def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> int:
+    """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers.
+    num_groups : int
+        At least 1.
+    equal_counts : bool
+        Bound only the partitions whose groups hold n/m items (within one where m does not divide n).
+
+    Returns
+    -------
+    int
+        Proven: no such partition has a smaller makespan. O(n) after the sort.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`solvers.partition`.
+
+    References
+    ----------
+    Dell'Amico & Martello, "Optimal scheduling of tasks on identical parallel processors", ORSA Journal on
+    Computing 7(2), 1995.
+
+    Examples
+    --------
+    >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
+    9
+    """
+    from solvers.partition._problem import PartitionProblem
+
+    return PartitionProblem.prepare(costs, num_groups, equal_counts).bound.value

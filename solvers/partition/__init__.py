@@ -1,0 +1,86 @@
+"""Items to groups, the largest load as small as possible: one file an algorithm, and the registry of them."""
+
+from typing import Protocol
+
+from numpy.typing import ArrayLike
+
+from solvers.partition.auto import auto
+from solvers.partition.bldm import bldm
+from solvers.partition.exact import exact
+from solvers.partition.karmarkar_karp import karmarkar_karp
+from solvers.partition.lpt import lpt
+from solvers.partition.padded import padded
+from solvers.partition.round_robin import round_robin
+from solvers.types import PartitionResult
+
+__all__ = ["PARTITIONERS", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt", "padded", "partition",
+           "round_robin"]  # fmt: skip
+
+
+class Partitioner(Protocol):
+    """What every entry of :data:`PARTITIONERS` is."""
+
+    def __call__(
+        self, costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
+    ) -> PartitionResult: ...
+
+
+PARTITIONERS: dict[str, Partitioner] = {
+    "auto": auto,
+    "lpt": lpt,
+    "karmarkar_karp": karmarkar_karp,
+    "bldm": bldm,
+    "round_robin": round_robin,
+    "exact": exact,
+}
+"""Every method for additive costs, by name; the command line, the errors and the tests derive their lists from it."""
+
+USES_CLOCK = frozenset({"exact"})
+"""Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
+
+
+def partition(
+    costs: ArrayLike,
+    num_groups: int,
+    method: str = "auto",
+    time_budget: float = 0.01,
+    *,
+    equal_counts: bool = False,
+) -> PartitionResult:
+    """Put items into groups so that the largest load is as small as possible (P||Cmax, multiway number partitioning).
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers whose sum fits int64. Integral floats are accepted.
+    num_groups : int
+        At least 1; may exceed n, and then some groups are empty.
+    method : str
+        A name in :data:`PARTITIONERS`.
+    time_budget : float
+        Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
+    equal_counts : bool
+        Exactly n/m items a group, within one where m does not divide n.
+
+    Returns
+    -------
+    PartitionResult
+        Groups, loads, makespan, and a proven lower bound.
+
+    Raises
+    ------
+    TypeError
+        Costs or counts of the wrong type.
+    ValueError
+        An unknown method, a negative cost, costs of the wrong shape, a sum past int64, a budget that is not positive.
+
+    Examples
+    --------
+    >>> result = partition([5, 4, 3, 3, 3], 2)
+    >>> result.group_of_item.tolist(), result.loads.tolist(), result.gap
+    ([0, 0, 1, 1, 1], [9, 9], 0.0)
+    """
+    solver = PARTITIONERS.get(method)
+    if solver is None:
+        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PARTITIONERS)}")
+    return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)

@@ -1,0 +1,119 @@
+"""A partition problem made ready for the solvers, and the result made from what they return.
+
+Every solver sees only the costs in stable descending order and returns a group for each *position* of that order.
+What stands before (checks, sorting, bounds) and after (loads, certificate) is the same for all, and is here.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._arguments import as_costs, as_count
+from solvers._jit import kernel
+from solvers._sort import sort_descending
+from solvers.bounds import Bound, best_bound
+from solvers.types import PartitionResult, SolveStatus
+
+__all__ = ["Assignment", "PartitionProblem", "group_loads", "solve"]
+
+Assignment = NDArray[np.int32]  # the group of each position in the sorted order
+
+
+@kernel
+def _sum_loads(costs, group_of_item, loads):
+    for i in range(len(costs)):
+        loads[group_of_item[i]] += costs[i]
+
+
+@kernel
+def _scatter(order, values, out):
+    for i in range(len(order)):
+        out[order[i]] = values[i]
+
+
+def group_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
+    """Sum of the costs in each group: int64[num_groups]. The arrays must have been checked."""
+    loads = np.zeros(num_groups, dtype=np.int64)
+    _sum_loads(costs, group_of_item, loads)
+    return loads
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProblem:
+    """Checked costs with their sorted order and their lower bound.
+
+    Attributes
+    ----------
+    order : int32[n]
+        Items in stable descending order of cost.
+    sorted_costs : int64[n]
+        ``costs[order]``.
+    total : int
+        Sum of the costs; fits int64.
+    num_groups : int
+        At least 1.
+    equal_counts : bool
+        Whether groups must hold exactly n/m items (within one where m does not divide n).
+    bound : Bound
+        The best closed-form lower bound.
+    """
+
+    order: NDArray[np.int32]
+    sorted_costs: NDArray[np.int64]
+    total: int
+    num_groups: int
+    equal_counts: bool
+    bound: Bound
+
+    @classmethod
+    def prepare(cls, costs: ArrayLike, num_groups: int, equal_counts: bool) -> "PartitionProblem":
+        """Check and sort. Raises TypeError or ValueError that name the argument, the item and the rule."""
+        num_groups = as_count("num_groups", num_groups)
+        array, largest, total = as_costs(costs)
+        order, sorted_costs = sort_descending(array, largest)
+        bound = best_bound(sorted_costs, total, num_groups, equal_counts)
+        return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound)
+
+    def makespan_of(self, assignment: Assignment) -> int:
+        """Return the largest load of `assignment`."""
+        return int(group_loads(self.sorted_costs, assignment, self.num_groups).max())
+
+    def result(
+        self,
+        assignment: Assignment,
+        method: str,
+        started: float,
+        *,
+        bound: Bound | None = None,
+        stopped_early: bool = False,
+    ) -> PartitionResult:
+        """Build the result of `assignment`, with `bound` in place of the closed-form one where it is better."""
+        loads = group_loads(self.sorted_costs, assignment, self.num_groups)
+        group_of_item = np.empty(len(assignment), dtype=np.int32)
+        _scatter(self.order, assignment, group_of_item)
+        group_of_item.flags.writeable = False
+        loads.flags.writeable = False
+        makespan = int(loads.max())
+        best = self.bound if bound is None or bound.value <= self.bound.value else bound
+        if makespan == best.value:
+            status = SolveStatus.OPTIMAL
+        else:
+            status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
+        runtime = time.perf_counter() - started
+        return PartitionResult(group_of_item, loads, makespan, best.value, best.name, status, method, runtime)
+
+
+def solve(
+    costs: ArrayLike,
+    num_groups: int,
+    equal_counts: bool,
+    method: str,
+    assign: Callable[[PartitionProblem], Assignment],
+) -> PartitionResult:
+    """Prepare, assign, certify: the body of every one-pass solver."""
+    started = time.perf_counter()
+    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
+    return problem.result(assign(problem), method, started)

@@ -1,0 +1,181 @@
+"""LPT: the longest item first, each to the least loaded group (Graham 1969)."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers._heap import group_bits, sift_down_packed, sift_down_wide
+from solvers._jit import kernel
+from solvers._sort import radix_sort
+from solvers.partition._problem import Assignment, PartitionProblem, solve
+from solvers.types import PartitionResult
+
+__all__ = ["assign_lpt", "lpt"]
+
+_MANY_GROUPS = 128  # from here on, rounds beat the heap (measured: benchmarks/README.md)
+_ROUND_DIGIT_BITS = 9
+_SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort than a heap
+
+
+@kernel
+def _lpt_packed(costs, num_groups, bits, group_of_position):
+    """Positive costs; `costs` descends and (largest load) << bits fits int64."""
+    keys = np.arange(num_groups)  # load 0: the key is the group, and ascending keys are a heap
+    mask = (1 << bits) - 1
+    for i in range(len(costs)):
+        key = keys[0]
+        group_of_position[i] = key & mask
+        sift_down_packed(keys, num_groups, key + (costs[i] << bits))
+
+
+@kernel
+def _lpt_rounds(costs, num_groups, bits, group_of_position):
+    """As :func:`_lpt_packed`, several times faster for many groups.
+
+    Keep the keys sorted. The next items go to keys 0, 1, 2, ... in this order for as long as the next key is below
+    every key that this round has raised, which is mostly the whole round: loads differ by less than one item. Then
+    sort anew, by radix over the few bits in which the keys still differ. When rounds become short, the heap takes over.
+    """
+    keys = np.arange(num_groups)
+    scratch = np.empty_like(keys)
+    counts = np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64)
+    mask = (1 << bits) - 1
+    n = len(costs)
+    i = 0
+    while i < n:
+        lowest_raised = np.int64(2**63 - 1)
+        turn = 0
+        while turn < num_groups and i < n and keys[turn] < lowest_raised:
+            key = keys[turn]
+            group_of_position[i] = key & mask
+            raised = key + (costs[i] << bits)
+            keys[turn] = raised
+            lowest_raised = min(lowest_raised, raised)
+            turn += 1
+            i += 1
+        base = keys.min() & ~mask
+        spread = keys.max() - base
+        width = 0
+        while spread >> width:
+            width += 1
+        keys -= base
+        radix_sort(keys, scratch, counts, 0, width)
+        keys += base
+        if turn * _SHORT_ROUND < num_groups:
+            break
+    while i < n:  # a sorted array is a heap
+        key = keys[0]
+        group_of_position[i] = key & mask
+        sift_down_packed(keys, num_groups, key + (costs[i] << bits))
+        i += 1
+
+
+@kernel
+def _lpt_wide(costs, num_groups, group_of_position):
+    """As :func:`_lpt_packed`, for loads of any size."""
+    loads = np.zeros(num_groups, dtype=np.int64)
+    groups = np.arange(num_groups)
+    for i in range(len(costs)):
+        group_of_position[i] = groups[0]
+        sift_down_wide(loads, groups, num_groups, loads[0] + costs[i], groups[0])
+
+
+@kernel
+def _level_counts(num_groups, bits, group_of_position, first):
+    """Give the positions from `first` on, whose cost is zero, to the groups that hold the fewest items."""
+    counts = np.zeros(num_groups, dtype=np.int64)
+    for i in range(first):
+        counts[group_of_position[i]] += 1
+    keys = np.sort(counts << bits | np.arange(num_groups))
+    for i in range(first, len(group_of_position)):
+        key = keys[0]
+        group_of_position[i] = key & ((1 << bits) - 1)
+        sift_down_packed(keys, num_groups, key + (1 << bits))
+
+
+@kernel
+def _lpt_quotas(costs, num_groups, group_of_position):
+    """Equal counts: a full group leaves the heap; n mod m groups may take one item more than the others."""
+    n = len(costs)
+    quota = n // num_groups
+    longer = n - quota * num_groups
+    loads = np.zeros(num_groups, dtype=np.int64)
+    groups = np.arange(num_groups)
+    counts = np.zeros(num_groups, dtype=np.int64)
+    size = num_groups
+    i = 0
+    while i < n:
+        group = groups[0]
+        full = counts[group] == quota + 1 or (counts[group] == quota and longer == 0)
+        if full:
+            size -= 1
+            sift_down_wide(loads, groups, size, loads[size], groups[size])
+            continue
+        if counts[group] == quota:
+            longer -= 1
+        counts[group] += 1
+        group_of_position[i] = group
+        sift_down_wide(loads, groups, size, loads[0] + costs[i], group)
+        i += 1
+
+
+def assign_lpt(problem: PartitionProblem) -> Assignment:
+    """LPT on a prepared problem; with quotas where the problem asks for equal counts."""
+    costs, num_groups = problem.sorted_costs, problem.num_groups
+    assignment = np.empty(len(costs), dtype=np.int32)
+    if problem.equal_counts:
+        _lpt_quotas(costs, num_groups, assignment)
+        return assignment
+    positive = len(costs) if len(costs) == 0 or costs[-1] > 0 else int(np.searchsorted(-costs, 0))
+    bits = group_bits(num_groups)
+    largest_load = problem.total // num_groups + (int(costs[0]) if len(costs) else 0)  # Graham's argument
+    if largest_load.bit_length() + bits <= 63:
+        assign = _lpt_rounds if num_groups >= _MANY_GROUPS else _lpt_packed
+        assign(costs[:positive], num_groups, bits, assignment)
+    else:
+        _lpt_wide(costs[:positive], num_groups, assignment)
+    if positive < len(costs):
+        _level_counts(num_groups, bits, assignment, positive)
+    return assignment
+
+
+def lpt(costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01) -> PartitionResult:
+    """Partition by longest processing time first.
+
+    Items in descending order of cost, each to the group with the smallest load, ties to the lowest group. Items of
+    cost zero, which no load can steer, go to the groups that hold the fewest items.
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers.
+    num_groups : int
+        At least 1; may exceed n.
+    equal_counts : bool
+        Exactly n/m items a group, within one where m does not divide n: full groups take no more.
+    time_budget : float
+        Not read: one pass, whatever the budget.
+
+    Returns
+    -------
+    PartitionResult
+        Without `equal_counts` its makespan is at most 4/3 - 1/(3m) times the optimum.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
+
+    Notes
+    -----
+    O(n log m) time after the sort and O(n + m) memory.
+
+    References
+    ----------
+    Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17(2), 1969.
+
+    Examples
+    --------
+    >>> lpt([5, 4, 3, 3, 3], 2).loads.tolist()
+    [8, 10]
+    """
+    return solve(costs, num_groups, equal_counts, "lpt", assign_lpt)

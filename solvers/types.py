@@ -1,0 +1,81 @@
+"""What a solver returns: groups, their loads, and the proof of how far from perfect they are."""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PartitionResult", "SolveStatus"]
+
+
+class SolveStatus(enum.StrEnum):
+    """How a solver ended. There is no status for failure: that is an exception."""
+
+    OPTIMAL = "optimal"  # proven: the makespan equals the lower bound
+    FEASIBLE = "feasible"  # the method stopped by itself
+    TIME_LIMIT = "time_limit"  # the budget ended; this is the best it had
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionResult:
+    """Items in groups, with a certificate.
+
+    Attributes
+    ----------
+    group_of_item : int32[n], read-only
+        The group of each item, in the order in which the items were given.
+    loads : int64[num_groups], read-only
+        The load of each group.
+    makespan : int
+        The largest load.
+    lower_bound : int
+        Proven: no assignment under the same constraints has a smaller makespan.
+    bound_name : str
+        The argument that proves `lower_bound`; see :mod:`solvers.bounds`.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
+    method : str
+        The method that found the groups (for ``"auto"``, the one that won).
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    group_of_item: NDArray[np.int32]
+    loads: NDArray[np.int64]
+    makespan: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    method: str
+    runtime_s: float = field(compare=False)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups, empty ones included."""
+        return len(self.loads)
+
+    @property
+    def gap(self) -> float:
+        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.makespan, self.lower_bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionResult):
+            return NotImplemented
+        return (
+            (self.makespan, self.lower_bound, self.bound_name, self.status, self.method)
+            == (other.makespan, other.lower_bound, other.bound_name, other.status, other.method)
+            and np.array_equal(self.group_of_item, other.group_of_item)
+            and np.array_equal(self.loads, other.loads)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
+
+
+def relative_gap(makespan: int, lower_bound: int) -> float:
+    """``(makespan - lower_bound) / lower_bound`` as the whole package defines it (0 = 0 is no gap)."""
+    if makespan == lower_bound:
+        return 0.0
+    return (makespan - lower_bound) / lower_bound if lower_bound else math.inf

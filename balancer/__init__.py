@@ -1,0 +1,39 @@
+"""Dispatch plans that make data-parallel ranks finish together, each with a proof of how close to perfect it is.
+
+Start with :func:`balance`.
+"""
+
+from balancer._installed import check_solvers
+
+check_solvers()
+
+from balancer._version import __version__  # noqa: E402 (only now is it sure whose solvers those import)
+from balancer.cost import CostModel  # noqa: E402
+from balancer.errors import InputError, PlanError  # noqa: E402
+from balancer.exchange import RankExchange  # noqa: E402
+from balancer.placement import Placement  # noqa: E402
+from balancer.plan import DispatchPlan  # noqa: E402
+from balancer.planner import balance, warmup  # noqa: E402
+from balancer.topology import Topology  # noqa: E402
+
+__all__ = [
+    "CostModel",
+    "DispatchPlan",
+    "InputError",
+    "Placement",
+    "PlanError",
+    "RankExchange",
+    "Topology",
+    "__version__",
+    "balance",
+    "load_plan",
+    "warmup",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "load_plan":  # brings in the file formats, which planning at run time does not need
+        from balancer.offline import load_plan
+
+        return load_plan
+    raise AttributeError(f"module 'balancer' has no attribute {name!r}")

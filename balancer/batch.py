@@ -1,0 +1,103 @@
+"""A global batch: the samples that all ranks drew for one step, their lengths, and where they lie before dispatch."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.placement import Placement
+from solvers._arguments import as_count, as_int64
+
+__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "strided_homes"]
+
+
+def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
+    """Sample i lies on rank ``i // batch_per_rank``; in a short batch the last ranks hold nothing."""
+    if num_samples > num_ranks * batch_per_rank:
+        raise ValueError(
+            f"{num_samples} samples do not fit on {num_ranks} ranks with batch_per_rank = {batch_per_rank}"
+        )
+    ranks = np.arange(num_samples, dtype=np.int32) // np.int32(batch_per_rank)
+    return Placement.by_sample_order(ranks, num_ranks)
+
+
+def strided_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
+    """Sample i lies on rank ``i % num_ranks``, as torch's DistributedSampler deals them."""
+    ranks = np.arange(num_samples, dtype=np.int32) % np.int32(num_ranks)
+    return Placement.by_sample_order(ranks, num_ranks)
+
+
+HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
+"""How a loader deals a global batch to ranks, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalBatch:
+    """The samples of one step.
+
+    Attributes
+    ----------
+    lengths : int64[n], read-only
+        Length of each sample (tokens, frames or patches), >= 0.
+    home : Placement
+        Where each sample lies before dispatch.
+    first_sample : int
+        Number of the first sample in its log, by which errors call it.
+    """
+
+    lengths: NDArray[np.int64]
+    home: Placement
+    first_sample: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) != len(self.home.rank_of_sample):
+            raise ValueError(
+                f"home_rank must name a rank for each of {len(self.lengths)} samples, "
+                f"got {len(self.home.rank_of_sample)}"
+            )
+
+    @classmethod
+    def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
+        """Check lengths and homes that come from a caller; without homes, equal contiguous shares.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the argument, the index, the value and the rule.
+        """
+        num_ranks = as_count("num_ranks", num_ranks)
+        array = as_int64("lengths", lengths)
+        if array.size and array.min() < 0:
+            index = int(np.argmax(array < 0))
+            raise ValueError(f"lengths[{index}] must be >= 0, got {array[index]}")
+        if array is lengths or not array.flags.owndata:
+            array = array.copy()  # the caller may go on to change theirs
+        array.flags.writeable = False
+        if home_rank is None:
+            return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))
+        try:
+            return cls(array, Placement.checked(home_rank, num_ranks))
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("rank_of_sample", "home_rank")) from None
+
+
+def global_batches(
+    blocks: Iterable[NDArray[np.int64]], samples_per_step: int, drop_last: bool = False
+) -> Iterator[NDArray[np.int64]]:
+    """Cut a stream of lengths, in blocks of any size, into global batches of consecutive samples.
+
+    Yields
+    ------
+    int64[samples_per_step]
+        The last may be shorter; it is left out if `drop_last`. Memory is one block and one batch.
+    """
+    rest = np.empty(0, dtype=np.int64)
+    for block in blocks:
+        joined = np.concatenate((rest, block)) if len(rest) else block
+        whole = len(joined) - len(joined) % samples_per_step
+        for start in range(0, whole, samples_per_step):
+            yield joined[start : start + samples_per_step]
+        rest = joined[whole:]
+    if len(rest) and not drop_last:
+        yield rest

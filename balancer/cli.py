@@ -1,0 +1,252 @@
+"""The command line: ``balancer plan | report | solve``. It reads arguments, calls the library, and prints."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import click
+
+from balancer import __version__
+from balancer.batch import HOMES
+from balancer.cost import parse_cost
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import default_length, open_log, parse_length
+from balancer.io.plan_files import PlanWriter
+from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
+from balancer.plan import SINGLE_PHASE
+from balancer.planner import METHODS
+from balancer.report.summary import RunSummary
+from balancer.topology import Topology
+from solvers import SolverError, partition
+
+__all__ = ["main"]
+
+DONE, FAILED, BAD_INPUT = 0, 1, 2
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; exits with 0 (done), 1 (failed check, infeasible) or 2 (bad usage or input)."""
+    try:
+        code = cli.main(arguments, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else DONE)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"\ntry: {context.command_path} --help" if context is not None else ""
+        _fail(BAD_INPUT, f"{error.format_message()}{hint}")
+    except (InputError, ValueError, TypeError, OSError) as error:
+        _fail(BAD_INPUT, str(error))
+    except (PlanError, SolverError) as error:
+        _fail(FAILED, str(error))
+    except (KeyboardInterrupt, click.Abort):
+        _fail(130, "interrupted; no output was written")
+
+
+def _fail(code: int, message: str) -> NoReturn:
+    print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="balancer", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Balance sequence lengths over data-parallel ranks, with a proof of how far from perfect the plan is."""
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+_method_option = click.option(
+    "--method", default="auto", show_default=True, metavar="M", help=f"One of {', '.join(METHODS)}."
+)
+_budget_option = click.option(
+    "--time-budget",
+    type=float,
+    default=0.01,
+    show_default=True,
+    metavar="S",
+    help="Seconds' worth of solver work a step; counted, not timed (but for exact).",
+)
+_equal_counts_option = click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
+
+
+@cli.command("plan")
+@click.argument("log", type=click.Path())
+@click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks.")
+@click.option("--ranks-per-node", type=int, metavar="C", help="Ranks a node; without it, all share one node.")
+@click.option("--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step.")
+@click.option(
+    "--length", metavar="COL[+COL...]", help="Columns whose sum is the length [default: the only integer one]."
+)
+@click.option("--cost", default="linear", show_default=True, help="linear | quadratic:a=24576,b=1 | padded")
+@_method_option
+@click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")
+@click.option("--drop-last", is_flag=True, help="Leave out a last, short step.")
+@_equal_counts_option
+@click.option("--max-tokens-per-rank", type=int, metavar="T", help="No rank gets a larger sum of lengths.")
+@_budget_option
+@click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
+@_json_option
+def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> None:
+    r"""Plan every global batch of LOG (Parquet, CSV, JSONL, Arrow, NumPy): which sample goes to which rank.
+
+    \b
+    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
+    """
+    started = time.perf_counter()
+    topology = _topology(options.pop("ranks"), options.pop("ranks_per_node"))
+    cost = parse_cost(options.pop("cost"))
+    length = options.pop("length")
+    opened = open_log(log)
+    columns = parse_length(length) if length is not None else default_length(opened)
+    settings = LogSettings(topology=topology, columns=columns, cost=cost, **options)
+    summary, digest = RunSummary(), PlanDigest()
+    with PlanWriter(out) if out is not None else contextlib.nullcontext() as writer, _progress(as_json) as tick:
+        for step, plan in enumerate(plan_log(opened, settings)):
+            first = summary.samples
+            summary.add(SINGLE_PHASE, plan)
+            if writer is not None:
+                digest.add(plan)
+                target = plan.target
+                samples = _consecutive(first, plan.num_samples)
+                writer.append(step, SINGLE_PHASE, samples, target.rank_of_sample, 0, target.position_of_sample)
+            tick(plan.num_samples)
+        if summary.steps == 0:
+            raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+        if writer is not None:
+            writer.close(describe(opened, settings, summary.steps, summary.samples, digest))
+    title = (
+        f"{os.path.basename(log)}: {'+'.join(columns)}, {topology.num_ranks} ranks x {settings.batch_per_rank}, {cost}"
+    )
+    _print_summary(summary, title, time.perf_counter() - started, as_json, out)
+
+
+def _consecutive(first: int, count: int) -> Any:
+    import numpy as np
+
+    return np.arange(first, first + count)
+
+
+def _topology(ranks: int, ranks_per_node: int | None) -> Topology:
+    try:
+        return Topology.uniform(ranks, ranks_per_node)
+    except ValueError as error:
+        message = str(error).replace("num_ranks", "--ranks").replace("ranks_per_node", "--ranks-per-node")
+        raise InputError(message.split(";")[0]) from None
+
+
+def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: bool, out: str | None) -> None:
+    if as_json:
+        click.echo(json.dumps(summary.as_json(runtime_s), indent=2))
+        return
+    from rich.console import Console
+
+    from balancer.report.table import print_summary
+
+    console = Console()
+    print_summary(console, summary, title, runtime_s)
+    if out is not None:
+        console.print(f"plan written to {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error once a second has passed, if a person is looking."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.completed:,} samples planned"), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("planning", total=None)
+    begun = time.perf_counter()
+    running = False
+
+    def tick(samples: int) -> None:
+        nonlocal running
+        if not running and time.perf_counter() - begun > 1:
+            bar.start()
+            running = True
+        bar.advance(task, samples)
+
+    try:
+        yield tick
+    finally:
+        if running:
+            bar.stop()
+
+
+@cli.command("report")
+@click.argument("plan", type=click.Path())
+@click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
+@_json_option
+def report_command(plan: str, log: str | None, as_json: bool) -> None:
+    """Check PLAN against its log and report what it is worth; every number is recomputed, none copied."""
+    started = time.perf_counter()
+    summary = RunSummary()
+    with _progress(as_json) as tick:
+        for replayed in replay(plan, log):
+            summary.add(SINGLE_PHASE, replayed)
+            tick(replayed.num_samples)
+    _print_summary(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
+
+
+@cli.command("solve", context_settings={"ignore_unknown_options": True})
+@click.argument("numbers", nargs=-1)
+@click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
+@_method_option
+@_equal_counts_option
+@_budget_option
+@_json_option
+def solve_command(
+    numbers: tuple[str, ...], groups: int, method: str, equal_counts: bool, time_budget: float, as_json: bool
+) -> None:
+    r"""Split NUMBERS (or those on standard input) into groups whose largest sum is as small as possible.
+
+    \b
+    balancer solve 5 4 3 3 3 --groups 2
+    """
+    words = numbers if numbers and numbers != ("-",) else tuple(sys.stdin.read().replace(",", " ").split())
+    if not words:
+        raise InputError("no numbers to solve: give them as arguments or on standard input")
+    costs = [_whole_number(i, word) for i, word in enumerate(words)]
+    result = partition(costs, groups, method, time_budget, equal_counts=equal_counts)
+    members: list[list[int]] = [[] for _ in range(groups)]
+    for cost, group in zip(costs, result.group_of_item.tolist(), strict=True):
+        members[group].append(cost)
+    if as_json:
+        document = {
+            "groups": members,
+            "group_of_item": result.group_of_item.tolist(),
+            "loads": result.loads.tolist(),
+            "makespan": result.makespan,
+            "lower_bound": result.lower_bound,
+            "bound_name": result.bound_name,
+            "gap": result.gap if result.lower_bound or not result.makespan else None,
+            "status": result.status.value,
+            "method": result.method,
+            "runtime_s": result.runtime_s,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    from rich.console import Console
+
+    from balancer.report.table import print_loads
+
+    console = Console()
+    print_loads(console, members, result.loads.tolist())
+    proof = "proven optimal" if result.gap == 0 else f"gap {result.gap:.3%}"
+    console.print(
+        f"makespan {result.makespan:,}, lower bound {result.lower_bound:,} ('{result.bound_name}'): {proof}",
+        highlight=False,
+    )
+
+
+def _whole_number(index: int, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise InputError(f"number {index + 1}: {word!r} must be a whole number >= 0") from None

@@ -1,0 +1,391 @@
+"""The columns of a log: which of them make up a length, and how their cells become int64 lengths.
+
+Checks are a few vectorised passes; only after one failed is the offending row looked for. Every converter
+takes k cells and their `Place`, and gives int64[k] in [0, 2**63) or raises `InputError` about the first cell
+that is no length, or about the column if its type cannot hold lengths.
+"""
+
+import decimal
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from balancer.errors import InputError
+
+# One block as read: the needed columns, not yet validated, and the line of every row where that is known.
+RawBlock = tuple[Mapping[str, Any], Sequence[int] | None]
+Phases = Mapping[str, tuple[str, ...]]
+
+_TOO_LARGE = 2**63
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+# Multiplying in the default context would round to 28 digits; this one never rounds what fits in memory.
+_EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLog:
+    """What the head of a log tells about it.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    format : str
+        One of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``.
+    columns : tuple of str
+        Every column, in file order; ``("length",)`` for a plain 1-D ``.npy``.
+    integer_columns : tuple of str
+        Those of them that hold integers. For CSV and JSON lines the first rows decide.
+    is_manifest : bool
+        True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
+    """
+
+    path: Path
+    format: str
+    columns: tuple[str, ...]
+    integer_columns: tuple[str, ...]
+    is_manifest: bool
+
+
+def default_length(log: LengthLog) -> tuple[str, ...]:
+    """Choose the columns whose sum is the length, when nobody named them.
+
+    Parameters
+    ----------
+    log : LengthLog
+        The log.
+
+    Returns
+    -------
+    tuple of str
+        ``("duration",)`` for a speech manifest, else the only column of integers.
+
+    Raises
+    ------
+    InputError
+        If several columns hold integers, or none does.
+    """
+    if log.is_manifest:
+        return ("duration",)
+    if len(log.integer_columns) == 1:
+        return log.integer_columns
+    count = len(log.integer_columns) or "no"
+    raise InputError(
+        f"{log.path}: {count} columns of integers, so which one is the length is open; "
+        f"columns there are: {_listed(log.columns)}\nsay which with --length COLUMN[+COLUMN...]"
+    )
+
+
+def parse_length(expression: str) -> tuple[str, ...]:
+    """Split an expression such as ``text_tokens+image_tokens`` into its columns.
+
+    Parameters
+    ----------
+    expression : str
+        Column names joined by ``+``; blanks around a name do not count.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Raises
+    ------
+    InputError
+        If a name is empty or stands there twice.
+
+    Examples
+    --------
+    >>> parse_length("text_tokens + image_tokens")
+    ('text_tokens', 'image_tokens')
+    """
+    columns = tuple(part.strip() for part in expression.split("+"))
+    if not all(columns):
+        raise InputError(f"length {expression!r} has an empty part; write COLUMN or COLUMN+COLUMN")
+    repeated = _repeated(columns)
+    if repeated:
+        raise InputError(f"length {expression!r} names column {repeated[0]!r} twice; name every column once")
+    return columns
+
+
+def unit_of(log: LengthLog, columns: Sequence[str]) -> str:
+    """Name the unit of the lengths that come from `columns`.
+
+    Parameters
+    ----------
+    log : LengthLog
+        The log.
+    columns : sequence of str
+        The columns that are summed.
+
+    Returns
+    -------
+    str
+        ``as recorded``, or what the seconds of a speech manifest became.
+    """
+    if log.is_manifest and "duration" in columns:
+        return "frames of 10 ms: ceil(100 * duration)"
+    return "as recorded"
+
+
+def check_columns(log: LengthLog, columns: Sequence[str]) -> None:
+    """Refuse columns that cannot be read and summed: none, unknown, ambiguous, or one twice."""
+    if not columns or _repeated(columns):
+        raise InputError(f"{log.path}: lengths need at least one column, and no column twice; got {list(columns)}")
+    for name in columns:
+        if name not in log.columns:
+            raise InputError(f"{log.path}: no column {name!r}; columns there are: {_listed(log.columns)}")
+        if log.columns.count(name) > 1:
+            raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", ... ({len(names) - 30} more)" if len(names) > 30 else ""
+    return (", ".join(names[:30]) or "none") + more
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block of cells stands: the row (from 0) of its first, the line (from 1) of each where known."""
+
+    path: Path
+    column: str
+    first_row: int = 0
+    lines: Sequence[int] | None = None
+
+    def cell(self, index: int, complaint: str) -> InputError:
+        """Give the error about the block's cell `index`."""
+        line = "" if self.lines is None else f" (line {self.lines[index]})"
+        row = self.first_row + index
+        return InputError(f"{self.path}: column {self.column!r}, row {row}{line}: {complaint}")
+
+    def column_of(self, kind: object) -> InputError:
+        """Give the error about a column that is not of whole numbers."""
+        return InputError(
+            f"{self.path}: column {self.column!r} is of type {shown(str(kind), quote=False)}; "
+            "lengths must be whole numbers: name a column of integers, or cast this one"
+        )
+
+
+def shown(value: object, *, quote: bool = True) -> str:
+    """Write a value in at most about 60 characters and on one line."""
+    text = repr(value) if quote and isinstance(value, str) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def complaint_about(value: object) -> str | None:
+    """Say what keeps a single value from being a length: value, rule, remedy; None if nothing does."""
+    if value is None:
+        return "there is no value (null, empty or missing); every row needs a length"
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return f"{shown(value)} is not a number; lengths must be whole numbers"
+    if not _is_finite(value):
+        return f"{shown(value)} is not finite; lengths must be whole numbers"
+    if value < 0:
+        return f"{shown(value)} is negative; lengths must be >= 0"
+    if value >= _TOO_LARGE:
+        return f"{shown(value)} is too large; lengths must be < 2**63"
+    # After the bounds: the integer part of a Decimal such as 1E+999999 would fill the memory.
+    if value != int(value):
+        return f"{shown(value)} is a fraction; lengths must be whole numbers"
+    return None
+
+
+def _is_finite(value: int | float | Decimal) -> bool:
+    # math.isfinite would take the detour over float, which overflows.
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def from_numpy(cells: NDArray[Any], place: Place) -> NDArray[np.int64]:
+    """Take integers or floats of at most 64 bits; the result shares memory with `cells` where it can."""
+    kind = cells.dtype.kind
+    if kind not in "iuf" or cells.dtype.itemsize > 8 or cells.ndim != 1:
+        raise place.column_of(f"{cells.dtype}{list(cells.shape[1:]) or ''}")
+    if cells.size == 0:
+        return np.empty(0, dtype=np.int64)
+    low, high = cells.min().item(), cells.max().item()  # both NaN as soon as one cell is
+    if low >= 0 and high < _TOO_LARGE:
+        lengths = np.ascontiguousarray(cells, dtype=np.int64)
+        if kind != "f" or bool((lengths == cells).all()):
+            return lengths
+    legal = (cells >= 0) & (cells < cells.dtype.type(_TOO_LARGE)) if kind == "u" else cells >= 0
+    if kind == "f":
+        wide = cells.astype(np.float64)
+        legal &= (wide < float(_TOO_LARGE)) & (np.floor(wide) == wide)
+    index = int(np.argmin(legal))
+    raise place.cell(index, str(complaint_about(cells[index].item())))
+
+
+def from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
+    """Take integers, floats or decimals, dictionary-encoded or not; no copy for int64, hence read-only."""
+    if pa.types.is_dictionary(cells.type):
+        try:
+            cells = cells.dictionary.take(cells.indices)  # checks the indices, which decoding does not
+        except pa.ArrowException as error:
+            raise InputError(f"{place.path}: column {place.column!r} is damaged: {error}") from error
+    if not is_numeric(cells.type):
+        raise place.column_of(cells.type)
+    if cells.null_count:
+        index = int(np.argmax(cells.is_null().to_numpy(zero_copy_only=False)))
+        raise place.cell(index, str(complaint_about(None)))
+    if pa.types.is_decimal(cells.type):
+        return from_python(cells.to_pylist(), place)
+    return from_numpy(cells.to_numpy(zero_copy_only=False), place)
+
+
+def is_numeric(kind: Any) -> bool:
+    """Tell whether an Arrow type can hold lengths: integers, floats and decimals, not bools."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def from_text(cells: Any, place: Place) -> NDArray[np.int64]:
+    """Take decimal text such as ``512``, ``" 512 "`` or ``512.0``, in an Arrow array of strings."""
+    # Arrow reads hexadecimal, this package does not: such a block takes the careful road, and fails there.
+    if not _contains(cells, "x") and not _contains(cells, "X"):
+        try:
+            return from_numpy(cells.cast(pa.int64()).to_numpy(), place)
+        except pa.ArrowInvalid:
+            cells = pc.utf8_trim_whitespace(cells)
+        try:  # textual, because a float64 would round what stands behind its 16th digit
+            whole = pc.replace_substring_regex(cells, r"^([0-9]+)\.0*$", r"\1")
+            return from_numpy(whole.cast(pa.int64()).to_numpy(), place)
+        except pa.ArrowInvalid:
+            pass
+    return from_python([_number_in(text) for text in cells.to_pylist()], place)
+
+
+def _contains(cells: Any, letter: str) -> bool:
+    return bool(pc.any(pc.match_substring(cells, letter)).as_py())
+
+
+def _number_in(text: str) -> object:
+    """Read one cell of text: a number, None if it is blank, and the text itself if it is neither."""
+    text = text.strip()
+    if not text:
+        return None
+    if _NOT_FINITE.fullmatch(text):
+        return float(text)
+    if not _NUMBER.fullmatch(text):
+        return text
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # an exponent of twenty digits
+        return text
+
+
+def from_python(cells: Sequence[object], place: Place) -> NDArray[np.int64]:
+    """Take int, float and Decimal, as JSON rows give them."""
+    if set(map(type, cells)) == {int}:
+        try:
+            return from_numpy(np.array(cells, dtype=np.int64), place)
+        except OverflowError:
+            pass  # some cell has no int64: the careful road names it
+    return _one_by_one(cells, complaint_about, int, place)
+
+
+def frames_from_seconds(cells: Sequence[object], place: Place) -> NDArray[np.int64]:
+    """Take seconds as int or Decimal (a float has lost its text): ceil(100 * seconds) frames of 10 ms, exactly.
+
+    Examples
+    --------
+    >>> frames_from_seconds([Decimal("1.1"), 2, Decimal("0.001")], Place(Path("log.jsonl"), "duration"))
+    array([110, 200,   1])
+    """
+    return _one_by_one(cells, _complaint_about_seconds, _frames, place)
+
+
+def _complaint_about_seconds(value: object) -> str | None:
+    if value is None:
+        return "there is no value (null or missing); every row needs a duration"
+    rule = "durations are seconds, finite and >= 0"
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return f"{shown(value)} is not a number; {rule}"
+    if not _is_finite(value):
+        return f"{shown(value)} is not finite; {rule}"
+    if value < 0:
+        return f"{shown(value)} is negative; {rule}"
+    if value >= _TOO_LARGE or _frames(value) >= _TOO_LARGE:
+        return f"{shown(value)} is too large; a duration must have less than 2**63 frames of 10 ms"
+    return None
+
+
+def _frames(seconds: Any) -> int:
+    scaled = _EXACT.scaleb(Decimal(seconds), 2)
+    return int(scaled.to_integral_value(decimal.ROUND_CEILING))
+
+
+def _one_by_one(
+    cells: Sequence[object],
+    complaint: Callable[[object], str | None],
+    convert: Callable[[Any], int],
+    place: Place,
+) -> NDArray[np.int64]:
+    lengths = np.empty(len(cells), dtype=np.int64)
+    for index, value in enumerate(cells):
+        problem = complaint(value)
+        if problem is not None:
+            raise place.cell(index, problem)
+        lengths[index] = convert(value)
+    return lengths
+
+
+def sum_phases(
+    path: Path,
+    blocks: Iterator[RawBlock],
+    phases: Phases,
+    converters: Mapping[str, Callable[[Any, Place], NDArray[np.int64]]],
+) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Validate every block's columns, each by its converter, and add them up to read-only lengths by phase."""
+    row = 0
+    for raw, lines in blocks:
+        cells = {name: convert(raw[name], Place(path, name, row, lines)) for name, convert in converters.items()}
+        size = len(next(iter(cells.values())))
+        if size == 0:
+            continue
+        block = {}
+        for phase, columns in phases.items():
+            block[phase] = _sum_of([cells[name] for name in columns], columns, path, row)
+            block[phase].flags.writeable = False
+        yield block
+        row += size
+    if row == 0:
+        raise no_rows(path)
+
+
+def no_rows(path: Path) -> InputError:
+    """Give the error about an empty log."""
+    return InputError(f"{path}: holds no rows; a log needs at least one")
+
+
+def _sum_of(
+    parts: Sequence[NDArray[np.int64]], columns: Sequence[str], path: Path, first_row: int
+) -> NDArray[np.int64]:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+        # Two numbers in [0, 2**63) that overflow always wrap to a negative one.
+        if total.min() < 0:
+            row = first_row + int(np.argmax(total < 0))
+            raise InputError(
+                f"{path}: row {row}: {shown(' + '.join(columns), quote=False)} is too large a sum; "
+                "lengths must be < 2**63"
+            )
+    return total

@@ -1,0 +1,392 @@
+"""Logs of sequence lengths: what they are, and their lengths block by block in one pass.
+
+A log is one file of Parquet, CSV, JSON lines, Arrow IPC (file, Feather v2 or stream) or NumPy. Its content
+tells its format where it can, else its name does. Memory depends on the size of a block, never on that of
+the log. Rows are numbered from 0; blank lines of CSV and JSON lines are no rows.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from balancer.errors import InputError
+from balancer.io.columns import (
+    LengthLog,
+    Phases,
+    Place,
+    RawBlock,
+    check_columns,
+    default_length,
+    frames_from_seconds,
+    from_arrow,
+    from_numpy,
+    from_python,
+    from_text,
+    no_rows,
+    parse_length,
+    shown,
+    sum_phases,
+    unit_of,
+)
+
+__all__ = ["LengthLog", "default_length", "file_sha256", "open_log", "parse_length", "read_lengths", "unit_of"]
+
+_HEAD_BYTES = 4096
+_CSV_BLOCK_BYTES = 4 << 20
+_PARQUET_BUFFER_BYTES = 1 << 20
+_ARROW_ROWS = 1 << 17
+_JSON_ROWS = 1 << 16
+_JSON_HEAD_ROWS = 100
+_NPY_ROWS = 1 << 20
+
+_IPC_FILE = b"ARROW1"
+_MAGIC = {b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
+_NO_LOG = {
+    b"\x1f\x8b": "is compressed with gzip; decompress it first",
+    b"(\xb5/\xfd": "is compressed with zstd; decompress it first",
+    b"BZh": "is compressed with bzip2; decompress it first",
+    b"\xfd7zXZ\0": "is compressed with xz; decompress it first",
+    b"PK\x03\x04": "is a zip archive (or .npz); a log is one plain file: unpack it first",
+    b"FEA1": "is Feather version 1; write it again as version 2 (Arrow IPC) or Parquet",
+    b"PARE": "is an encrypted Parquet file; write it again without encryption",
+}
+_SUFFIXES = {
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".jsonl", ".json", ".ndjson", ".manifest"), "jsonl"),
+    ".npy": "npy",
+}
+_BOM = b"\xef\xbb\xbf"
+
+# What pyarrow and numpy raise on damaged files; numpy parses its header as Python source.
+_LIBRARY_ERRORS = (
+    *(pa.ArrowException, OSError, ValueError, TypeError, EOFError, OverflowError, MemoryError),
+    *(SyntaxError, tokenize.TokenError, RecursionError),
+)
+
+
+def open_log(path: str | os.PathLike[str]) -> LengthLog:
+    """Look at the head of a log.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    LengthLog
+        Format and columns.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it cannot be read, is damaged as far as its head shows, or holds no rows.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as handle:
+            head = handle.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a directory; a log is one file, so name a file in it") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {_first_line(error)}") from error
+    if len(head) < _HEAD_BYTES and not head.removeprefix(_BOM).strip():
+        raise no_rows(path)
+    kind = _format_of(path, head)
+    try:
+        columns, integers = _FORMATS[kind].inspect(path)
+    except InputError:
+        raise
+    except _LIBRARY_ERRORS as error:
+        raise _damaged(path, kind, error) from error
+    return LengthLog(path, kind, tuple(columns), tuple(integers), kind == "jsonl" and "duration" in columns)
+
+
+def read_lengths(log: LengthLog, phases: Phases) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Read the lengths of every phase in one pass over the log.
+
+    Parameters
+    ----------
+    log : LengthLog
+        The log, from `open_log`.
+    phases : mapping of str to tuple of str
+        For every phase the columns whose row-wise sum is its length.
+
+    Returns
+    -------
+    iterator of dict of str to ndarray
+        Blocks in row order: for every phase a read-only int64[k] in [0, 2**63), k >= 1 the same for all phases.
+
+    Raises
+    ------
+    InputError
+        At once if a phase has no columns, or a column is absent or stands twice in the log or in a phase;
+        while iterating if the log is damaged, holds no rows, or a row's cell or sum is no length.
+    """
+    if not phases:
+        raise InputError(f"{log.path}: no phases; name at least one column of lengths")
+    for columns in phases.values():
+        check_columns(log, columns)
+    needed = dict.fromkeys(name for columns in phases.values() for name in columns)
+    converters = dict.fromkeys(needed, _FORMATS[log.format].convert)
+    if log.is_manifest and "duration" in needed:
+        converters["duration"] = frames_from_seconds
+    return sum_phases(log.path, _raw_blocks(log, tuple(needed)), dict(phases), converters)
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Digest a file without holding it in memory.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    str
+        SHA-256 in 64 hexadecimal digits.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
+
+
+def _raw_blocks(log: LengthLog, columns: Sequence[str]) -> Iterator[RawBlock]:
+    """Read the needed columns, and turn whatever the libraries raise into errors about the file."""
+    try:
+        yield from _FORMATS[log.format].read(log, columns)
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{log.path}: no such file") from None
+    except _LIBRARY_ERRORS as error:
+        raise _damaged(log.path, log.format, error) from error
+
+
+def _format_of(path: Path, head: bytes) -> str:
+    for magic, kind in _MAGIC.items():
+        if head.startswith(magic):
+            return kind
+    for magic, problem in _NO_LOG.items():
+        if head.startswith(magic):
+            raise InputError(f"{path}: {problem}")
+    named = _SUFFIXES.get(path.suffix.lower())
+    if named in _MAGIC.values():
+        raise InputError(
+            f"{path}: does not begin as a {_FORMATS[str(named)].title} file does; it is damaged, or its name is wrong"
+        )
+    return named or ("jsonl" if head.removeprefix(_BOM).lstrip().startswith(b"{") else "csv")
+
+
+def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
+    text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
+    return InputError(f"{path}: cannot be read as {_FORMATS[kind].title}, it may be truncated or damaged: {text}")
+
+
+def _first_line(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.splitlines()[0].split())[:200]
+
+
+_Names = Sequence[str]
+
+
+def _arrow_columns(schema: Any) -> tuple[_Names, _Names]:
+    def is_integer(kind: Any) -> bool:
+        return bool(pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind))
+
+    return schema.names, [field.name for field in schema if is_integer(field.type)]
+
+
+def _inspect_parquet(path: Path) -> tuple[_Names, _Names]:
+    with pa.OSFile(os.fspath(path)) as source, pq.ParquetFile(source) as file:
+        if file.metadata.num_rows == 0:
+            raise no_rows(path)
+        return _arrow_columns(file.schema_arrow)
+
+
+def _read_parquet(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+    # Pre-buffering would hold whole row groups: a log written as one row group would be in memory as a whole.
+    options = {"buffer_size": _PARQUET_BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+    with pa.OSFile(os.fspath(log.path)) as source, pq.ParquetFile(source, **options) as file:
+        for batch in file.iter_batches(_ARROW_ROWS, columns=list(columns)):
+            yield {name: batch.column(name) for name in columns}, None
+
+
+def _open_ipc(source: Any, columns: Sequence[int] | None = None) -> tuple[Any, Iterator[Any]]:
+    """Open either kind of Arrow IPC: its schema, and its record batches with at least those columns."""
+    if source.read_at(len(_IPC_FILE), 0) == _IPC_FILE:
+        # Not told which columns to read, Arrow maps them all; told so, it copies them from the file.
+        file = pa.ipc.open_file(source)
+        return file.schema, (file.get_batch(index) for index in range(file.num_record_batches))
+    stream = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=columns))
+    return stream.schema, iter(stream)
+
+
+def _inspect_ipc(path: Path) -> tuple[_Names, _Names]:
+    with pa.memory_map(os.fspath(path)) as source:
+        return _arrow_columns(_open_ipc(source)[0])
+
+
+def _read_ipc(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+    with pa.memory_map(os.fspath(log.path)) as source:
+        _, batches = _open_ipc(source, [log.columns.index(name) for name in columns])
+        for batch in (whole.select(list(columns)) for whole in batches):
+            batch.validate()
+            for start in range(0, batch.num_rows, _ARROW_ROWS):
+                block = batch.slice(start, _ARROW_ROWS)
+                yield {name: block.column(name) for name in columns}, None
+
+
+def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
+    return pacsv.open_csv(
+        source,
+        # On one thread Arrow knows the row that it complains about, and reads no further ahead than it must.
+        read_options=pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES),
+        parse_options=pacsv.ParseOptions(
+            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
+        ),
+        convert_options=pacsv.ConvertOptions(**convert),
+    )
+
+
+def _inspect_csv(path: Path) -> tuple[_Names, _Names]:
+    with pa.OSFile(os.fspath(path)) as source:
+        head = source.read(_HEAD_BYTES)
+        source.seek(0)
+        if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
+            raise no_rows(path)
+        with _open_csv(source, path) as reader:
+            columns, integers = _arrow_columns(reader.schema)
+    if all(re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", name, re.IGNORECASE) for name in columns):
+        raise InputError(
+            f"{path}: the first line reads {shown(','.join(columns))}, which looks like data; "
+            "a CSV log begins with a line that names its columns"
+        )
+    return columns, integers
+
+
+def _read_csv(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+    # Read as text: a type that Arrow infers from the first block may not hold what stands in a later one.
+    as_text = {"include_columns": list(columns), "column_types": dict.fromkeys(columns, pa.string())}
+    with pa.OSFile(os.fspath(log.path)) as source, _open_csv(source, log.path, **as_text) as reader:
+        for batch in reader:
+            yield {name: batch.column(name) for name in columns}, None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Parse every line that is not blank; gives its number (from 1) and its object."""
+    decode = json.JSONDecoder(parse_float=Decimal).decode  # a float would lose digits of a duration
+    row = 0
+    with open(path, "rb") as handle:
+        for number, line in enumerate(handle, 1):
+            text = line.removeprefix(_BOM) if number == 1 else line
+            if not text.strip():
+                continue
+            try:
+                found = decode(text.decode("utf-8"))
+            except (ValueError, ArithmeticError, RecursionError) as error:
+                raise InputError(
+                    f"{path}: row {row} (line {number}) is no JSON: {_json_problem(error)}; "
+                    "JSON lines hold one object a line"
+                ) from error
+            if type(found) is not dict:
+                raise InputError(
+                    f"{path}: row {row} (line {number}) is {shown(found)}, not an object; "
+                    "JSON lines hold one object a line"
+                )
+            yield number, found
+            row += 1
+
+
+def _json_problem(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.colno}"
+    return "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+
+
+def _inspect_json(path: Path) -> tuple[_Names, _Names]:
+    kinds: dict[str, set[type]] = {}
+    rows = 0
+    for _, row in islice(_json_rows(path), _JSON_HEAD_ROWS):
+        rows += 1
+        for name, value in row.items():
+            kinds.setdefault(name, set()).add(type(value))
+    if not rows:
+        raise no_rows(path)
+    return list(kinds), [name for name, found in kinds.items() if found - {type(None)} == {int}]
+
+
+def _read_json(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+    rows = _json_rows(log.path)
+    while numbered := list(islice(rows, _JSON_ROWS)):
+        yield {name: [row.get(name) for _, row in numbered] for name in columns}, [line for line, _ in numbered]
+
+
+def _open_npy(path: Path) -> dict[str, Any]:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 1:
+        raise InputError(f"{path}: has shape {array.shape}; a .npy log is 1-D, one length a row")
+    if array.size == 0:
+        raise no_rows(path)
+    if array.dtype.names is None:
+        return {"length": array}
+    return {name: array[name] for name in array.dtype.names}
+
+
+def _inspect_npy(path: Path) -> tuple[_Names, _Names]:
+    columns = _open_npy(path)
+    if list(columns) == ["length"] and columns["length"].dtype.kind not in "iuf":
+        raise Place(path, "length").column_of(columns["length"].dtype)
+    return list(columns), [name for name, cells in columns.items() if cells.dtype.kind in "iu" and cells.ndim == 1]
+
+
+def _read_npy(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+    arrays = _open_npy(log.path)
+    for start in range(0, len(arrays[columns[0]]), _NPY_ROWS):
+        yield {name: np.asarray(arrays[name][start : start + _NPY_ROWS]) for name in columns}, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    title: str
+    inspect: Callable[[Path], tuple[_Names, _Names]]  # all columns, those of integers
+    read: Callable[[LengthLog, _Names], Iterator[RawBlock]]
+    convert: Callable[[Any, Place], NDArray[np.int64]]
+
+
+_FORMATS = {
+    "parquet": _Format("Parquet", _inspect_parquet, _read_parquet, from_arrow),
+    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, from_arrow),
+    "csv": _Format("CSV", _inspect_csv, _read_csv, from_text),
+    "jsonl": _Format("JSON lines", _inspect_json, _read_json, from_python),
+    "npy": _Format("NumPy .npy", _inspect_npy, _read_npy, from_numpy),
+}

@@ -1,0 +1,356 @@
+"""Offline planning: a log of lengths in, a plan for every step out; and back, a plan file replayed and checked.
+
+The settings that plan a log are what its plan file's description says, so that a plan can be replayed from the two
+files.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer._version import __version__
+from balancer.batch import HOMES, GlobalBatch, global_batches
+from balancer.cost import CostModel, parse_cost
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import LengthLog, file_sha256, open_log, read_lengths, unit_of
+from balancer.io.plan_files import PlanFile, PlanStep, open_plan
+from balancer.placement import Placement
+from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.planner import check_method, plan_problem, replay_plan
+from balancer.problem import Problem
+from balancer.topology import Topology
+from solvers._arguments import as_budget, as_count
+from solvers.errors import SolverError
+from solvers.types import SolveStatus
+
+__all__ = ["LogSettings", "PlanDigest", "describe", "load_plan", "plan_log", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a log is cut into global batches, and how each is planned.
+
+    Attributes
+    ----------
+    topology : Topology
+    batch_per_rank : int
+        Consecutive rows make global batches of ``num_ranks * batch_per_rank``.
+    columns : tuple of str
+        The columns whose sum is a row's length.
+    home : str
+        A name in :data:`balancer.batch.HOMES`.
+    cost, method, equal_counts, max_tokens_per_rank, time_budget
+        As :func:`balancer.balance` takes them.
+    drop_last : bool
+        Leave out the last global batch if it is short.
+    """
+
+    topology: Topology
+    batch_per_rank: int
+    columns: tuple[str, ...]
+    home: str = "contiguous"
+    cost: CostModel = CostModel()  # noqa: RUF009 (frozen)
+    method: str = "auto"
+    equal_counts: bool = False
+    max_tokens_per_rank: int | None = None
+    time_budget: float = 0.01
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        as_count("batch_per_rank", self.batch_per_rank)
+        as_count("global batch (ranks * batch_per_rank)", self.topology.num_ranks * self.batch_per_rank)
+        as_budget(self.time_budget)
+        check_method(self.method, self.cost)
+        if self.max_tokens_per_rank is not None:
+            as_count("max_tokens_per_rank", self.max_tokens_per_rank)
+        if self.home not in HOMES:
+            raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a full global batch."""
+        return self.topology.num_ranks * self.batch_per_rank
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as the plan file's description holds them."""
+        return {
+            "topology": {"node_sizes": list(self.topology.node_sizes)},
+            "batch_per_rank": self.batch_per_rank,
+            "columns": list(self.columns),
+            "home": self.home,
+            "cost": str(self.cost),
+            "solver": {
+                "method": self.method,
+                "equal_counts": self.equal_counts,
+                "max_tokens_per_rank": self.max_tokens_per_rank,
+                "time_budget": self.time_budget,
+            },
+            "drop_last": self.drop_last,
+        }
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any]) -> "LogSettings":
+        """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
+        return cls(
+            topology=Topology(description["topology"]["node_sizes"]),
+            batch_per_rank=description["batch_per_rank"],
+            columns=tuple(description["columns"]),
+            home=description["home"],
+            cost=parse_cost(description["cost"]),
+            drop_last=description["drop_last"],
+            **description["solver"],
+        )
+
+
+class _Homes:
+    """Home placements by batch size; a log has two at most, full and last."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        self._settings = settings
+        self._known: dict[int, Placement] = {}
+
+    def of(self, num_samples: int) -> Placement:
+        if num_samples not in self._known:
+            settings = self._settings
+            make = HOMES[settings.home]
+            self._known[num_samples] = make(num_samples, settings.topology.num_ranks, settings.batch_per_rank)
+        return self._known[num_samples]
+
+
+def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
+    """Yield the problem of each step of a log."""
+    homes = _Homes(settings)
+    blocks = (block[SINGLE_PHASE] for block in read_lengths(log, {SINGLE_PHASE: settings.columns}))
+    first = 0
+    for lengths in global_batches(blocks, settings.samples_per_step, settings.drop_last):
+        lengths.flags.writeable = False
+        batch = GlobalBatch(lengths, homes.of(len(lengths)), first)
+        try:
+            yield Problem.of(
+                batch,
+                settings.topology,
+                settings.cost,
+                equal_counts=settings.equal_counts,
+                max_tokens_per_rank=settings.max_tokens_per_rank,
+            )
+        except ValueError as error:
+            raise InputError(f"{log.path}: {'+'.join(settings.columns)}: {error}") from None
+        first += len(lengths)
+
+
+def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[DispatchPlan]:
+    """Plan every global batch of a log, one after the other; memory does not grow with the log.
+
+    Raises
+    ------
+    InputError
+        A row that cannot be used.
+    InfeasibleError, SolverError
+        A step that no plan, or none that was found, satisfies; the message names the step.
+    """
+    for step, problem in enumerate(_problems(log, settings)):
+        try:
+            plan = plan_problem(problem, settings.method, settings.time_budget)
+        except SolverError as error:
+            raise type(error)(f"{log.path}: step {step}: {error}") from None
+        yield plan
+
+
+class PlanDigest:
+    """The digest of a plan file: SHA-256 over the digests of its plans in order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, plan: DispatchPlan) -> None:
+        """Take in the next plan."""
+        self._hash.update(bytes.fromhex(plan.digest()))
+
+    def hexdigest(self) -> str:
+        """Digest of the plans so far."""
+        return self._hash.hexdigest()
+
+
+def describe(log: LengthLog, settings: LogSettings, steps: int, samples: int, digest: PlanDigest) -> dict[str, Any]:
+    """Return the description that goes into a plan file: enough to replay it from the log."""
+    return settings.to_json() | {
+        "source": {
+            "file": str(log.path),
+            "sha256": file_sha256(log.path),
+            "format": log.format,
+            "unit": unit_of(log, settings.columns),
+        },
+        "steps": steps,
+        "samples": samples,
+        "digest": digest.hexdigest(),
+        "version": __version__,
+    }
+
+
+def replay(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
+    """Make the plans of a plan file anew from its placements and the lengths, everything recomputed and checked.
+
+    Parameters
+    ----------
+    path : path
+        A plan file or folder.
+    log : path, optional
+        The log it was made from; by default the one that its description names, looked for from the working folder
+        and from beside the plan. A plan saved by :meth:`DispatchPlan.save` needs none.
+
+    Yields
+    ------
+    DispatchPlan
+        One a step.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used, or a log that is not the one the plan was made from.
+    PlanError
+        A plan that is not complete, or whose digest is not the one it claims.
+    """
+    plan_file = open_plan(path)
+    digest = PlanDigest()
+    steps = 0
+    if "length" in plan_file.columns:
+        plan = _self_contained(plan_file)
+        if plan.digest() != plan_file.description["digest"]:
+            raise PlanError(f"{path}: the plan's digest is {plan.digest()}, not what its description says")
+        yield plan
+        return
+    for plan in _replay_log(plan_file, log):
+        digest.add(plan)
+        steps += 1
+        yield plan
+    if digest.hexdigest() != plan_file.description.get("digest"):
+        raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+
+
+def _settings_of(plan_file: PlanFile) -> LogSettings:
+    try:
+        return LogSettings.from_json(plan_file.description)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
+
+
+def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+    source = plan_file.description.get("source", {})
+    if log is None:
+        recorded = Path(source.get("file", ""))
+        beside = Path(plan_file.path).parent / recorded.name
+        log = recorded if recorded.is_file() else beside
+        if not log.is_file():
+            raise InputError(f"{plan_file.path}: the log it was made from, {recorded}, is not there; give it as --log")
+    opened = open_log(log)
+    if file_sha256(opened.path) != source.get("sha256"):
+        raise InputError(f"{plan_file.path}: was not made from {opened.path}: the log's SHA-256 differs")
+    return opened
+
+
+def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iterator[DispatchPlan]:
+    settings = _settings_of(plan_file)
+    placed = iter(plan_file.steps())
+    step = 0
+    for step, problem in enumerate(_problems(_source_of(plan_file, log), settings)):
+        placements = next(placed, None)
+        if placements is None or placements.step != step:
+            raise PlanError(f"{plan_file.path}: step {step} is missing")
+        yield replay_plan(problem, _target(plan_file, placements, problem), settings.method)
+    if next(placed, None) is not None:
+        raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
+
+
+def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> Placement:
+    """Check that a step places each of its samples exactly once, and return where."""
+    where = f"{plan_file.path}: step {placements.step}"
+    order = np.argsort(placements.sample, kind="stable")
+    expected = np.arange(len(problem.costs)) + problem.batch.first_sample
+    if not np.array_equal(placements.sample[order], expected):
+        missing = np.setdiff1d(expected, placements.sample)
+        what = f"sample {missing[0]} is not placed" if len(missing) else "samples are placed twice or belong elsewhere"
+        raise PlanError(f"{where}: {what}")
+    if placements.slot.any():
+        raise PlanError(f"{where}: has micro-batch slots, which this version does not read")
+    return _checked(where, placements.rank[order], placements.position[order], problem.topology)
+
+
+def _checked(where: str, rank: NDArray[np.int32], position: NDArray[np.int32], topology: Topology) -> Placement:
+    try:
+        return Placement.checked(rank, topology.num_ranks, position)
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
+
+
+def _self_contained(plan_file: PlanFile) -> DispatchPlan:
+    """Read a plan that holds its own lengths and homes."""
+    steps = list(plan_file.steps())
+    description = plan_file.description
+    try:
+        topology = Topology(description["topology"]["node_sizes"])
+        cost = parse_cost(description["cost"])
+        solver, certificate = description["solver"], description["certificate"]
+        method, equal_counts = str(solver["method"]), bool(solver["equal_counts"])
+        bound = int(certificate["lower_bound"]), str(certificate["bound_name"])
+        status = str(certificate["status"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
+    if len(steps) > 1:
+        raise PlanError(f"{plan_file.path}: holds {len(steps)} steps, but a plan with its own lengths has one")
+    long, short = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+    step = steps[0] if steps else PlanStep(0, SINGLE_PHASE, long, short, short, short, long, short)
+    batch = GlobalBatch.of(long if step.length is None else step.length, topology.num_ranks, step.home_rank)
+    problem = Problem.of(batch, topology, cost, equal_counts=equal_counts)
+    plan = replay_plan(problem, _target(plan_file, step, problem), method)
+    return _with_certificate(plan_file, plan, *bound, status)
+
+
+def _with_certificate(plan_file: PlanFile, plan: DispatchPlan, bound: int, name: str, status: str) -> DispatchPlan:
+    """Take over the bound that a file claims: a search may have proven more than a formula can."""
+    if bound > plan.makespan or (name != "cp_sat" and bound > plan.lower_bound):
+        raise PlanError(f"{plan_file.path}: claims lower_bound = {bound} ('{name}'), which does not hold")
+    if (status == SolveStatus.OPTIMAL) != (bound == plan.makespan):
+        raise PlanError(f"{plan_file.path}: claims status '{status}' with lower_bound = {bound}")
+    return replace(plan, lower_bound=bound, bound_name=name, status=SolveStatus(status))
+
+
+def load_plan(
+    path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
+) -> DispatchPlan:
+    """Read one plan from a plan file.
+
+    Parameters
+    ----------
+    path : path
+        Written by :meth:`DispatchPlan.save` or ``balancer plan --out``.
+    step : int, optional
+        Which step; needed where the file holds more than one.
+    log : path, optional
+        The log that the plan was made from, if it is not where the plan says.
+
+    Returns
+    -------
+    DispatchPlan
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used; a step that is not there, or not given where there are several.
+    PlanError
+        A plan that does not hold what it claims.
+    """
+    if step is None:
+        steps = open_plan(path).description.get("steps")
+        if steps != 1:
+            raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
+        step = 0
+    for number, plan in enumerate(replay(path, log)):
+        if number == step:
+            return plan
+    raise InputError(f"{path}: has no step {step}")

@@ -1,0 +1,98 @@
+"""A placement: for every sample the rank it is on and its position there. Homes are one, a plan's target is another."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._arguments import as_int64
+from solvers.groups import members_by_group
+
+__all__ = ["Placement"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """A bijection from samples to places (rank, position), both ways.
+
+    Attributes
+    ----------
+    rank_of_sample : int32[n], read-only
+    position_of_sample : int32[n], read-only
+        Place in the order of its rank, from 0.
+    samples : int64[n], read-only
+        Samples by rank, then by position.
+    offsets : int64[num_ranks + 1], read-only
+        Rank r holds ``samples[offsets[r] : offsets[r + 1]]``.
+    """
+
+    rank_of_sample: NDArray[np.int32]
+    position_of_sample: NDArray[np.int32]
+    samples: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for array in (self.rank_of_sample, self.position_of_sample, self.samples, self.offsets):
+            array.flags.writeable = False
+
+    @classmethod
+    def by_sample_order(cls, rank_of_sample: NDArray[np.int32], num_ranks: int) -> "Placement":
+        """Each rank's samples in ascending order. The ranks must be within 0..num_ranks-1. O(n + num_ranks)."""
+        samples, offsets, positions = members_by_group(rank_of_sample, num_ranks)
+        return cls(rank_of_sample, positions, samples, offsets)
+
+    @classmethod
+    def checked(
+        cls, rank_of_sample: ArrayLike, num_ranks: int, position_of_sample: ArrayLike | None = None
+    ) -> "Placement":
+        """Build from arrays that come from outside; raises ValueError naming the sample and the rule it breaks."""
+        ranks = as_int64("rank_of_sample", rank_of_sample)
+        outside = (ranks < 0) | (ranks >= num_ranks)
+        if outside.any():
+            sample = int(np.argmax(outside))
+            raise ValueError(f"rank_of_sample[{sample}] must be within 0..{num_ranks - 1}, got {ranks[sample]}")
+        placement = cls.by_sample_order(ranks.astype(np.int32), num_ranks)
+        if position_of_sample is None:
+            return placement
+        positions = as_int64("position_of_sample", position_of_sample)
+        if positions.shape != ranks.shape:
+            raise ValueError(f"position_of_sample must have {len(ranks)} entries, got {len(positions)}")
+        held = np.diff(placement.offsets)[placement.rank_of_sample]
+        outside = (positions < 0) | (positions >= held)
+        if outside.any():
+            sample = int(np.argmax(outside))
+            raise ValueError(
+                f"position_of_sample[{sample}] must be within 0..{held[sample] - 1}, got {positions[sample]}"
+            )
+        places = placement.offsets[placement.rank_of_sample] + positions
+        samples = np.full(len(ranks), -1, dtype=np.int64)
+        samples[places] = np.arange(len(ranks))
+        if (twice := samples[places] != np.arange(len(ranks))).any():
+            sample = int(np.argmax(twice))
+            raise ValueError(
+                f"position {positions[sample]} of rank {ranks[sample]} is given to samples {sample} "
+                f"and {samples[places[sample]]}"
+            )
+        return cls(placement.rank_of_sample, positions.astype(np.int32), samples, placement.offsets)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, empty ones included."""
+        return len(self.offsets) - 1
+
+    def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
+        """Samples on `rank`, by position: int64[k]."""
+        if not 0 <= rank < self.num_ranks:
+            raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
+        return self.samples[self.offsets[rank] : self.offsets[rank + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return (
+            np.array_equal(self.rank_of_sample, other.rank_of_sample)
+            and np.array_equal(self.position_of_sample, other.position_of_sample)
+            and self.num_ranks == other.num_ranks
+        )
+
+    __hash__ = None  # type: ignore[assignment]

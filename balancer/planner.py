@@ -1,0 +1,234 @@
+"""From a batch to a dispatch plan, one phase: the staircase to read first.
+
+lengths -> :class:`~balancer.batch.GlobalBatch` -> :class:`~balancer.problem.Problem` -> a solver's groups
+-> ranks -> :class:`~balancer.plan.DispatchPlan`.
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import solvers
+from balancer.batch import GlobalBatch
+from balancer.cost import CostModel, parse_cost
+from balancer.placement import Placement
+from balancer.plan import DispatchPlan
+from balancer.problem import Problem
+from balancer.topology import Topology
+from solvers.bounds import makespan_bound
+from solvers.groups import group_loads
+
+__all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
+
+METHODS = (*solvers.PARTITIONERS, "padded")
+"""Every partition method that :func:`balance` takes."""
+
+
+def balance(
+    lengths: ArrayLike,
+    num_ranks: int,
+    ranks_per_node: int | None = None,
+    home_rank: ArrayLike | None = None,
+    cost: str | CostModel = "linear",
+    method: str = "auto",
+    equal_counts: bool = False,
+    max_tokens_per_rank: int | None = None,
+    time_budget: float = 0.01,
+    *,
+    topology: Topology | None = None,
+) -> DispatchPlan:
+    """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
+
+    Parameters
+    ----------
+    lengths : int64[n]
+        Tokens, frames or patches of each sample: a list, a NumPy array, or a torch CPU tensor.
+    num_ranks : int
+        Data-parallel ranks; may exceed n, and then some ranks get nothing.
+    ranks_per_node : int, optional
+        Must divide `num_ranks`; by default all ranks share one node.
+    home_rank : int32[n], optional
+        The rank on which each sample lies now. By default equal contiguous shares: sample i on rank
+        ``i // ceil(n / num_ranks)``.
+    cost : str or CostModel
+        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, or ``"padded"`` for rows times the longest row.
+    method : str
+        A name in :data:`METHODS`; ``"auto"`` suits every cost.
+    equal_counts : bool
+        Give every rank n/num_ranks samples, within one where that does not divide.
+    max_tokens_per_rank : int, optional
+        A cap, never exceeded, on the sum of lengths on a rank.
+    time_budget : float
+        Seconds' worth of work for the solver, counted and not timed: every rank computes the same plan.
+    topology : Topology, optional
+        In place of `ranks_per_node`, for nodes of unequal size.
+
+    Returns
+    -------
+    DispatchPlan
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that cannot be used; it names the argument, the index, the value and the rule.
+    InfeasibleError
+        No plan keeps to the constraints; it says why and by how much.
+    SolverError
+        No plan under the token cap was found, though none was proven impossible.
+
+    Examples
+    --------
+    >>> plan = balance([900, 100, 400, 600, 500, 500], num_ranks=3)
+    >>> [plan.samples_on_rank(r).tolist() for r in range(3)], plan.imbalance_ratio, plan.gap
+    ([[0, 1], [2, 3], [4, 5]], 1.0, 0.0)
+    """
+    if topology is None:
+        topology = Topology.uniform(num_ranks, ranks_per_node)
+    elif ranks_per_node is not None or topology.num_ranks != num_ranks:
+        raise ValueError(
+            f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
+        )
+    problem = Problem.of(
+        GlobalBatch.of(lengths, num_ranks, home_rank),
+        topology,
+        parse_cost(cost),
+        equal_counts=equal_counts,
+        max_tokens_per_rank=max_tokens_per_rank,
+    )
+    return plan_problem(problem, method, time_budget)
+
+
+def check_method(method: str, cost: CostModel) -> str:
+    """Return the partition method for `cost` by that name, or raise ValueError saying which there are."""
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(METHODS)}")
+    if cost.padded and method not in ("auto", "padded"):
+        raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, padded")
+    if not cost.padded and method == "padded":
+        raise ValueError(f"method 'padded' takes padded costs, not cost '{cost}'; use auto")
+    return "padded" if cost.padded else method
+
+
+def plan_problem(problem: Problem, method: str = "auto", time_budget: float = 0.01) -> DispatchPlan:
+    """Solve a problem and make the plan; as :func:`balance`, for who has the problem already."""
+    started = time.perf_counter()
+    name = check_method(method, problem.cost)
+    num_ranks = problem.topology.num_ranks
+    if name == "padded":
+        result = solvers.padded(problem.costs, num_ranks, equal_counts=problem.equal_counts)
+    else:
+        result = solvers.partition(problem.costs, num_ranks, name, time_budget, equal_counts=problem.equal_counts)
+    if problem.max_tokens_per_rank is not None:
+        result = _under_cap(problem, result, problem.max_tokens_per_rank, time_budget)
+    target = Placement.by_sample_order(result.group_of_item, num_ranks)
+    return _plan(problem, target, result.lower_bound, result.bound_name, method, result.status, started)
+
+
+def replay_plan(problem: Problem, target: Placement, method: str) -> DispatchPlan:
+    """Make the plan of a placement that is known already, with loads and bound computed anew."""
+    started = time.perf_counter()
+    num_ranks = problem.topology.num_ranks
+    if problem.cost.padded:
+        bound, name = solvers.padded(problem.costs, num_ranks, equal_counts=problem.equal_counts).makespan, "padded"
+    else:
+        bound, name = makespan_bound(problem.costs, num_ranks, problem.equal_counts)
+    return _plan(problem, target, bound, name, method, None, started)
+
+
+def _plan(
+    problem: Problem,
+    target: Placement,
+    lower_bound: int,
+    bound_name: str,
+    method: str,
+    status: solvers.SolveStatus | None,
+    started: float,
+) -> DispatchPlan:
+    home, costs, num_ranks = problem.batch.home, problem.costs, problem.topology.num_ranks
+    loads = problem.cost.loads(costs, target.rank_of_sample, num_ranks)
+    if int(loads.max()) == lower_bound:
+        status = solvers.SolveStatus.OPTIMAL
+    elif status is None or status is solvers.SolveStatus.OPTIMAL:
+        status = solvers.SolveStatus.FEASIBLE
+    return DispatchPlan(
+        topology=problem.topology,
+        cost=problem.cost,
+        lengths=problem.batch.lengths,
+        home=home,
+        target=target,
+        home_loads=problem.cost.loads(costs, home.rank_of_sample, num_ranks),
+        loads=loads,
+        lower_bound=lower_bound,
+        bound_name=bound_name,
+        status=status,
+        method=method,
+        equal_counts=problem.equal_counts,
+        binding_sample=_binding_sample(costs, loads),
+        runtime_s=time.perf_counter() - started,
+    )
+
+
+def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:
+    """Return the largest sample if it costs more than a fair share of the plan's total load."""
+    if len(costs) == 0:
+        return None
+    largest = int(np.argmax(costs))
+    fair_share = -(-int(loads.sum()) // len(loads))
+    return largest if costs[largest] > fair_share else None
+
+
+def _under_cap(
+    problem: Problem, result: solvers.PartitionResult, cap: int, time_budget: float
+) -> solvers.PartitionResult:
+    """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
+    lengths = problem.batch.lengths
+    num_ranks = problem.topology.num_ranks
+    by_tokens = CostModel(padded=problem.cost.padded)
+    if int(by_tokens.loads(lengths, result.group_of_item, num_ranks).max()) <= cap:
+        return result
+    if problem.cost.padded:
+        even = solvers.padded(lengths, num_ranks, equal_counts=problem.equal_counts)
+    else:
+        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=problem.equal_counts)
+    if even.lower_bound > cap:
+        raise solvers.InfeasibleError(
+            f"max_tokens_per_rank = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
+            f"(bound '{even.bound_name}')"
+        )
+    if even.makespan > cap:
+        raise solvers.SolverError(
+            f"no plan with at most max_tokens_per_rank = {cap} was found (best: {even.makespan}) and none was proven "
+            "impossible; raise the cap or time_budget"
+        )
+    loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
+    return solvers.PartitionResult(
+        even.group_of_item, loads, int(loads.max()), result.lower_bound, result.bound_name,
+        solvers.SolveStatus.FEASIBLE, result.method, result.runtime_s + even.runtime_s,
+    )  # fmt: skip
+
+
+def warmup(methods: Sequence[str] = ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin", "padded")) -> None:
+    """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Methods to make ready; by default all but ``exact``, which is not compiled.
+    """
+    rng = np.random.default_rng(0)
+    for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
+        lengths = rng.integers(0, 1000, num_samples)
+        frozen = lengths.copy()
+        frozen.flags.writeable = False  # kernels are compiled for read-only and for writable arrays apart
+        for method in methods:
+            for equal_counts in (False, True):
+                cost = "padded" if method == "padded" else "linear"
+                balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
+                if method in solvers.PARTITIONERS:
+                    solvers.partition(lengths, num_ranks, method, equal_counts=equal_counts)
+                    solvers.partition(frozen, num_ranks, method, equal_counts=equal_counts)
+    huge = np.full(9, 2**59)  # loads that no packed heap key holds
+    solvers.lpt(huge, 4)
+    group_loads(huge, np.zeros(9, dtype=np.int32), 4)

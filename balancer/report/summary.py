@@ -1,0 +1,126 @@
+"""What a run of plans amounts to, phase by phase: the numbers behind the table and the JSON."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from balancer.plan import DispatchPlan
+
+__all__ = ["PhaseSummary", "RunSummary"]
+
+
+@dataclass(slots=True)
+class PhaseSummary:
+    """Sums over the steps of one phase; constant memory.
+
+    Ratios over many steps are of sums: the largest loads of all steps over the mean loads of all steps, so that a
+    step counts for as long as it takes.
+    """
+
+    steps: int = 0
+    makespan_before: int = 0
+    makespan_after: int = 0
+    mean_before: float = 0.0
+    mean_after: float = 0.0
+    lower_bound: int = 0
+    gap_sum: float = 0.0
+    gap_max: float = 0.0
+    proven_optimal_steps: int = 0
+    volume: int = 0
+    inter_node_volume: int = 0
+    capped_steps: int = 0
+    cap_row: int = -1
+    cap_length: int = 0
+    cap_step: int = -1
+    cap_ratio: float = 0.0
+
+    def add(self, plan: DispatchPlan, first_row: int) -> None:
+        """Take in the next step, whose first sample is row `first_row` of the log."""
+        gap = plan.gap
+        mean_after = float(plan.loads.mean())
+        self.makespan_before += int(plan.home_loads.max())
+        self.makespan_after += plan.makespan
+        self.mean_before += float(plan.home_loads.mean())
+        self.mean_after += mean_after
+        self.lower_bound += plan.lower_bound
+        self.gap_sum += gap
+        self.gap_max = max(self.gap_max, gap)
+        self.proven_optimal_steps += gap == 0
+        self.volume += int(plan.lengths.sum())
+        self.inter_node_volume += plan.inter_node_volume
+        if plan.binding_sample is not None:
+            self.capped_steps += 1
+            ratio = plan.lower_bound / mean_after
+            if ratio > self.cap_ratio:
+                self.cap_ratio, self.cap_step = ratio, self.steps
+                self.cap_row = first_row + plan.binding_sample
+                self.cap_length = int(plan.lengths[plan.binding_sample])
+        self.steps += 1
+
+    @property
+    def ratio_before(self) -> float:
+        """Imbalance ratio as the samples lay; 1.0 where all loads are 0."""
+        return self.makespan_before / self.mean_before if self.mean_before else 1.0
+
+    @property
+    def ratio_after(self) -> float:
+        """Imbalance ratio of the plans."""
+        return self.makespan_after / self.mean_after if self.mean_after else 1.0
+
+    @property
+    def ratio_bound(self) -> float:
+        """The imbalance ratio that is proven to be out of reach from below."""
+        return self.lower_bound / self.mean_after if self.mean_after else 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object; an infinite gap is null."""
+        document: dict[str, Any] = {
+            "imbalance_ratio_before": self.ratio_before,
+            "imbalance_ratio_after": self.ratio_after,
+            "imbalance_ratio_bound": self.ratio_bound,
+            "idle_fraction_before": 1 - 1 / self.ratio_before,
+            "idle_fraction_after": 1 - 1 / self.ratio_after,
+            "gap_mean": _finite(self.gap_sum / self.steps if self.steps else 0.0),
+            "gap_max": _finite(self.gap_max),
+            "proven_optimal_steps": self.proven_optimal_steps,
+            "inter_node_fraction": self.inter_node_volume / self.volume if self.volume else 0.0,
+            "capped_steps": self.capped_steps,
+            "capping_sample": None,
+        }
+        if self.capped_steps:
+            document["capping_sample"] = {
+                "step": self.cap_step,
+                "sample": self.cap_row,
+                "length": self.cap_length,
+                "imbalance_ratio_bound": self.cap_ratio,
+            }
+        return document
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """Steps, samples and one :class:`PhaseSummary` a phase."""
+
+    steps: int = 0
+    samples: int = 0
+    phases: dict[str, PhaseSummary] = field(default_factory=dict)
+
+    def add(self, phase: str, plan: DispatchPlan) -> None:
+        """Take in the next step's plan."""
+        self.phases.setdefault(phase, PhaseSummary()).add(plan, self.samples)
+        self.steps += 1
+        self.samples += plan.num_samples
+
+    def as_json(self, runtime_s: float) -> dict[str, Any]:
+        """Return a JSON object, with the run's seconds as given."""
+        return {
+            "steps": self.steps,
+            "samples": self.samples,
+            "runtime_s": runtime_s,
+            "samples_per_second": self.samples / runtime_s if runtime_s else None,
+            "phases": {name: phase.as_json() for name, phase in self.phases.items()},
+        }

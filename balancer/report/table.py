@@ -1,0 +1,88 @@
+"""The table that a person reads on a terminal."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from balancer.report.summary import PhaseSummary, RunSummary
+
+__all__ = ["print_loads", "print_summary"]
+
+
+def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float) -> None:
+    """Print one row a phase, what caps the plan, and the speed."""
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase")
+    table.add_column("")
+    for header in ("before", "after", "best possible"):
+        table.add_column(header, justify="right", style="bold green" if header == "after" else "")
+    for name, phase in summary.phases.items():
+        for i, row in enumerate(_rows(phase)):
+            table.add_row(Text(name if i == 0 else ""), *row)
+        table.add_section()
+    console.print(table)
+    for name, phase in summary.phases.items():
+        if phase.capped_steps:
+            console.print(_what_caps(name, phase), highlight=False, markup=False)
+    rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
+    console.print(
+        f"{summary.samples:,} samples in {summary.steps:,} {_plural('step', summary.steps)}, {runtime_s:.2f} s{rate}",
+        highlight=False,
+    )
+
+
+def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
+    numbers = phase.as_json()
+    idle = [1 - 1 / ratio for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)]
+    yield (
+        "imbalance ratio",
+        *map(_ratio, (phase.ratio_before, phase.ratio_after, phase.ratio_bound)),
+    )
+    yield "wasted rank-time", *map(_percent, idle)
+    yield "gap to the bound, mean", "", _percent(numbers["gap_mean"]), ""
+    yield "gap to the bound, largest", "", _percent(numbers["gap_max"]), ""
+    yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
+    yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), ""
+
+
+def _ratio(value: float) -> str:
+    """Show no plan as perfect that is not."""
+    return "1.000" if value == 1 else f"{value:.3f}" if value >= 1.0005 else f"{value:.6f}"
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return "unbounded"
+    if value <= 0:
+        return "0 %"
+    return f"{value:.1%}".replace("%", " %") if value >= 0.001 else f"{_rounded(value * 1e6)} ppm"
+
+
+def _rounded(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else word + "s"
+
+
+def _what_caps(name: str, phase: PhaseSummary) -> str:
+    steps = f"{phase.capped_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    return (
+        f"{name}: in {steps} one sample alone costs more than a rank's fair share, which no plan can mend.\n"
+        f"The worst: row {phase.cap_row:,}, length {phase.cap_length:,}, step {phase.cap_step:,}; its rank takes "
+        f"{phase.cap_ratio:.2f} times the mean.\n"
+    )
+
+
+def print_loads(console: Console, groups: Sequence[Sequence[int]], loads: Sequence[int]) -> None:
+    """Print one row a group: its load and its numbers."""
+    table = Table("group", "load", "numbers")
+    table.columns[1].justify = "right"
+    for g, (members, load) in enumerate(zip(groups, loads, strict=True)):
+        table.add_row(str(g), f"{load:,}", " ".join(map(str, members)))
+    console.print(table)

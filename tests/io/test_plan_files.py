@@ -1,0 +1,623 @@
+"""Plan files: what is written is read back, what breaks in between leaves the old plan, what is no plan is named."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from balancer.errors import InputError, PlanError
+from balancer.io import plan_files
+from balancer.io.plan_files import PlanStep, PlanWriter, open_plan
+
+ROOT = Path(__file__).parents[2]
+DESCRIPTION = {"digest": "äbc", "num_ranks": 4, "phases": ["vision", "llm"], "gap": None}
+FORMS = pytest.mark.parametrize("form", ["plan.parquet", "plan/"])
+
+
+def make_step(rng: np.random.Generator, step: int, phase: str, count: int, *, extra: bool = False) -> PlanStep:
+    sample = rng.integers(0, 2**62, count)
+    rank, slot, position = rng.integers(0, 2**31, (3, count)).astype(np.int32)
+    length = rng.integers(0, 2**40, count) if extra else None
+    return PlanStep(step, phase, sample, rank, slot, position, length, rank[::-1] if extra else None)
+
+
+def make_steps(sizes: list[int], *, seed: int = 0, extra: bool = False) -> list[PlanStep]:
+    """Two phases a step, each with a size of its own."""
+    rng = np.random.default_rng(seed)
+    return [make_step(rng, i // 2, ("vision", "llm")[i % 2], n, extra=extra) for i, n in enumerate(sizes)]
+
+
+def append_all(writer: PlanWriter, steps: list[PlanStep]) -> None:
+    for s in steps:
+        writer.append(s.step, s.phase, s.sample, s.rank, s.slot, s.position, s.length, s.home_rank)
+
+
+def write(path: str, steps: list[PlanStep], *, description: dict | None = None, **options: object) -> Path:
+    with PlanWriter(path, extra_columns=any(s.length is not None for s in steps), **options) as writer:
+        append_all(writer, steps)
+        return writer.close(DESCRIPTION if description is None else description)
+
+
+def merged(steps: list[PlanStep]) -> list[PlanStep]:
+    """What a reader must see: empty steps leave no trace, neighbours of one step and phase are one."""
+    names = [name for name in PlanStep.__slots__ if name not in ("step", "phase")]
+    result = []
+    for key, run in groupby((s for s in steps if len(s.sample)), key=lambda s: (s.step, s.phase)):
+        pieces = list(run)
+        columns = {n: [getattr(piece, n) for piece in pieces] for n in names}
+        arrays = {n: np.concatenate(c) for n, c in columns.items() if c[0] is not None}
+        result.append(PlanStep(*key, **arrays))
+    return result
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def target(tmp_path: Path, form: str) -> str:
+    return f"{tmp_path}{os.sep}{form}"  # pathlib would drop the trailing slash
+
+
+def assert_tidy(tmp_path: Path, form: str) -> None:
+    """Nothing but the plan is there."""
+    if not form.endswith("/"):
+        assert os.listdir(tmp_path) == [form]
+        return
+    assert os.listdir(tmp_path) == [form[:-1]]
+    folder = tmp_path / form
+    named = {part["file"] for part in json.loads((folder / "manifest.json").read_bytes())["parts"]}
+    assert set(os.listdir(folder)) == named | {"manifest.json"}
+
+
+# ------------------------------------------------------------------------------------------------- round trips
+
+
+@FORMS
+@pytest.mark.parametrize("extra", [False, True])
+def test_round_trip(tmp_path, form, extra):
+    steps = make_steps([5, 0, 1, 1000, 3, 3], extra=extra)
+    path = write(target(tmp_path, form), steps)
+    plan = open_plan(path)
+    assert path == tmp_path / form.rstrip("/") == plan.path
+    assert plan.description == DESCRIPTION
+    assert plan.num_rows == 1012
+    assert plan.columns == tuple(PlanStep.__slots__)[: 8 if extra else 6]
+    read = list(plan.steps())
+    assert read == merged(steps) == list(plan.steps())
+    for step in read:
+        for name in plan.columns[2:]:
+            assert not getattr(step, name).flags.writeable
+            assert getattr(step, name).dtype == (np.int64 if name in ("sample", "length") else np.int32)
+        assert (step.length is None) == (step.home_rank is None) == (not extra)
+    assert_tidy(tmp_path, form)
+
+
+@FORMS
+@pytest.mark.parametrize("group", [1, 2, 7, 64])
+@pytest.mark.parametrize("batch", [1, 3, 1 << 17])
+def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, form, group, batch):
+    monkeypatch.setattr(plan_files, "ROWS_PER_GROUP", group)
+    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", batch)
+    steps = make_steps([5, 0, 1, 17, 3, 13, 14, 1])
+    write(target(tmp_path, form), steps, rows_per_part=10)
+    plan = open_plan(tmp_path / form)
+    assert list(plan.steps()) == merged(steps)
+    assert plan.num_rows == 54
+    assert (len(plan.parts) > 4) == form.endswith("/")
+    if form.endswith("/"):
+        claims = json.loads((tmp_path / form / "manifest.json").read_bytes())["parts"]
+        assert all(0 < claim["rows"] <= 10 for claim in claims)
+        for claim in claims:
+            step = pq.read_table(tmp_path / form / claim["file"])["step"].to_pylist()
+            assert (len(step), step[0], step[-1]) == (claim["rows"], claim["first_step"], claim["last_step"])
+    assert_tidy(tmp_path, form)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.sampled_from("abc"), st.integers(0, 30)), max_size=12),
+    st.integers(1, 40),
+    st.integers(1, 50),
+    st.sampled_from(["plan.parquet", "plan/"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_steps_come_back(tmp_path_factory, keys, group, part, form):
+    tmp_path = tmp_path_factory.mktemp("plan")
+    rng = np.random.default_rng(len(keys))
+    steps = [make_step(rng, *key) for key in keys]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_files, "ROWS_PER_GROUP", group)
+        patch.setattr(plan_files, "ROWS_PER_BATCH", 11)
+        write(target(tmp_path, form), steps, rows_per_part=part)
+        assert list(open_plan(tmp_path / form).steps()) == merged(steps)
+
+
+@FORMS
+def test_a_plan_without_rows_is_a_plan(tmp_path, form):
+    write(target(tmp_path, form), make_steps([0, 0]))
+    plan = open_plan(tmp_path / form)
+    assert (plan.num_rows, list(plan.steps()), len(plan.columns)) == (0, [], 6)
+
+
+def test_one_slot_for_all_rows(tmp_path):
+    (step,) = make_steps([4])
+    with PlanWriter(tmp_path / "p") as writer:
+        writer.append(0, "llm", step.sample, step.rank, 3, step.position)
+        writer.append(1, "llm", step.sample, step.rank, np.int32(2), step.position)
+        writer.close({})
+    assert [s.slot.tolist() for s in open_plan(tmp_path / "p").steps()] == [[3] * 4, [2] * 4]
+
+
+def test_steps_are_read_as_a_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_files, "ROWS_PER_GROUP", 50)
+    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", 50)
+    write(str(tmp_path / "p"), make_steps([10] * 20))
+    batches = []
+    real = plan_files._pieces
+    monkeypatch.setattr(plan_files, "_pieces", lambda *a: (batches.append(p) or p for p in real(*a)))
+    stream = open_plan(tmp_path / "p").steps()
+    assert (next(stream).step, next(stream).phase) == (0, "llm")
+    assert len(batches) == 3
+    stream.close()
+
+
+# ------------------------------------------------------------------------------------------------- the format
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_schema_and_description_are_as_stated(tmp_path, extra):
+    path = write(str(tmp_path / "p.parquet"), make_steps([3, 4], extra=extra), description={"b": 1, "a": 2})
+    wanted = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string()), "sample": pa.int64()}
+    wanted |= dict.fromkeys(("rank", "slot", "position"), pa.int32())
+    wanted |= {"length": pa.int64(), "home_rank": pa.int32()} if extra else {}
+    table = pq.read_table(path)
+    for schema in (pq.read_schema(path), table.schema):
+        assert dict(zip(schema.names, schema.types, strict=True)) == wanted
+        assert list(schema.names) == list(wanted)
+        assert schema.metadata[b"balancer"] == b'{"a": 2, "b": 1}'
+    assert table["phase"].to_pylist() == ["vision"] * 3 + ["llm"] * 4
+
+
+def test_encodings_are_standard_and_small(tmp_path):
+    sample = np.arange(200_000)
+    rng = np.random.default_rng(0)
+    rank, position = rng.integers(0, (64, 21), (200_000, 2)).astype(np.int32).T
+    with PlanWriter(tmp_path / "p") as writer:
+        for start in range(0, len(sample), 1000):
+            rows = slice(start, start + 1000)
+            writer.append(start // 1000, "llm", sample[rows], rank[rows], 0, position[rows])
+        writer.close({})
+    assert (tmp_path / "p").stat().st_size < 2.5 * len(sample)
+    group = pq.read_metadata(tmp_path / "p").row_group(0)
+    for column in map(group.column, range(group.num_columns)):
+        assert set(column.encodings) <= {"DELTA_BINARY_PACKED", "PLAIN", "RLE", "RLE_DICTIONARY"}
+        assert column.is_stats_set == (column.path_in_schema == "step")
+    assert (group.column(0).statistics.min, group.column(0).statistics.max) == (0, 199)
+
+
+def test_manifest_and_parts(tmp_path):
+    write(target(tmp_path, "plan/"), make_steps([4, 5, 6]), rows_per_part=8)
+    manifest = json.loads((tmp_path / "plan/manifest.json").read_bytes())
+    assert {k: manifest[k] for k in ("format", "version")} == {"format": "balancer-plan", "version": 1}
+    assert manifest["description"] == DESCRIPTION
+    for number, part in enumerate(manifest["parts"]):
+        assert re.fullmatch(rf"part-[0-9a-f]{{8}}-{number:05d}\.parquet", part["file"])
+        assert json.loads(pq.read_schema(tmp_path / "plan" / part["file"]).metadata[b"balancer"])["part"] == number
+    with pytest.raises(InputError, match="one part of a plan"):
+        open_plan(tmp_path / "plan" / manifest["parts"][0]["file"])
+
+
+def test_existing_folder_needs_no_slash(tmp_path):
+    (tmp_path / "plan").mkdir()
+    write(str(tmp_path / "plan"), make_steps([3]))
+    assert_tidy(tmp_path, "plan/")
+
+
+def test_plan_rewritten_without_arrow_schema_is_read(tmp_path):
+    """Other writers store phase as plain text."""
+    steps = make_steps([3, 4, 5])
+    table = pq.read_table(write(str(tmp_path / "p"), steps))
+    for name, kind, store in (("q", pa.string(), False), ("r", pa.large_string(), True)):
+        at = table.schema.get_field_index("phase")
+        text = table.set_column(at, "phase", table["phase"].cast(kind))
+        with pq.ParquetWriter(tmp_path / name, text.schema, store_schema=store) as writer:
+            writer.write_table(text)
+            if not store:
+                writer.add_key_value_metadata(table.schema.metadata)
+        assert list(open_plan(tmp_path / name).steps()) == merged(steps)
+
+
+# ------------------------------------------------------------------------------------------------- replacing
+
+
+@FORMS
+def test_new_plan_replaces_old(tmp_path, form):
+    write(target(tmp_path, form), make_steps([30, 40, 50]), rows_per_part=20)
+    steps = make_steps([7, 8], seed=1)
+    write(target(tmp_path, form), steps, rows_per_part=20)
+    assert list(open_plan(tmp_path / form).steps()) == merged(steps)
+    assert_tidy(tmp_path, form)
+
+
+@FORMS
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, None])
+def test_leaving_before_close_changes_nothing(tmp_path, form, old, error):
+    if old:
+        write(target(tmp_path, form), make_steps([3, 4]))
+    before, names = snapshot(tmp_path), os.listdir(tmp_path)
+
+    def leave() -> None:
+        with PlanWriter(target(tmp_path, form), rows_per_part=10) as writer:
+            append_all(writer, make_steps([25, 26], seed=1))
+            assert snapshot(tmp_path) != before
+            if error is not None:
+                raise error
+
+    if error is None:
+        leave()
+    else:
+        with pytest.raises(error):
+            leave()
+    assert snapshot(tmp_path) == before
+    assert os.listdir(tmp_path) == names
+
+
+@FORMS
+@pytest.mark.parametrize("description", [{"a": object()}, {"a": float("nan")}])
+def test_description_that_is_not_json_changes_nothing(tmp_path, form, description):
+    write(target(tmp_path, form), make_steps([3, 4]))
+    before = snapshot(tmp_path)
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        write(target(tmp_path, form), make_steps([5]), description=description)
+    assert snapshot(tmp_path) == before
+
+
+@FORMS
+def test_disk_full_is_an_input_error_and_changes_nothing(tmp_path, form):
+    write(target(tmp_path, form), make_steps([3, 4]))
+    before = snapshot(tmp_path)
+    steps = make_steps([300_000])
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(InputError, match=re.escape(str(tmp_path / form.rstrip("/")))) as caught:
+            write(target(tmp_path, form), steps)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "\n" not in str(caught.value)
+    assert snapshot(tmp_path) == before
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from balancer.io import plan_files
+plan_files.ROWS_PER_GROUP = 1000
+sample = np.arange(600)
+zero = np.zeros(600, np.int32)
+if sys.argv[2] == "replacing":
+    plan_files.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+writer = plan_files.PlanWriter(sys.argv[1], rows_per_part=2000)
+for step in range(10):
+    writer.append(step, "llm", sample, zero, 0, zero)
+if sys.argv[2] == "tidying":
+    plan_files._remove = lambda paths: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] != "appending":
+    writer.close({"killed": True})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@FORMS
+@pytest.mark.parametrize("moment", ["appending", "replacing", "tidying"])
+def test_killed_writer_leaves_a_whole_plan_and_the_next_one_tidies_up(tmp_path, form, moment):
+    steps = make_steps([3, 4])
+    write(target(tmp_path, form), steps)
+    before = snapshot(tmp_path)
+    run = [sys.executable, "-c", KILLED, target(tmp_path, form), moment]
+    killed = subprocess.run(run, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    plan = open_plan(tmp_path / form)
+    if moment == "tidying":
+        assert (plan.description, plan.num_rows, len(list(plan.steps()))) == ({"killed": True}, 6000, 10)
+    else:
+        assert before.items() < snapshot(tmp_path).items()  # leftovers, and the old plan untouched
+        assert list(plan.steps()) == merged(steps)
+    write(target(tmp_path, form), make_steps([5]))
+    assert open_plan(tmp_path / form).num_rows == 5
+    assert_tidy(tmp_path, form)
+
+
+@FORMS
+def test_two_writers_at_once_do_not_break_each_other(tmp_path, form):
+    """All ranks of a job may save to one path: the last one wins, and its plan is whole."""
+    first, second = (make_steps([30, 40], seed=seed) for seed in (1, 2))
+    with PlanWriter(target(tmp_path, form), rows_per_part=20) as slow:
+        append_all(slow, first)
+        write(target(tmp_path, form), second, rows_per_part=20)
+        assert list(open_plan(tmp_path / form).steps()) == merged(second)
+        slow.close({})
+    assert list(open_plan(tmp_path / form).steps()) == merged(first)
+    assert_tidy(tmp_path, form)
+
+
+def test_other_files_are_left_alone(tmp_path):
+    (tmp_path / "plan").mkdir()
+    kept = [
+        "plan/notes.txt",
+        "plan/part-1.parquet",
+        "plan/x.tmp",
+        ".plan.parquet.tmp",
+        "part-00000000-00000.parquet",
+    ]
+    for name in kept:
+        (tmp_path / name).write_text("mine")
+    write(target(tmp_path, "plan/"), make_steps([3]))
+    write(target(tmp_path, "plan.parquet"), make_steps([3]))
+    assert all((tmp_path / name).read_text() == "mine" for name in kept)
+
+
+def test_link_is_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "plan")
+    write(str(tmp_path / "link"), make_steps([3]))
+    assert (tmp_path / "link").is_symlink()
+    assert open_plan(tmp_path / "link").num_rows == 3
+    assert os.listdir(tmp_path / "real") == ["plan"]
+
+
+@FORMS
+def test_closed_writer_takes_nothing(tmp_path, form):
+    steps = make_steps([3])
+    with PlanWriter(target(tmp_path, form)) as writer:
+        writer.close({})
+        with pytest.raises(RuntimeError, match="closed"):
+            append_all(writer, steps)
+        with pytest.raises(RuntimeError, match="closed"):
+            writer.close({})
+        writer.discard()
+    assert open_plan(tmp_path / form).num_rows == 0
+
+
+# ------------------------------------------------------------------------------------------- unwritable targets
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("missing/plan.parquet", "missing does not exist"),
+        ("missing/plan/", "missing does not exist"),
+        ("file/plan.parquet", "file is not a folder"),
+        ("file/plan/", "file is not a folder"),
+        ("file/", "file is not a folder"),
+        ("pipe", "regular files only"),
+        ("x" * 300, "(?i)name too long"),
+        ("nul\0", "not a path"),
+    ],
+)
+def test_unwritable_target_is_refused_at_once(tmp_path, path, rule):
+    (tmp_path / "file").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    names = sorted(os.listdir(tmp_path))
+    with pytest.raises(InputError, match=rule) as caught:
+        PlanWriter(target(tmp_path, path))
+    assert path.replace("\0", r"\x00") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == names
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@FORMS
+def test_folder_without_permission(tmp_path, form):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="ermission"):
+        PlanWriter(target(tmp_path, form))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"name": "my web app"}', "{", "[]"])
+def test_folder_with_a_foreign_manifest_is_refused(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"manifest\.json in it is not a plan's"):
+        PlanWriter(tmp_path)
+    assert snapshot(tmp_path) == {"manifest.json": text.encode()}
+
+
+def test_empty_path_and_bad_options(tmp_path):
+    with pytest.raises(InputError, match="not a path"):
+        PlanWriter("")
+    with pytest.raises(ValueError, match="rows_per_part must be >= 1, got 0"):
+        PlanWriter(tmp_path / "p", rows_per_part=0)
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sample", np.arange(3, dtype=np.int32)),
+        ("sample", np.zeros((3, 1), np.int64)),
+        ("sample", [0, 1, 2]),
+        ("rank", np.arange(3)),
+        ("rank", np.zeros(1, np.int32)),
+        ("rank", 0),
+        ("slot", np.zeros(1, np.int32)),
+        ("slot", 0.5),
+        ("position", np.zeros(4, np.int32)),
+        ("position", np.zeros(3)),
+        ("length", np.arange(3)),
+        ("home_rank", np.zeros(3, np.int32)),
+    ],
+)
+def test_columns_of_another_kind_are_refused(tmp_path, name, value):
+    (step,) = make_steps([3])
+    columns = {key: getattr(step, key) for key in ("sample", "rank", "slot", "position")}
+    with PlanWriter(tmp_path / "p") as writer:
+        append_all(writer, [step])
+        with pytest.raises(TypeError, match=name):
+            writer.append(0, "llm", **{**columns, name: value})
+        writer.close({})
+    assert open_plan(tmp_path / "p").num_rows == 3
+
+
+def test_extra_columns_must_be_given_when_asked_for(tmp_path):
+    (step,) = make_steps([3])
+    with (
+        PlanWriter(tmp_path / "p", extra_columns=True) as writer,
+        pytest.raises(TypeError, match="home_rank"),
+    ):
+        append_all(writer, [step])
+
+
+# -------------------------------------------------------------------------------------------- bad files to read
+
+
+def refused(path: str | Path, rule: str, kind: type[Exception] = InputError) -> None:
+    with pytest.raises(kind, match=rule) as caught:
+        list(open_plan(path).steps())
+    assert str(path).rstrip("/") in str(caught.value)
+    assert str(caught.value).count("\n") <= 1
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    refused(tmp_path / "missing", "(?i)no such file")
+    refused(tmp_path, r"must have a manifest\.json")
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file", "cannot read")
+    refused(tmp_path / "file" / "under", "cannot read")
+    (tmp_path / "file").write_text("step,phase\n" * 1000)
+    refused(tmp_path / "file", "Parquet")
+
+
+def test_truncated_file_is_refused(tmp_path):
+    whole = write(str(tmp_path / "p"), make_steps([300, 400])).read_bytes()
+    for size in range(0, len(whole), 97):
+        (tmp_path / "cut").write_bytes(whole[:size])
+        refused(tmp_path / "cut", "cannot read the plan")
+
+
+@pytest.mark.parametrize("bit", [0, 3, 7])
+def test_a_flipped_bit_never_gives_another_plan(tmp_path, bit):
+    """Wherever it is: the file is refused, or (in what says who wrote it, say) the rows are the same."""
+    steps = make_steps([20, 30, 40])
+    whole = write(str(tmp_path / "p"), steps).read_bytes()
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        (tmp_path / "q").write_bytes(damaged)
+        try:
+            read = list(open_plan(tmp_path / "q").steps())
+        except InputError:
+            continue
+        assert read == merged(steps)
+
+
+def test_damaged_values_are_noticed(tmp_path):
+    path = write(str(tmp_path / "p"), make_steps([3000]))
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+    refused(path, "cannot read the plan")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda t: t.replace_schema_metadata(None), "no description under the metadata key 'balancer'"),
+        (lambda t: t.replace_schema_metadata({"balancer": "{"}), "must be a JSON object"),
+        (lambda t: t.replace_schema_metadata({"balancer": b"\xff"}), "must be a JSON object"),
+        (lambda t: t.replace_schema_metadata({"balancer": "[]"}), "must be a JSON object"),
+        (lambda t: t.drop_columns(["rank", "slot"]), "has no column 'rank', 'slot'"),
+        (
+            lambda t: t.set_column(2, "sample", t["rank"].cast(pa.float64())),
+            "'sample' of a plan must be int64, got double",
+        ),
+        (
+            lambda t: t.set_column(3, "rank", t["rank"].cast(pa.int64())),
+            "'rank' of a plan must be int32, got int64",
+        ),
+        (lambda t: t.set_column(1, "phase", t["step"]), "'phase' of a plan must be dictionary<.*, got int64"),
+        (lambda t: t.append_column("length", t["rank"]), "'length' of a plan must be int64, got int32"),
+    ],
+)
+def test_parquet_that_is_no_plan_is_refused(tmp_path, change, rule):
+    table = change(pq.read_table(write(str(tmp_path / "p"), make_steps([3, 4]))))
+    pq.write_table(table, tmp_path / "q")
+    refused(tmp_path / "q", rule)
+
+
+@pytest.mark.parametrize("name", ["step", "phase", "sample", "home_rank"])
+def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", 4)
+    table = pq.read_table(write(str(tmp_path / "p"), make_steps([5, 4], extra=True)))
+    values = table[name].to_pylist()
+    values[6] = None
+    at = table.schema.get_field_index(name)
+    nulls = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
+    pq.write_table(nulls, tmp_path / "q")
+    refused(tmp_path / "q", f"row 6, column '{name}': .*no missing values")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"format": "other"}, '"format": "balancer-plan"'),
+        ({"version": 2}, "version 1, got 2"),
+        ({"parts": None}, "description and parts"),
+        ({"parts": []}, "description and parts"),
+        ({"parts": [{}]}, "description and parts"),
+        ({"parts": [{"file": "../p.parquet", "rows": 1}]}, "description and parts"),
+        ({"parts": [{"file": 1, "rows": 1}]}, "description and parts"),
+        ({"description": "text"}, "description and parts"),
+        (
+            {"parts": [{"file": "part-00000000-00000.parquet", "rows": 1}]},
+            "part-00000000-00000.parquet, which is not there",
+        ),
+    ],
+)
+def test_bad_manifest_is_refused(tmp_path, changes, rule):
+    write(target(tmp_path, "plan/"), make_steps([3, 4]))
+    path = tmp_path / "plan/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+    refused(target(tmp_path, "plan/"), rule)
+
+
+def test_bad_parts_are_refused(tmp_path):
+    folder = tmp_path / "plan"
+    write(f"{folder}/", make_steps([30, 40]), rows_per_part=50)
+    first, second = open_plan(folder).parts
+    bytes_of = {path: path.read_bytes() for path in (first, second)}
+    first.write_bytes(bytes_of[second])
+    refused(first.parent, "must hold the 50 rows that manifest.json says, got 20", PlanError)
+    first.write_bytes(bytes_of[first][:-7])
+    refused(first, "cannot read the plan")
+    first.write_bytes(bytes_of[first])
+    zero = pa.array(np.zeros(20, np.int64))
+    pq.write_table(pq.read_table(second).append_column("length", zero), second)
+    refused(folder, "same columns")
+    second.unlink()
+    refused(folder, f"{second.name}, which is not there")
+
+
+def test_steps_compare_by_value():
+    (step,), (other,) = make_steps([3]), make_steps([3])
+    assert step == other
+    assert step != make_steps([3], seed=1)[0]
+    assert step != "step"

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
 
-__all__ = ["as_budget", "as_costs", "as_count"]
+__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_int64", "first_overflow"]
 
 INT64_MAX = 2**63 - 1
 _MAX_ITEMS = 2**31 - 1
@@ -29,6 +29,12 @@ def _scan(costs):
         if total < 0 and where < 0:
             where = np.int64(i)
     return smallest, largest, total, where
+
+
+def first_overflow(costs: NDArray[np.int64]) -> int | None:
+    """Return the index at which the running sum of non-negative `costs` leaves int64, or None if it never does."""
+    where = int(_scan(costs)[3]) if len(costs) else -1
+    return where if where >= 0 else None
 
 
 def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:

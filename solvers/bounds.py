@@ -23,9 +23,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._arguments import as_costs, as_count
 from solvers._jit import kernel
+from solvers._sort import sort_descending
 
-__all__ = ["Bound", "best_bound", "makespan_lower_bound"]
+__all__ = ["Bound", "best_bound", "makespan_bound", "makespan_lower_bound"]
 
 
 class Bound(NamedTuple):
@@ -89,6 +91,13 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
     return best
 
 
+def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> Bound:
+    """As :func:`makespan_lower_bound`, with the name of the argument that proves it."""
+    num_groups = as_count("num_groups", num_groups)
+    array, largest, total = as_costs(costs)
+    return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
+
+
 def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> int:
     """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
 
@@ -121,6 +130,4 @@ def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool =
     >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
     9
     """
-    from solvers.partition._problem import PartitionProblem
-
-    return PartitionProblem.prepare(costs, num_groups, equal_counts).bound.value
+    return makespan_bound(costs, num_groups, equal_counts).value

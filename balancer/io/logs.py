@@ -46,7 +46,7 @@ from balancer.io.columns import (
 __all__ = ["LengthLog", "default_length", "file_sha256", "open_log", "parse_length", "read_lengths", "unit_of"]
 
 _HEAD_BYTES = 4096
-_CSV_BLOCK_BYTES = 4 << 20
+_CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
 _PARQUET_BUFFER_BYTES = 1 << 20
 _ARROW_ROWS = 1 << 17
 _JSON_ROWS = 1 << 16

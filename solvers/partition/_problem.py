@@ -15,30 +15,18 @@ from solvers._arguments import as_costs, as_count
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.bounds import Bound, best_bound
+from solvers.groups import group_loads
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["Assignment", "PartitionProblem", "group_loads", "solve"]
+__all__ = ["Assignment", "PartitionProblem", "solve"]
 
 Assignment = NDArray[np.int32]  # the group of each position in the sorted order
-
-
-@kernel
-def _sum_loads(costs, group_of_item, loads):
-    for i in range(len(costs)):
-        loads[group_of_item[i]] += costs[i]
 
 
 @kernel
 def _scatter(order, values, out):
     for i in range(len(order)):
         out[order[i]] = values[i]
-
-
-def group_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
-    """Sum of the costs in each group: int64[num_groups]. The arrays must have been checked."""
-    loads = np.zeros(num_groups, dtype=np.int64)
-    _sum_loads(costs, group_of_item, loads)
-    return loads
 
 
 @dataclass(frozen=True, slots=True)

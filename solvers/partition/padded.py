@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._arguments import INT64_MAX
 from solvers._jit import kernel
+from solvers.groups import padded_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["check_padded_overflow", "padded", "padded_loads"]
+__all__ = ["check_padded_overflow", "padded"]
 
 
 @kernel
@@ -57,22 +58,6 @@ def _cut(rows, bound, num_groups, group_of_position):
         group += 1
     for k in range(i, n):
         group_of_position[k] = group + (k - i) % (num_groups - group)
-
-
-@kernel
-def _longest_and_count(rows, group_of_item, longest, count):
-    for i in range(len(rows)):
-        g = group_of_item[i]
-        count[g] += 1
-        longest[g] = max(longest[g], rows[i])
-
-
-def padded_loads(row_costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
-    """Count times longest of each group: int64[num_groups]. The arrays must have been checked."""
-    longest = np.zeros(num_groups, dtype=np.int64)
-    count = np.zeros(num_groups, dtype=np.int64)
-    _longest_and_count(row_costs, group_of_item, longest, count)
-    return longest * count
 
 
 def check_padded_overflow(largest: int, num_items: int) -> None:

@@ -9,7 +9,8 @@ nothing, b = 0.)
 import numpy as np
 
 from solvers._jit import kernel
-from solvers.partition._problem import Assignment, PartitionProblem, group_loads
+from solvers.groups import group_loads
+from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["refine"]
 

@@ -1,0 +1,39 @@
+# make demo and make test do all their own set-up, in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint coverage bench clean
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	touch $@
+
+demo: $(VENV)/installed  ## Plan a real log and check the plan that was written
+	mkdir -p out
+	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 \
+	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
+	$(BIN)/balancer report out/plan.parquet
+
+test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
+	$(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+coverage: $(VENV)/installed  ## Kernels run as Python, or else their coverage would lie
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine --quiet || true
+	$(BIN)/coverage report
+
+bench: $(VENV)/installed  ## Speed as ratios in one run, and quality tables
+	$(BIN)/python -m pytest benchmarks -q --benchmark-only
+	$(BIN)/python benchmarks/quality.py
+
+clean:
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -1,0 +1,71 @@
+"""Groups as arrays: what is in them and what they weigh. The inputs are checked by the callers, once."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import kernel
+
+__all__ = ["group_loads", "members_by_group", "padded_loads"]
+
+
+@kernel
+def _sum_loads(costs, group_of_item, loads):
+    for i in range(len(costs)):
+        loads[group_of_item[i]] += costs[i]
+
+
+@kernel
+def _longest_and_count(costs, group_of_item, longest, count):
+    for i in range(len(costs)):
+        g = group_of_item[i]
+        count[g] += 1
+        longest[g] = max(longest[g], costs[i])
+
+
+@kernel
+def _members(group_of_item, members, offsets, position_of_item):
+    for g in group_of_item:
+        offsets[g + 1] += 1
+    for g in range(1, len(offsets)):
+        offsets[g] += offsets[g - 1]
+    filled = np.zeros(len(offsets), dtype=np.int32)
+    for i in range(len(group_of_item)):
+        g = group_of_item[i]
+        position_of_item[i] = filled[g]
+        members[offsets[g] + filled[g]] = i
+        filled[g] += 1
+
+
+def group_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
+    """Sum of the costs in each group: int64[num_groups]. O(n + m)."""
+    loads = np.zeros(num_groups, dtype=np.int64)
+    _sum_loads(costs, group_of_item, loads)
+    return loads
+
+
+def padded_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
+    """Count times largest cost of each group: int64[num_groups]. O(n + m)."""
+    longest = np.zeros(num_groups, dtype=np.int64)
+    count = np.zeros(num_groups, dtype=np.int64)
+    _longest_and_count(costs, group_of_item, longest, count)
+    return longest * count
+
+
+def members_by_group(
+    group_of_item: NDArray[np.int32], num_groups: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Items listed by group, ascending within each (compressed sparse rows). O(n + m).
+
+    Returns
+    -------
+    members : int64[n]
+        Group g holds ``members[offsets[g] : offsets[g + 1]]``.
+    offsets : int64[num_groups + 1]
+    position_of_item : int32[n]
+        Where in its group each item stands.
+    """
+    members = np.empty(len(group_of_item), dtype=np.int64)
+    offsets = np.zeros(num_groups + 1, dtype=np.int64)
+    position_of_item = np.empty(len(group_of_item), dtype=np.int32)
+    _members(group_of_item, members, offsets, position_of_item)
+    return members, offsets, position_of_item

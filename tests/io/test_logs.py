@@ -1,0 +1,921 @@
+import hashlib
+import json
+import math
+import tracemalloc
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from balancer.errors import InputError
+from balancer.io import columns as columns_module
+from balancer.io import logs
+from balancer.io.logs import (
+    LengthLog,
+    default_length,
+    file_sha256,
+    open_log,
+    parse_length,
+    read_lengths,
+    unit_of,
+)
+
+LARGEST = 2**63 - 1
+
+# ---------------------------------------------------------------------------------------------------------
+# Writers: each takes a mapping of column name to Python values and writes it down its own way.
+
+
+def _table(data):
+    return pa.table({name: pa.array(values) for name, values in data.items()})
+
+
+def write_parquet(path, data):
+    pq.write_table(_table(data), path)
+
+
+def write_arrow_file(path, data):
+    table = _table(data)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_arrow_stream(path, data):
+    table = _table(data)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_feather(path, data):
+    table = _table(data)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+def write_csv(path, data, delimiter=","):
+    def text(value):
+        return "" if value is None else str(value)
+
+    lines = [delimiter.join(data)]
+    lines += [delimiter.join(map(text, row)) for row in zip(*data.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_tsv(path, data):
+    write_csv(path, data, delimiter="\t")
+
+
+def write_jsonl(path, data):
+    rows = [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_npy(path, data):
+    """Write a structured array; its dtypes are numpy's own choice for the values."""
+    arrays = {name: np.array(values) for name, values in data.items()}
+    table = np.empty(len(next(iter(arrays.values()))), dtype=[(name, a.dtype) for name, a in arrays.items()])
+    for name, array in arrays.items():
+        table[name] = array
+    np.save(path, table)
+
+
+WRITERS = {
+    "parquet": (write_parquet, "log.parquet", "parquet"),
+    "arrow_file": (write_arrow_file, "log.arrow", "arrow"),
+    "arrow_stream": (write_arrow_stream, "log.arrows", "arrow"),
+    "feather": (write_feather, "log.feather", "arrow"),
+    "csv": (write_csv, "log.csv", "csv"),
+    "tsv": (write_tsv, "log.tsv", "csv"),
+    "jsonl": (write_jsonl, "log.jsonl", "jsonl"),
+    "npy": (write_npy, "log.npy", "npy"),
+}
+NO_NULLS = {"npy"}
+every_format = pytest.mark.parametrize("kind", WRITERS)
+every_format_with_nulls = pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind not in NO_NULLS])
+
+
+def write(kind, folder, data):
+    writer, name, _ = WRITERS[kind]
+    path = folder / name
+    writer(path, data)
+    return path
+
+
+def lengths_of(path, *columns):
+    log = open_log(path)
+    columns = columns or default_length(log)
+    return np.concatenate([block["all"] for block in read_lengths(log, {"all": columns})]).tolist()
+
+
+def failure(path, *columns):
+    """Give the message of the error that reading ends in, after checking the form that all of them share."""
+    with pytest.raises(InputError) as caught:
+        lengths_of(path, *columns)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert len(message.splitlines()) <= 2
+    return message.removeprefix(f"{path}: ")
+
+
+def failure_or_none(path):
+    try:
+        lengths_of(path, "n")
+    except InputError:
+        return failure(path, "n")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The same data in every format.
+
+DATA = {
+    "text_tokens": [5, 0, 17, LARGEST - 9, 3],
+    "caption": ["a", "b c", "d", "e", "f"],
+    "image_tokens": [1, 2, 3, 9, 0],
+    "score": [0.5, 1.5, 2.5, 3.5, 4.5],
+}
+
+
+@every_format
+def test_head_tells_format_and_columns(kind, tmp_path):
+    log = open_log(str(write(kind, tmp_path, DATA)))
+    assert log == LengthLog(
+        tmp_path / WRITERS[kind][1], WRITERS[kind][2], tuple(DATA), ("text_tokens", "image_tokens"), False
+    )
+
+
+@every_format
+def test_phases_are_sums_of_their_columns(kind, tmp_path):
+    log = open_log(write(kind, tmp_path, DATA))
+    phases = {"text": ("text_tokens",), "both": ("image_tokens", "text_tokens"), "image": ("image_tokens",)}
+    blocks = list(read_lengths(log, phases))
+    assert len(blocks) == 1
+    assert list(blocks[0]) == list(phases)
+    assert blocks[0]["text"].tolist() == DATA["text_tokens"]
+    assert blocks[0]["image"].tolist() == DATA["image_tokens"]
+    assert blocks[0]["both"].tolist() == [6, 2, 20, LARGEST, 3]
+    for lengths in blocks[0].values():
+        assert lengths.dtype == np.int64
+        assert not lengths.flags.writeable
+
+
+@every_format
+@settings(max_examples=30)
+@given(values=st.lists(st.integers(0, LARGEST), min_size=1, max_size=40))
+def test_any_lengths_come_back(kind, tmp_path_factory, values):
+    path = write(kind, tmp_path_factory.mktemp("any"), {"length": values})
+    assert lengths_of(path, "length") == values
+
+
+@every_format
+def test_whole_floats_are_lengths(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": [512.0, 0.0, -0.0, float(2**52)]})
+    assert lengths_of(path, "n") == [512, 0, 0, 2**52]
+
+
+@every_format
+def test_names_with_dots_and_blanks(kind, tmp_path):
+    path = write(kind, tmp_path, {"a.b": [1, 2], "a": [3, 4], "a b": [5, 6]})
+    assert lengths_of(path, "a.b") == [1, 2]
+    assert lengths_of(path, "a", "a b") == [8, 10]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "csv", "npy"])
+def test_content_beats_the_name(kind, tmp_path):
+    original = write(kind, tmp_path, {"n": [1, 2]})
+    path = tmp_path / "log.data"
+    original.rename(path)
+    assert open_log(path).format == WRITERS[kind][2]
+    assert lengths_of(path, "n") == [1, 2]
+
+
+def test_parquet_named_csv(tmp_path):
+    path = tmp_path / "log.csv"
+    write_parquet(path, {"n": [1, 2]})
+    assert open_log(path).format == "parquet"
+
+
+@pytest.mark.parametrize("name", ["log", "log.txt", "log.json", "log.NDJSON", "train.manifest"])
+def test_json_lines_by_name_or_first_character(name, tmp_path):
+    path = tmp_path / name
+    path.write_text('\n  {"n": 4}\n\n{"n": 5}')
+    assert open_log(path).format == "jsonl"
+    assert lengths_of(path) == [4, 5]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Cells that are no lengths: the message names column, row, value and rule, whatever the format.
+
+BAD_CELLS = {
+    "negative": (-3, "-3 is negative; lengths must be >= 0"),
+    "negative float": (-3.0, "-3.0 is negative; lengths must be >= 0"),
+    "fraction": (2.5, "2.5 is a fraction; lengths must be whole numbers"),
+    "nan": (math.nan, "is not finite; lengths must be whole numbers"),
+    "infinite": (math.inf, "is not finite; lengths must be whole numbers"),
+    "minus infinite": (-math.inf, "is not finite; lengths must be whole numbers"),
+    "too large float": (2.0**63, "is too large; lengths must be < 2**63"),
+}
+
+
+@every_format
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_bad_cell_is_named(kind, case, tmp_path):
+    value, rule = BAD_CELLS[case]
+    number = type(value)
+    values = [number(7)] * 17 + [value, number(7), value]
+    message = failure(write(kind, tmp_path, {"ok": [1] * 20, "text_tokens": values}), "ok", "text_tokens")
+    assert message.startswith("column 'text_tokens', row 17")
+    assert message.endswith(rule)
+
+
+@every_format
+def test_unsigned_past_int64_is_named(kind, tmp_path):
+    values = [2**63 - 1, 2**63]
+    if kind == "npy":
+        values = np.array(values, dtype=np.uint64)
+    elif kind not in ("csv", "tsv", "jsonl"):
+        values = pa.array(values, pa.uint64())
+    message = failure(write(kind, tmp_path, {"n": values}), "n")
+    assert "column 'n', row 1" in message
+    assert message.endswith("9223372036854775808 is too large; lengths must be < 2**63")
+
+
+@every_format_with_nulls
+def test_null_is_named(kind, tmp_path):
+    message = failure(write(kind, tmp_path, {"n": [1, 2, None, 4], "m": [1, 1, 1, 1]}), "n")
+    assert message.startswith("column 'n', row 2")
+    assert "there is no value" in message
+
+
+@every_format
+@pytest.mark.parametrize("values", [["abc", "def"], [True, False]], ids=["text", "bool"])
+def test_column_of_no_numbers(kind, values, tmp_path):
+    message = failure(write(kind, tmp_path, {"m": [1, 2], "n": values}), "n")
+    assert message.startswith("column 'n'")
+    if WRITERS[kind][2] in ("csv", "jsonl"):  # they have no types, so it is the cell that is wrong
+        assert "row 0" in message
+        assert str(values[0]) in message
+        assert "is not a number" in message
+    else:
+        assert "row" not in message
+        assert "is of type " in message
+        assert "lengths must be whole numbers" in message
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "jsonl"])
+def test_column_of_lists(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": [[1], [2]]})
+    assert open_log(path).integer_columns == ()
+    message = failure(path, "n")
+    assert "column 'n'" in message
+    assert "list" in message or "[1] is not a number" in message
+
+
+@every_format
+def test_sum_past_int64_names_the_row(kind, tmp_path):
+    path = write(kind, tmp_path, {"a": [1, 2**62, 2**62, 5], "b": [1, 2**62 - 1, 2**62, 5]})
+    message = failure(path, "a", "b")
+    assert message == "row 2: a + b is too large a sum; lengths must be < 2**63"
+    assert lengths_of(path, "a") == [1, 2**62, 2**62, 5]
+
+
+@every_format
+def test_absent_column_lists_those_there_are(kind, tmp_path):
+    message = failure(write(kind, tmp_path, {"a": [1], "b": [1], "c": [1]}), "foo")
+    assert message == "no column 'foo'; columns there are: a, b, c"
+
+
+@every_format
+def test_wrong_phases_are_refused_before_iterating(kind, tmp_path):
+    log = open_log(write(kind, tmp_path, {"a": [1], "b": [2]}))
+    for phases, complaint in [
+        ({}, "no phases"),
+        ({"p": ()}, "at least one column"),
+        ({"p": ("a", "a")}, "no column twice"),
+        ({"p": ("a",), "q": ("c",)}, "no column 'c'"),
+    ]:
+        with pytest.raises(InputError, match=complaint):
+            read_lengths(log, phases)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather"])
+def test_bad_row_in_a_later_block_keeps_its_number(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_ARROW_ROWS", 8)
+    values = list(range(30))
+    values[20] = -1
+    message = failure(write(kind, tmp_path, {"n": values}))
+    assert message == "column 'n', row 20: -1 is negative; lengths must be >= 0"
+
+
+def test_sum_in_a_later_block_keeps_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_ARROW_ROWS", 8)
+    path = write("parquet", tmp_path, {"a": [1] * 20 + [LARGEST], "b": [1] * 21})
+    assert failure(path, "a", "b").startswith("row 20: a + b")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Files that are no logs.
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.jsonl", "log.arrow", "log.npy", "log"])
+def test_missing_directory_and_empty(name, tmp_path):
+    path = tmp_path / name
+    assert failure(path) == "no such file"
+    path.mkdir()
+    assert "is a directory" in failure(path)
+    path.rmdir()
+    path.touch()
+    assert "holds no rows" in failure(path)
+    path.write_text("\n \n")
+    assert "holds no rows" in failure(path)
+
+
+def test_name_that_no_file_can_have():
+    with pytest.raises(InputError, match="cannot be read"):
+        open_log("a\0b")
+    with pytest.raises(InputError, match="cannot be read"):
+        open_log("x" * 5000)
+
+
+def test_file_that_vanished(tmp_path):
+    for kind in WRITERS:
+        path = write(kind, tmp_path, {"n": [1]})
+        log = open_log(path)
+        path.unlink()
+        with pytest.raises(InputError, match="no such file"):
+            list(read_lengths(log, {"p": ("n",)}))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
+def test_no_rows(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": np.empty(0, dtype=np.int64)})
+    assert "holds no rows" in failure(path, "n")
+
+
+@pytest.mark.parametrize("header", ["a,b", "a,b\n", "a,b\r\n\r\n"])
+def test_csv_with_a_header_only(header, tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(header.encode())
+    assert "holds no rows" in failure(path, "a")
+
+
+def test_empty_record_batches_are_skipped(tmp_path):
+    path = tmp_path / "log.arrows"
+    schema = pa.schema([("n", pa.int64())])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for values in ([], [1, 2], [], [3]):
+            writer.write_batch(pa.record_batch([pa.array(values, pa.int64())], schema))
+    blocks = [block["p"].tolist() for block in read_lengths(open_log(path), {"p": ("n",)})]
+    assert blocks == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
+def test_truncated_anywhere(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": list(range(500)), "m": [1] * 500})
+    whole = path.read_bytes()
+    survived = 0
+    for size in range(1, len(whole), max(1, len(whole) // 150)):
+        path.write_bytes(whole[:size])
+        survived += failure_or_none(path) is None
+    # Only the marker at a stream's end may go amiss unnoticed: its format allows to leave it out.
+    assert survived <= (2 if kind == "arrow_stream" else 0)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_damaged_bytes_give_lengths_or_an_input_error(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": list(range(50)), "m": [1] * 50})
+    whole = path.read_bytes()
+    rng = np.random.default_rng(7)
+    failed = 0
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for at in rng.integers(0, len(whole), 4):
+            damaged[at] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        failed += failure_or_none(path) is not None
+    assert failed
+
+
+def test_parquet_damaged_in_a_page_with_checksum(tmp_path):
+    path = tmp_path / "log.parquet"
+    table = pa.table({"n": np.arange(10_000)})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    assert lengths_of(path) == list(range(10_000))
+    data = bytearray(path.read_bytes())
+    data[40_000] ^= 1
+    path.write_bytes(data)
+    assert "cannot be read as Parquet" in failure(path)
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.arrow", "log.feather", "log.npy"])
+def test_name_of_a_binary_format_on_text(name, tmp_path):
+    path = tmp_path / name
+    path.write_text("a,b\n1,2\n")
+    assert "does not begin as a" in failure(path, "a")
+
+
+@pytest.mark.parametrize(
+    ("head", "remedy"), [(b"\x1f\x8b\x08", "decompress"), (b"PK\x03\x04", "unpack"), (b"FEA1", "write it again")]
+)
+def test_known_files_that_are_no_logs(head, remedy, tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(head + b"\0" * 50)
+    assert remedy in failure(path)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Arrow types.
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pa.int8(),
+        pa.uint8(),
+        pa.int16(),
+        pa.uint32(),
+        pa.int32(),
+        pa.uint64(),
+        pa.float32(),
+        pa.float64(),
+        pa.decimal128(30, 2),
+        pa.dictionary(pa.int32(), pa.int64()),
+    ],
+    ids=str,
+)
+def test_numeric_types(kind, kept, tmp_path):
+    values = [100, 0, 7, 100]
+    inner = kept.value_type if pa.types.is_dictionary(kept) else kept
+    array = pa.array(values).cast(inner)
+    path = write(kind, tmp_path, {"n": array.dictionary_encode() if inner is not kept else array})
+    assert lengths_of(path, "n") == values
+    assert open_log(path).integer_columns == (("n",) if pa.types.is_integer(inner) else ())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow_file"])
+def test_half_precision(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": pa.array(np.array([1, 2, 2048], dtype=np.float16))})
+    assert lengths_of(path, "n") == [1, 2, 2048]
+
+
+def test_fractional_decimal(tmp_path):
+    path = write("parquet", tmp_path, {"n": pa.array(["1.00", "2.00"]).cast(pa.decimal128(10, 2))})
+    assert lengths_of(path, "n") == [1, 2]
+    path = write("parquet", tmp_path, {"n": pa.array(["1.00", "2.25"]).cast(pa.decimal128(10, 2))})
+    assert failure(path, "n").startswith("column 'n', row 1: 2.25 is a fraction")
+
+
+def test_null_in_a_dictionary(tmp_path):
+    path = write("parquet", tmp_path, {"n": pa.array([5, None, 5]).dictionary_encode()})
+    assert "row 1: there is no value" in failure(path, "n")
+
+
+def test_dictionary_index_out_of_range(tmp_path):
+    indices = pa.array([0, 9], pa.int32())
+    array = pa.DictionaryArray.from_arrays(indices, pa.array([4, 5]), safe=False)
+    path = write("arrow_file", tmp_path, {"n": array})
+    assert "damaged" in failure(path, "n")
+
+
+def test_columns_of_the_same_name(tmp_path):
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
+    path = tmp_path / "log.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert failure(path, "a") == "2 columns are named 'a'; rename all but one"
+    assert lengths_of(path, "b") == [3]
+    path = tmp_path / "log.csv"
+    path.write_text("a,a,b\n1,2,3\n")
+    assert failure(path, "a") == "2 columns are named 'a'; rename all but one"
+    assert lengths_of(path, "b") == [3]
+
+
+def test_flat_column_beside_a_nested_one_of_the_same_path(tmp_path):
+    path = write("parquet", tmp_path, {"a": [{"b": 1}, {"b": 2}], "a.b": [3, 4]})
+    assert lengths_of(path, "a.b") == [3, 4]
+    assert "struct" in failure(path, "a")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# CSV.
+
+
+def csv(folder, text, name="log.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cell", "length"),
+    [
+        ("512", 512),
+        ("512.0", 512),
+        (" 512 ", 512),
+        ("+5", 5),
+        ('"7"', 7),
+        ("5.12e2", 512),
+        ("007", 7),
+        ("-0", 0),
+        ("9007199254740993.0", 9007199254740993),
+        ("9223372036854775807.00", LARGEST),
+        (" 3. ", 3),
+    ],
+)
+def test_csv_spellings_of_a_length(cell, length, tmp_path):
+    assert lengths_of(csv(tmp_path, f"a,n\nx,1\ny,{cell}\n"), "n") == [1, length]
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("abc", "'abc' is not a number"),
+        ("0x10", "'0x10' is not a number"),
+        ("1_000", "'1_000' is not a number"),
+        ("NA", "'NA' is not a number"),
+        ("true", "'true' is not a number"),
+        ("", "there is no value"),
+        ("  ", "there is no value"),
+        ("-0.5", "-0.5 is negative"),
+        ("2.0000000000000000001", "2.0000000000000000001 is a fraction"),
+        ("1e-400", "1E-400 is a fraction"),
+        ("1e999999", "1E+999999 is too large"),
+        ("1e99999999999999999999", "is not a number"),
+        ("-Infinity", "-inf is not finite"),
+        ("9223372036854775808", "9223372036854775808 is too large"),
+        ("x" * 1000, "..."),
+    ],
+)
+def test_csv_cells_that_are_no_length(cell, complaint, tmp_path):
+    message = failure(csv(tmp_path, f"a,n\nx,1\ny,{cell}\n"), "n")
+    assert message.startswith("column 'n', row 1: ")
+    assert complaint in message
+    assert len(message) < 200
+
+
+def test_csv_type_of_a_later_block_does_not_matter(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_CSV_BLOCK_BYTES", 256)
+    rows = [f"{i},t" for i in range(500)] + ["512.0,t", "7,t"]
+    path = csv(tmp_path, "n,a\n" + "\n".join(rows) + "\n")
+    assert open_log(path).integer_columns == ("n",)
+    assert lengths_of(path) == [*range(500), 512, 7]
+    path = csv(tmp_path, "n,a\n" + "\n".join([*rows, "oops,t"]) + "\n")
+    assert failure(path) == "column 'n', row 502: 'oops' is not a number; lengths must be whole numbers"
+
+
+@pytest.mark.parametrize("row", ["3", "3,4,5"])
+def test_csv_ragged_row(row, tmp_path, monkeypatch):
+    path = csv(tmp_path, "a,b\n1,2\n" + row + "\n")
+    assert "row 1: Expected 2 columns" in failure(path, "a")
+    monkeypatch.setattr(logs, "_CSV_BLOCK_BYTES", 64)
+    path = csv(tmp_path, "a,b\n" + "1,2\n" * 300 + row + "\n")
+    assert "row 300: Expected 2 columns" in failure(path, "a")
+
+
+def test_csv_quotes_line_ends_marks_and_blank_lines(tmp_path):
+    assert lengths_of(csv(tmp_path, 'caption,n\n"two\nlines, and a comma",5\n\n"""q""",6\n'), "n") == [5, 6]
+    assert lengths_of(csv(tmp_path, b"\xef\xbb\xbfn,a\r\n5,x\r\n6,y\r\n")) == [5, 6]
+
+
+@pytest.mark.parametrize("text", ["512\n256\n", "512,1.5\n256,2.5\n", "\n1e3\n5\n"])
+def test_csv_without_a_header(text, tmp_path):
+    assert "looks like data" in failure(csv(tmp_path, text))
+
+
+def test_csv_that_is_not_utf8(tmp_path):
+    assert "cannot be read as CSV" in failure(csv(tmp_path, b"n,a\n1,x\n\xff2,y\n"), "n")
+    assert lengths_of(csv(tmp_path, b"n,a\n1,x\n2,\xff\n"), "n") == [1, 2]
+    assert "cannot be read as CSV" in failure(csv(tmp_path, "n,a\n1,x\n".encode("utf-16")), "n")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# JSON lines.
+
+
+def jsonl(folder, *lines, name="log.jsonl"):
+    path = folder / name
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines) + b"\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"n": 1', "is no JSON: "),
+        ("{'n': 1}", "is no JSON: "),
+        ('{"n": 1} {"n": 2}', "is no JSON: Extra data at character 10"),
+        ("[1, 2]", "is [1, 2], not an object"),
+        ("12", "is 12, not an object"),
+        ("null", "is None, not an object"),
+        (b'{"n": 1, "a": "\xff"}', "is no JSON: not UTF-8"),
+        ("[" * 100_000, "is no JSON: nested too deeply"),
+        ('{"n": 1e99999999999999999999}', "is no JSON: "),
+        ('{"n": %s}' % ("9" * 5000), "is no JSON: "),
+    ],
+)
+def test_json_line_that_is_no_row(line, complaint, tmp_path):
+    head = [json.dumps({"n": 1})] * 150
+    message = failure(jsonl(tmp_path, *head, "", line))
+    assert message.startswith("row 150 (line 152) ")
+    assert complaint in message
+    assert "one object a line" in message
+    assert len(message) < 300
+    # ... and when the head already has it.
+    assert failure(jsonl(tmp_path, line, name="log.json")).startswith("row 0 (line 1) ")
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("true", "True is not a number"),
+        ('"5"', "'5' is not a number"),
+        ("[5]", "[5] is not a number"),
+        ("null", "there is no value"),
+        ("NaN", "nan is not finite"),
+        ("-Infinity", "-inf is not finite"),
+        ("-1", "-1 is negative"),
+        ("0.1", "0.1 is a fraction"),
+        ("9007199254740993.5", "9007199254740993.5 is a fraction"),
+        ("9" * 400, "is too large"),
+        ("1e999999999", "is too large"),
+        ("1e-999999999", "is a fraction"),
+    ],
+)
+def test_json_cells_that_are_no_length(cell, complaint, tmp_path):
+    message = failure(jsonl(tmp_path, '{"n": 3}', "", f'{{"n": {cell}}}', '{"n": -1}'), "n")
+    assert message.startswith("column 'n', row 1 (line 3): ")
+    assert complaint in message
+    assert len(message) < 200
+
+
+def test_json_missing_key(tmp_path):
+    path = jsonl(tmp_path, '{"n": 3, "m": 1}', '{"m": 2}')
+    assert "column 'n', row 1 (line 2): there is no value" in failure(path, "n")
+    assert lengths_of(path, "m") == [1, 2]
+
+
+def test_json_byte_order_mark_and_line_ends(tmp_path):
+    assert lengths_of(jsonl(tmp_path, b'\xef\xbb\xbf{"n": 3}\r', '{"n": 5.0}\r'), "n") == [3, 5]
+
+
+def test_json_array_is_refused(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps([{"n": 1}, {"n": 2}], indent=1))
+    assert "one object a line" in failure(path)
+
+
+def test_json_later_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_JSON_ROWS", 4)
+    lines = [json.dumps({"n": i}) for i in range(10)]
+    log = open_log(jsonl(tmp_path, *lines))
+    assert [len(block["p"]) for block in read_lengths(log, {"p": ("n",)})] == [4, 4, 2]
+    lines[9] = '{"n": -9}'
+    assert failure(jsonl(tmp_path, *lines)).startswith("column 'n', row 9 (line 10): -9 is negative")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Speech manifests.
+
+
+def manifest(folder, *durations):
+    rows = [f'{{"audio_filepath": "a.wav", "text": "x", "offset": 3, "duration": {d}}}' for d in durations]
+    return jsonl(folder, *rows)
+
+
+def test_manifest_is_recognised(tmp_path):
+    log = open_log(manifest(tmp_path, "1.5"))
+    assert log.is_manifest
+    assert log.integer_columns == ("offset",)
+    assert default_length(log) == ("duration",)
+    assert unit_of(log, ("duration",)) == "frames of 10 ms: ceil(100 * duration)"
+    assert unit_of(log, ("offset",)) == "as recorded"
+
+
+@pytest.mark.parametrize(
+    ("duration", "frames"),
+    [
+        ("1.1", 110),
+        ("2.3", 230),
+        ("0", 0),
+        ("0.0", 0),
+        ("-0.0", 0),
+        ("3", 300),
+        ("0.0000001", 1),
+        ("1e-999999999", 1),
+        ("1.001", 101),
+        ("12.3456", 1235),
+        ("1E2", 10_000),
+        ("0.29", 29),
+        ("92233720368547758.07", LARGEST),
+        ("1." + "0" * 40 + "1", 101),
+    ],
+)
+def test_frames_are_exact(duration, frames, tmp_path):
+    assert lengths_of(manifest(tmp_path, duration)) == [frames]
+
+
+def test_float_arithmetic_would_be_wrong():
+    assert math.ceil(100 * 1.1) == 111  # why the decimal text is what counts
+
+
+@settings(max_examples=60)
+@given(hundredths=st.lists(st.decimals(0, 10**9, allow_nan=False, places=6), min_size=1, max_size=20))
+def test_frames_against_fractions(tmp_path_factory, hundredths):
+    path = manifest(tmp_path_factory.mktemp("frames"), *hundredths)
+    assert lengths_of(path) == [math.ceil(100 * Fraction(seconds)) for seconds in hundredths]
+
+
+@pytest.mark.parametrize(
+    ("duration", "complaint"),
+    [
+        ("-0.001", "-0.001 is negative"),
+        ("NaN", "nan is not finite"),
+        ("Infinity", "inf is not finite"),
+        ("true", "True is not a number"),
+        ('"1.5"', "'1.5' is not a number"),
+        ("null", "there is no value"),
+        ("92233720368547758.071", "is too large"),
+        ("1e400", "is too large"),
+    ],
+)
+def test_durations_that_are_none(duration, complaint, tmp_path):
+    message = failure(manifest(tmp_path, "1.5", duration))
+    assert message.startswith("column 'duration', row 1 (line 2): ")
+    assert complaint in message
+    assert "duration" in message.split(": ", 1)[1]
+
+
+@every_format
+def test_duration_is_special_in_json_lines_only(kind, tmp_path):
+    log = open_log(write(kind, tmp_path, {"duration": [3, 5]}))
+    assert log.is_manifest == (kind == "jsonl")
+    assert lengths_of(log.path) == ([300, 500] if kind == "jsonl" else [3, 5])
+    if kind != "jsonl":
+        assert unit_of(log, ("duration",)) == "as recorded"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# NumPy.
+
+
+@pytest.mark.parametrize("dtype", ["<i8", ">i8", "u1", "<u8", "<f4", "<f8", "<f2", ">i4"])
+def test_npy_plain(dtype, tmp_path):
+    path = tmp_path / "log.npy"
+    np.save(path, np.array([7, 0, 255], dtype=dtype))
+    log = open_log(path)
+    assert log.columns == ("length",)
+    assert log.integer_columns == (() if "f" in dtype else ("length",))
+    assert lengths_of(path, "length") == [7, 0, 255]
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1), (1, 2, 3)])
+def test_npy_of_another_shape(shape, tmp_path):
+    path = tmp_path / "log.npy"
+    np.save(path, np.zeros(shape, dtype=np.int64))
+    assert f"has shape {shape}" in failure(path)
+
+
+@pytest.mark.parametrize("values", [[True], ["a"], [1j], [np.datetime64("2020-01-01")]], ids=str)
+def test_npy_of_no_numbers(values, tmp_path):
+    path = tmp_path / "log.npy"
+    np.save(path, np.array(values))
+    assert "column 'length' is of type" in failure(path, "length")
+
+
+def test_npy_of_objects_is_never_unpickled(tmp_path):
+    path = tmp_path / "log.npy"
+    np.save(path, np.array([1, None], dtype=object), allow_pickle=True)
+    assert "Python objects" in failure(path)
+
+
+def test_npy_nested_field(tmp_path):
+    path = tmp_path / "log.npy"
+    np.save(path, np.zeros(3, dtype=[("n", "<i8"), ("pair", "<i8", (2,))]))
+    assert lengths_of(path) == [0, 0, 0]
+    assert "column 'pair' is of type" in failure(path, "pair")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Streaming.
+
+
+def peak_memory(log, rows):
+    """Read all of a log of n = 0, 1, ... and m = 1; give the most that Arrow and that Python held meanwhile."""
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    seen, arrow_peak = 0, 0
+    tracemalloc.start()
+    try:
+        for block in read_lengths(log, {"sum": ("n", "m"), "n": ("n",)}):
+            size = len(block["sum"])
+            assert size == len(block["n"]) <= 1100
+            assert block["n"][0] == seen
+            assert block["sum"][-1] == seen + size
+            seen += size
+            arrow_peak = max(arrow_peak, pool.bytes_allocated() - before)
+        python_peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert seen == rows
+    return arrow_peak, python_peak
+
+
+@every_format
+def test_memory_does_not_grow_with_the_log(kind, tmp_path, monkeypatch):
+    for name, value in [("_ARROW_ROWS", 1000), ("_JSON_ROWS", 1000), ("_NPY_ROWS", 1000), ("_CSV_BLOCK_BYTES", 512)]:
+        monkeypatch.setattr(logs, name, value)
+    peaks = []
+    for rows in (4_000, 4_000, 40_000):  # the first one warms up
+        data = {"n": list(range(rows)), "m": [1] * rows}
+        peaks.append(peak_memory(open_log(write(kind, tmp_path, data)), rows))
+    (_, (small_arrow, small_python), (large_arrow, large_python)) = peaks
+    assert large_python < 1.5 * small_python + 20_000
+    # What a page of Parquet or a record batch of a compressed file takes is its writer's choice.
+    if kind not in ("parquet", "feather"):
+        assert large_arrow < 1.5 * small_arrow + 20_000
+
+
+def test_one_row_group_is_not_held_as_a_whole(tmp_path, monkeypatch):
+    rows = 1_000_000
+    path = tmp_path / "log.parquet"
+    table = pa.table({"n": np.arange(rows)})
+    pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    peak = 0
+    for _ in read_lengths(open_log(path), {"p": ("n",)}):
+        peak = max(peak, pool.bytes_allocated() - before)
+    assert peak < 8 * rows / 2
+
+
+def test_nothing_is_read_ahead_of_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_ARROW_ROWS", 10)
+    path = write("parquet", tmp_path, {"n": [1] * 50 + [-1]})
+    blocks = read_lengths(open_log(path), {"p": ("n",)})
+    assert next(blocks)["p"].tolist() == [1] * 10
+    with pytest.raises(InputError, match="row 50"):
+        list(blocks)
+
+
+def test_arrays_outlive_their_file(tmp_path):
+    for kind in WRITERS:
+        path = write(kind, tmp_path, {"n": list(range(1000))})
+        blocks = list(read_lengths(open_log(path), {"p": ("n",)}))
+        path.unlink()
+        assert blocks[0]["p"].tolist() == list(range(1000))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Choosing the columns.
+
+
+def log_with(columns, integers):
+    return LengthLog(Path("log.csv"), "csv", tuple(columns), tuple(integers), False)
+
+
+def test_default_length():
+    assert default_length(log_with("ab", "b")) == ("b",)
+    with pytest.raises(InputError, match=r"2 columns of integers.*columns there are: a, b, c\nsay .*--length"):
+        default_length(log_with("abc", "bc"))
+    with pytest.raises(InputError, match=r"no columns of integers.*columns there are: a, b\nsay .*--length"):
+        default_length(log_with("ab", ""))
+
+
+def test_many_columns_are_not_all_listed():
+    names = [f"column{i}" for i in range(1000)]
+    with pytest.raises(InputError, match=r"column29, \.\.\. \(970 more\)"):
+        default_length(log_with(names, ""))
+
+
+def test_parse_length():
+    assert parse_length("a") == ("a",)
+    assert parse_length("text_tokens+image_tokens") == ("text_tokens", "image_tokens")
+    assert parse_length(" a b + c.d ") == ("a b", "c.d")
+    for expression in ("", " ", "+", "a+", "+a", "a++b"):
+        with pytest.raises(InputError, match="empty part"):
+            parse_length(expression)
+    with pytest.raises(InputError, match="column 'a' twice"):
+        parse_length("a+b+a")
+
+
+def test_file_sha256(tmp_path):
+    path = tmp_path / "file"
+    data = b"seq" * 1_000_000
+    path.write_bytes(data)
+    assert file_sha256(path) == file_sha256(str(path)) == hashlib.sha256(data).hexdigest()
+    with pytest.raises(InputError, match="No such file"):
+        file_sha256(tmp_path / "none")
+
+
+def test_shown_stays_on_one_line():
+    assert columns_module.shown("a\nb") == "'a\\nb'"
+    assert len(columns_module.shown("x" * 1000)) == 60
+    assert columns_module.shown([1, "a\nb"]) == "[1, 'a\\nb']"

@@ -1,0 +1,236 @@
+"""What every registered method must hold, on every shape of problem, judged by the checker and by plain Python."""
+
+import dataclasses
+import inspect
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from solvers import PARTITIONERS, USES_CLOCK, SolveStatus
+
+BUDGET = 0.05  # seconds that CP-SAT may take in each of its runs here
+CLOCKLESS = [name for name in PARTITIONERS if name not in USES_CLOCK]
+LOOKS_AT_ITEM_ORDER = {"round_robin"}  # every other method sees only the stably sorted costs
+SORTS = [name for name in CLOCKLESS if name not in LOOKS_AT_ITEM_ORDER]
+EVERY_METHOD = pytest.mark.parametrize("method", PARTITIONERS)
+EVERY_COUNT_RULE = pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
+
+
+def lognormal(count: int, sigma: float = 1.0, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).lognormal(6, sigma, count).astype(np.int64).tolist()
+
+
+SHAPES = {
+    "no items": ([], 3),
+    "no items, one group": ([], 1),
+    "one item": ([7], 4),
+    "one item of cost zero": ([0], 2),
+    "one group": ([5, 0, 3, 5, 1, 9, 2], 1),
+    "two items, one group": ([4, 4], 1),
+    "fewer items than groups": ([3, 0, 8], 8),
+    "as many items as groups": ([4, 1, 1, 9, 0], 5),
+    "one item more than groups": ([4, 4, 4, 4], 3),
+    "all equal": ([6] * 12, 4),
+    "all equal, does not divide": ([6] * 11, 4),
+    "all zero": ([0] * 7, 3),
+    "mostly zero": ([0, 0, 5, 0, 0, 0, 2, 0, 0, 0], 3),
+    "one giant": ([10**12, *range(1, 30)], 4),
+    "two values": ([1000, 1] * 15, 4),
+    "long tail": (lognormal(203, 2.5), 16),
+    "does not divide": (lognormal(23), 5),
+    "many groups": (lognormal(390), 150),
+    "descending": (list(range(40, 0, -1)), 6),
+    "near the end of int64": ([2**62 - 1, 2**61, 2**60, 2**60 - 7, 3, 2, 1, 0], 3),
+    "near the end of int64, many groups": ([2**62 - 1] + [2**54 - k for k in range(250)], 140),
+    "sum is int64's largest": ([2**62, 2**62 - 1], 2),
+}
+EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
+
+small_costs = st.one_of(
+    st.lists(st.integers(0, 4), max_size=8),
+    st.lists(st.integers(0, 1000), max_size=8),
+    st.lists(st.one_of(st.integers(0, 3), st.integers(2**59 - 3, 2**59)), max_size=8),
+)
+costs_and_groups = st.tuples(st.lists(st.integers(0, 50) | st.integers(0, 10**9), max_size=40), st.integers(1, 12))
+
+
+def check(costs: list[int], num_groups: int, result: solvers.PartitionResult, equal_counts: bool) -> None:
+    """All that a result promises, from scratch."""
+    groups, loads = result.group_of_item.tolist(), result.loads.tolist()
+    assert result.group_of_item.dtype == np.int32
+    assert result.loads.dtype == np.int64
+    assert not result.group_of_item.flags.writeable
+    assert not result.loads.flags.writeable
+    assert len(groups) == len(costs)
+    assert all(0 <= g < num_groups for g in groups)
+    assert loads == oracles.loads_of(costs, groups, num_groups)
+    assert type(result.makespan) is type(result.lower_bound) is int
+    assert result.makespan == max(loads)
+    assert oracles.mean_bound(costs, num_groups) <= result.lower_bound <= result.makespan
+    assert (result.status is SolveStatus.OPTIMAL) == (result.lower_bound == result.makespan)
+    assert (result.gap == 0.0) == (result.lower_bound == result.makespan)
+    assert result.num_groups == num_groups
+    assert result.runtime_s >= 0
+    if equal_counts:
+        counts = oracles.counts_of(groups, num_groups)
+        assert max(counts) - min(counts) <= 1
+    solvers.check_partition(costs, result, num_groups=num_groups, equal_counts=equal_counts)
+
+
+@EVERY_METHOD
+@EVERY_COUNT_RULE
+@EVERY_SHAPE
+def test_result_holds_what_it_promises(method: str, equal_counts: bool, shape: str) -> None:
+    costs, num_groups = SHAPES[shape]
+    result = solvers.partition(costs, num_groups, method, BUDGET, equal_counts=equal_counts)
+    assert result.method == method
+    check(costs, num_groups, result, equal_counts)
+
+
+@EVERY_METHOD
+def test_registry_and_function_agree(method: str) -> None:
+    function = PARTITIONERS[method]
+    assert function is getattr(solvers, method)
+    assert function([3, 1, 2], 2).method == method
+    parameters = inspect.signature(function).parameters
+    assert list(parameters) == ["costs", "num_groups", "equal_counts", "time_budget"]
+    assert parameters["equal_counts"].default is False
+    assert parameters["time_budget"].default == 0.01
+    assert solvers.partition([3, 1, 2], 2, method) == function([3, 1, 2], 2)
+
+
+def test_auto_is_the_default_and_clocks_are_declared() -> None:
+    assert solvers.partition([5, 4, 3, 3, 3], 2).method == "auto"
+    assert set(PARTITIONERS) >= USES_CLOCK
+    assert "auto" not in USES_CLOCK
+
+
+def test_a_result_is_frozen_and_compares_by_content() -> None:
+    result = solvers.lpt([5, 4, 3], 2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.makespan = 0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        result.group_of_item[0] = 1
+    assert result == dataclasses.replace(result, runtime_s=99.0, loads=result.loads.copy())
+    assert result != dataclasses.replace(result, loads=result.loads + 1)
+    assert result != dataclasses.replace(result, group_of_item=result.group_of_item[::-1])
+    assert result != dataclasses.replace(result, makespan=99)
+    assert result != "lpt"
+
+
+@pytest.mark.parametrize(("makespan", "bound", "gap"), [(0, 0, 0.0), (5, 5, 0.0), (6, 5, 0.2), (3, 0, float("inf"))])
+def test_gap(makespan: int, bound: int, gap: float) -> None:
+    result = dataclasses.replace(solvers.lpt([1], 1), makespan=makespan, lower_bound=bound)
+    assert result.gap == pytest.approx(gap)
+
+
+# --- invariant 2: bound <= optimum <= makespan -----------------------------------------------------------------------
+
+
+@EVERY_COUNT_RULE
+@given(costs=small_costs, num_groups=st.integers(1, 4))
+def test_bound_optimum_makespan(equal_counts: bool, costs: list[int], num_groups: int) -> None:
+    optimum = oracles.optimal_makespan(costs, num_groups, equal_counts)
+    for method in CLOCKLESS:
+        result = solvers.partition(costs, num_groups, method, equal_counts=equal_counts)
+        check(costs, num_groups, result, equal_counts)
+        assert result.lower_bound <= optimum <= result.makespan, method
+
+
+@EVERY_COUNT_RULE
+@given(problem=costs_and_groups)
+def test_any_problem(equal_counts: bool, problem: tuple[list[int], int]) -> None:
+    costs, num_groups = problem
+    results = {m: solvers.partition(costs, num_groups, m, equal_counts=equal_counts) for m in CLOCKLESS}
+    for result in results.values():
+        check(costs, num_groups, result, equal_counts)
+    assert len({result.lower_bound for result in results.values()}) == 1
+    assert results["auto"].makespan <= results["lpt"].makespan
+    assert results["auto"].makespan <= results["karmarkar_karp"].makespan
+    if equal_counts:
+        assert results["karmarkar_karp"].makespan <= min(results["bldm"].makespan, results["lpt"].makespan)
+
+
+# --- invariant 3: same input, same plan ------------------------------------------------------------------------------
+
+
+def same_costs(costs: list[int]) -> dict[str, object]:
+    """The same numbers in every form in which callers may have them."""
+    array = np.array(costs, dtype=np.int64)
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    forms: dict[str, object] = {
+        "int64": array,
+        "tuple": tuple(costs),
+        "read-only": read_only,
+        "strided": np.repeat(array, 2)[::2],
+        "reversed view": array[::-1].copy()[::-1],
+        "big-endian": array.astype(">i8"),
+        "uint64": array.astype(np.uint64),
+        "column": np.stack([array, array], axis=1)[:, 0],
+    }
+    if max(costs, default=0) < 2**31:
+        forms |= {"int32": array.astype(np.int32), "uint32": array.astype(np.uint32)}
+    if max(costs, default=0) < 2**53:
+        forms["float64"] = array.astype(np.float64)
+    if max(costs, default=0) < 2**24:
+        forms["float32"] = array.astype(np.float32)
+    return forms
+
+
+@pytest.mark.parametrize("method", CLOCKLESS)
+@EVERY_COUNT_RULE
+@EVERY_SHAPE
+def test_same_input_same_plan(method: str, equal_counts: bool, shape: str) -> None:
+    costs, num_groups = SHAPES[shape]
+    expected = solvers.partition(costs, num_groups, method, equal_counts=equal_counts)
+    for form, given_costs in same_costs(costs).items():
+        before = np.array(given_costs)
+        assert solvers.partition(given_costs, num_groups, method, equal_counts=equal_counts) == expected, form
+        assert np.array_equal(np.array(given_costs), before), f"{form}: the input was changed"
+
+
+# --- invariant 5: scaling, permuting, an empty group more ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [2, 7, 1000])
+@given(problem=costs_and_groups)
+def test_a_factor_scales_the_makespan(factor: int, problem: tuple[list[int], int]) -> None:
+    costs, num_groups = problem
+    scaled = [factor * c for c in costs]
+    for solver in (solvers.lpt, solvers.karmarkar_karp, solvers.bldm, solvers.round_robin):
+        one, many = solver(costs, num_groups), solver(scaled, num_groups)
+        assert many.makespan == factor * one.makespan
+        assert np.array_equal(one.group_of_item, many.group_of_item)
+    one, many = (solvers.lpt(c, num_groups, equal_counts=True) for c in (costs, scaled))
+    assert many.makespan == factor * one.makespan
+
+
+@pytest.mark.parametrize("method", SORTS)
+@EVERY_COUNT_RULE
+@given(problem=costs_and_groups, data=st.data())
+def test_permuting_items_permutes_the_plan(
+    method: str, equal_counts: bool, problem: tuple[list[int], int], data: st.DataObject
+) -> None:
+    costs, num_groups = problem
+    permuted = data.draw(st.permutations(costs))
+    one, other = (solvers.partition(c, num_groups, method, equal_counts=equal_counts) for c in (costs, permuted))
+    assert one.loads.tolist() == other.loads.tolist()
+    in_order = [
+        [result.group_of_item[i] for i in oracles.descending(c)] for result, c in ((one, costs), (other, permuted))
+    ]
+    assert in_order[0] == in_order[1]
+
+
+def test_round_robin_deals_in_the_order_given() -> None:
+    assert solvers.round_robin([1, 9, 5, 5, 7], 2).group_of_item.tolist() == [0, 1, 0, 1, 0]
+
+
+@given(problem=costs_and_groups)
+def test_an_empty_group_more_never_raises_the_bound(problem: tuple[list[int], int]) -> None:
+    costs, num_groups = problem
+    assert solvers.makespan_lower_bound(costs, num_groups + 1) <= solvers.makespan_lower_bound(costs, num_groups)

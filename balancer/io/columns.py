@@ -238,7 +238,7 @@ def from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
     """Take integers, floats or decimals, dictionary-encoded or not; no copy for int64, hence read-only."""
     if pa.types.is_dictionary(cells.type):
         try:
-            cells = cells.dictionary.take(cells.indices)  # checks the indices, which decoding does not
+            cells = cells.dictionary.take(cells.indices)  # take checks the indices
         except pa.ArrowException as error:
             raise InputError(f"{place.path}: column {place.column!r} is damaged: {error}") from error
     if not is_numeric(cells.type):

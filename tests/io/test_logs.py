@@ -1,8 +1,10 @@
 import hashlib
 import json
 import math
+import struct
 import tracemalloc
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -336,6 +338,37 @@ def test_missing_directory_and_empty(name, tmp_path):
     assert "holds no rows" in failure(path)
 
 
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])
+def test_blank_for_longer_than_the_head(name, tmp_path):
+    path = tmp_path / name
+    path.write_text("\n" * 10_000)
+    assert failure(path)
+    path.write_text("\n" * 10_000 + ("n\n5\n" if name == "log.csv" else '{"n": 5}'))
+    assert lengths_of(path) == [5]
+
+
+@pytest.mark.parametrize("kind", ["arrow_file", "arrow_stream"])
+def test_record_batch_that_claims_more_rows_than_it_has(kind, tmp_path):
+    path = write(kind, tmp_path, {"n": [0] * 1234})
+    damaged = path.read_bytes().replace(struct.pack("<q", 1234), struct.pack("<q", 5000))
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    assert "cannot be read as Arrow IPC" in failure(path)
+
+
+def test_blocks_without_rows_are_no_blocks(tmp_path):
+    def blocks():
+        yield {"n": np.empty(0, dtype=np.int32)}, None
+        yield {"n": np.array([3], dtype=np.int32)}, None
+
+    def lengths(given):
+        return list(columns_module.sum_phases(tmp_path, given, {"p": ("n",)}, {"n": columns_module.from_numpy}))
+
+    assert [block["p"].tolist() for block in lengths(blocks())] == [[3]]
+    with pytest.raises(InputError, match="holds no rows"):
+        lengths(islice(blocks(), 1))
+
+
 def test_name_that_no_file_can_have():
     with pytest.raises(InputError, match="cannot be read"):
         open_log("a\0b")
@@ -589,6 +622,12 @@ def test_csv_without_a_header(text, tmp_path):
     assert "looks like data" in failure(csv(tmp_path, text))
 
 
+def test_csv_line_ends_in_quotes_at_a_block_boundary(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "_CSV_BLOCK_BYTES", 64)
+    rows = "".join(f'"one\ntwo\n\nfour",{i}\n' for i in range(200))
+    assert lengths_of(csv(tmp_path, "caption,n\n" + rows), "n") == list(range(200))
+
+
 def test_csv_that_is_not_utf8(tmp_path):
     assert "cannot be read as CSV" in failure(csv(tmp_path, b"n,a\n1,x\n\xff2,y\n"), "n")
     assert lengths_of(csv(tmp_path, b"n,a\n1,x\n2,\xff\n"), "n") == [1, 2]
@@ -743,6 +782,7 @@ def test_frames_against_fractions(tmp_path_factory, hundredths):
         ("null", "there is no value"),
         ("92233720368547758.071", "is too large"),
         ("1e400", "is too large"),
+        ("1e999999999", "is too large"),  # not to be written out in digits
     ],
 )
 def test_durations_that_are_none(duration, complaint, tmp_path):

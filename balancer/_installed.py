@@ -13,10 +13,10 @@ def check_solvers() -> None:
     found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
     if found == ours:
         return
-    folder = found.parent if found else next(iter(spec.submodule_search_locations or ()), None) if spec else None
-    if folder is None:
+    if spec is None:
         raise ImportError("seqbalancer's package 'solvers' is missing; reinstall with: pip install seqbalancer")
+    other = next(iter(spec.submodule_search_locations or ()), found)  # a folder, or a module solvers.py
     raise ImportError(
-        f"seqbalancer needs its own package 'solvers', but Python finds {folder} first; "
-        f"rename that folder, or run from another one so that it is not on sys.path"
+        f"seqbalancer needs its own package 'solvers', but Python finds {other} first; "
+        f"rename that, or run from another folder so that it is not on sys.path"
     )

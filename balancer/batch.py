@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.placement import Placement
-from solvers._arguments import as_count, as_int64
+from solvers.arguments import as_count, as_int64
 
 __all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "strided_homes"]
 
@@ -71,8 +71,7 @@ class GlobalBatch:
         if array.size and array.min() < 0:
             index = int(np.argmax(array < 0))
             raise ValueError(f"lengths[{index}] must be >= 0, got {array[index]}")
-        if array is lengths or not array.flags.owndata:
-            array = array.copy()  # the caller may go on to change theirs
+        array = array.copy()  # the caller may go on to change theirs
         array.flags.writeable = False
         if home_rank is None:
             return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -21,7 +21,7 @@ from balancer.plan import SINGLE_PHASE
 from balancer.planner import METHODS
 from balancer.report.summary import RunSummary
 from balancer.topology import Topology
-from solvers import SolverError, partition
+from solvers import PARTITIONERS, SolverError, partition
 
 __all__ = ["main"]
 
@@ -57,9 +57,13 @@ def cli() -> None:
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-_method_option = click.option(
-    "--method", default="auto", show_default=True, metavar="M", help=f"One of {', '.join(METHODS)}."
-)
+
+
+def _method_option(methods: Iterable[str]) -> Callable[[Any], Any]:
+    known = f"One of {', '.join(methods)}."
+    return click.option("--method", default="auto", show_default=True, metavar="M", help=known)
+
+
 _budget_option = click.option(
     "--time-budget",
     type=float,
@@ -80,7 +84,7 @@ _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As man
     "--length", metavar="COL[+COL...]", help="Columns whose sum is the length [default: the only integer one]."
 )
 @click.option("--cost", default="linear", show_default=True, help="linear | quadratic:a=24576,b=1 | padded")
-@_method_option
+@_method_option(METHODS)
 @click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")
 @click.option("--drop-last", is_flag=True, help="Leave out a last, short step.")
 @_equal_counts_option
@@ -89,11 +93,11 @@ _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As man
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @_json_option
 def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> None:
-    r"""Plan every global batch of LOG (Parquet, CSV, JSONL, Arrow, NumPy): which sample goes to which rank.
+    """Plan every global batch of LOG (Parquet, CSV, JSONL, Arrow, NumPy): which sample goes to which rank.
 
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
-    """
+    """  # noqa: D301 (click's mark, not an escape)
     started = time.perf_counter()
     topology = _topology(options.pop("ranks"), options.pop("ranks_per_node"))
     cost = parse_cost(options.pop("cost"))
@@ -101,6 +105,8 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     opened = open_log(log)
     columns = parse_length(length) if length is not None else default_length(opened)
     settings = LogSettings(topology=topology, columns=columns, cost=cost, **options)
+    if out is not None and os.path.exists(out) and os.path.samefile(log, out):
+        raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     summary, digest = RunSummary(), PlanDigest()
     with PlanWriter(out) if out is not None else contextlib.nullcontext() as writer, _progress(as_json) as tick:
         for step, plan in enumerate(plan_log(opened, settings)):
@@ -197,18 +203,18 @@ def report_command(plan: str, log: str | None, as_json: bool) -> None:
 @cli.command("solve", context_settings={"ignore_unknown_options": True})
 @click.argument("numbers", nargs=-1)
 @click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
-@_method_option
+@_method_option(PARTITIONERS)
 @_equal_counts_option
 @_budget_option
 @_json_option
 def solve_command(
     numbers: tuple[str, ...], groups: int, method: str, equal_counts: bool, time_budget: float, as_json: bool
 ) -> None:
-    r"""Split NUMBERS (or those on standard input) into groups whose largest sum is as small as possible.
+    """Split NUMBERS (or those on standard input) into groups whose largest sum is as small as possible.
 
     \b
     balancer solve 5 4 3 3 3 --groups 2
-    """
+    """  # noqa: D301 (click's mark, not an escape)
     words = numbers if numbers and numbers != ("-",) else tuple(sys.stdin.read().replace(",", " ").split())
     if not words:
         raise InputError("no numbers to solve: give them as arguments or on standard input")

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._arguments import INT64_MAX, first_overflow
+from solvers.arguments import INT64_MAX, first_overflow
+from solvers.bounds import Bound, makespan_bound
 from solvers.groups import group_loads, padded_loads
+from solvers.partition import padded
 
 __all__ = ["COSTS", "CostModel", "parse_cost"]
 
@@ -37,6 +39,8 @@ class CostModel:
         for name, value in (("a", self.a), ("b", self.b)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"cost coefficient {name} must be an integer >= 0, got {value!r}")
+            if value > INT64_MAX:
+                raise ValueError(f"cost coefficient {name} must fit int64, got {value}")
         if self.a == self.b == 0:
             raise ValueError("cost coefficients a and b must not both be 0")
 
@@ -76,6 +80,12 @@ class CostModel:
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""
         return (padded_loads if self.padded else group_loads)(costs, rank_of_sample, num_ranks)
+
+    def lower_bound(self, costs: NDArray[np.int64], num_ranks: int, equal_counts: bool = False) -> Bound:
+        """Best closed-form lower bound on the makespan, from the costs that :meth:`sample_costs` returned."""
+        if self.padded:
+            return Bound(padded(costs, num_ranks, equal_counts=equal_counts).makespan, "padded")
+        return makespan_bound(costs, num_ranks, equal_counts)
 
 
 def _linear(a: int = 1) -> CostModel:

@@ -5,6 +5,7 @@ files.
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,9 +26,11 @@ from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import check_method, plan_problem, replay_plan
 from balancer.problem import Problem
 from balancer.topology import Topology
-from solvers._arguments import as_budget, as_count
+from solvers.arguments import as_budget, as_count
+from solvers.bounds import Bound
 from solvers.errors import SolverError
 from solvers.types import SolveStatus
+from solvers.verify import TRUSTED_BOUNDS
 
 __all__ = ["LogSettings", "PlanDigest", "describe", "load_plan", "plan_log", "replay"]
 
@@ -132,7 +135,7 @@ def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
         lengths.flags.writeable = False
         batch = GlobalBatch(lengths, homes.of(len(lengths)), first)
         try:
-            yield Problem.of(
+            problem = Problem.of(
                 batch,
                 settings.topology,
                 settings.cost,
@@ -141,6 +144,7 @@ def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
             )
         except ValueError as error:
             raise InputError(f"{log.path}: {'+'.join(settings.columns)}: {error}") from None
+        yield problem
         first += len(lengths)
 
 
@@ -154,8 +158,12 @@ def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[DispatchPlan]:
     InfeasibleError, SolverError
         A step that no plan, or none that was found, satisfies; the message names the step.
     """
-    for step, problem in enumerate(_problems(log, settings)):
+    problems = _problems(log, settings)
+    for step in itertools.count():
         try:
+            problem = next(problems, None)
+            if problem is None:
+                return
             plan = plan_problem(problem, settings.method, settings.time_budget)
         except SolverError as error:
             raise type(error)(f"{log.path}: step {step}: {error}") from None
@@ -219,9 +227,9 @@ def replay(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = No
     plan_file = open_plan(path)
     digest = PlanDigest()
     steps = 0
-    if "length" in plan_file.columns:
+    if {"length", "home_rank"} <= set(plan_file.columns):
         plan = _self_contained(plan_file)
-        if plan.digest() != plan_file.description["digest"]:
+        if plan.digest() != plan_file.description.get("digest"):
             raise PlanError(f"{path}: the plan's digest is {plan.digest()}, not what its description says")
         yield plan
         return
@@ -297,27 +305,32 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
         cost = parse_cost(description["cost"])
         solver, certificate = description["solver"], description["certificate"]
         method, equal_counts = str(solver["method"]), bool(solver["equal_counts"])
-        bound = int(certificate["lower_bound"]), str(certificate["bound_name"])
-        status = str(certificate["status"])
+        bound = Bound(int(certificate["lower_bound"]), str(certificate["bound_name"]))
+        status = SolveStatus(certificate["status"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
     if len(steps) > 1:
         raise PlanError(f"{plan_file.path}: holds {len(steps)} steps, but a plan with its own lengths has one")
     long, short = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
     step = steps[0] if steps else PlanStep(0, SINGLE_PHASE, long, short, short, short, long, short)
-    batch = GlobalBatch.of(long if step.length is None else step.length, topology.num_ranks, step.home_rank)
-    problem = Problem.of(batch, topology, cost, equal_counts=equal_counts)
+    by_sample = np.argsort(step.sample, kind="stable")
+    lengths, homes = np.asarray(step.length)[by_sample], np.asarray(step.home_rank)[by_sample]
+    try:
+        batch = GlobalBatch.of(lengths, topology.num_ranks, homes)
+        problem = Problem.of(batch, topology, cost, equal_counts=equal_counts)
+    except ValueError as error:
+        raise PlanError(f"{plan_file.path}: {error}") from None
     plan = replay_plan(problem, _target(plan_file, step, problem), method)
-    return _with_certificate(plan_file, plan, *bound, status)
+    return _with_certificate(plan_file, plan, bound, status)
 
 
-def _with_certificate(plan_file: PlanFile, plan: DispatchPlan, bound: int, name: str, status: str) -> DispatchPlan:
+def _with_certificate(plan_file: PlanFile, plan: DispatchPlan, bound: Bound, status: SolveStatus) -> DispatchPlan:
     """Take over the bound that a file claims: a search may have proven more than a formula can."""
-    if bound > plan.makespan or (name != "cp_sat" and bound > plan.lower_bound):
-        raise PlanError(f"{plan_file.path}: claims lower_bound = {bound} ('{name}'), which does not hold")
-    if (status == SolveStatus.OPTIMAL) != (bound == plan.makespan):
-        raise PlanError(f"{plan_file.path}: claims status '{status}' with lower_bound = {bound}")
-    return replace(plan, lower_bound=bound, bound_name=name, status=SolveStatus(status))
+    if not 0 <= bound.value <= plan.makespan or (bound.name not in TRUSTED_BOUNDS and bound.value > plan.lower_bound):
+        raise PlanError(f"{plan_file.path}: claims lower_bound = {bound.value} ('{bound.name}'), which does not hold")
+    if (status is SolveStatus.OPTIMAL) != (bound.value == plan.makespan):
+        raise PlanError(f"{plan_file.path}: claims status '{status}' with lower_bound = {bound.value}")
+    return replace(plan, lower_bound=bound.value, bound_name=bound.name, status=status)
 
 
 def load_plan(
@@ -350,7 +363,10 @@ def load_plan(
         if steps != 1:
             raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
         step = 0
-    for number, plan in enumerate(replay(path, log)):
+    wanted = None
+    for number, plan in enumerate(replay(path, log)):  # to the end, where the digest of all steps is checked
         if number == step:
-            return plan
-    raise InputError(f"{path}: has no step {step}")
+            wanted = plan
+    if wanted is None:
+        raise InputError(f"{path}: has no step {step}")
+    return wanted

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._arguments import as_int64
+from solvers.arguments import as_int64
 from solvers.groups import members_by_group
 
 __all__ = ["Placement"]

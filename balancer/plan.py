@@ -13,6 +13,7 @@ from balancer.errors import PlanError
 from balancer.exchange import RankExchange, rank_exchange
 from balancer.placement import Placement
 from balancer.topology import Topology
+from solvers.bounds import Bound
 from solvers.types import SolveStatus, relative_gap
 
 __all__ = ["SINGLE_PHASE", "DispatchPlan"]
@@ -121,8 +122,10 @@ class DispatchPlan:
 
     def inverse(self) -> "DispatchPlan":
         """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged."""
-        makespan = int(self.home_loads.max())
-        optimal = makespan == self.lower_bound
+        bound = Bound(self.lower_bound, self.bound_name)
+        if self.equal_counts:  # that bound does not hold for homes of any count
+            bound = self.cost.lower_bound(self.cost.sample_costs(self.lengths), self.num_ranks)
+        optimal = int(self.home_loads.max()) == bound.value
         return DispatchPlan(
             self.topology,
             self.cost,
@@ -131,9 +134,9 @@ class DispatchPlan:
             target=self.home,
             home_loads=self.loads,
             loads=self.home_loads,
-            lower_bound=min(self.lower_bound, makespan),
-            bound_name=self.bound_name,
-            status=SolveStatus.OPTIMAL if optimal or makespan < self.lower_bound else SolveStatus.FEASIBLE,
+            lower_bound=bound.value,
+            bound_name=bound.name,
+            status=SolveStatus.OPTIMAL if optimal else SolveStatus.FEASIBLE,
             method=self.method,
         )
 
@@ -211,13 +214,14 @@ class DispatchPlan:
 
 def imbalance_ratio(loads: NDArray[np.int64]) -> float:
     """Largest over mean load; 1.0 where all are 0."""
-    total = float(loads.sum())
-    return float(loads.max()) * len(loads) / total if total else 1.0
+    total = int(loads.sum())
+    return int(loads.max()) * len(loads) / total if total else 1.0  # of integers, so that equal loads give 1.0
 
 
 def placements_digest(topology: Topology, home: Placement, target: Placement) -> str:
-    """SHA-256, in hex, over node sizes, ranks and positions as little-endian integers."""
-    digest = hashlib.sha256(np.asarray(topology.node_sizes, dtype="<i8").data)
+    """SHA-256, in hex, over counts, node sizes, ranks and positions as little-endian integers."""
+    header = topology.num_nodes, len(home.samples), *topology.node_sizes
+    digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
     for placement in (home, target):
         for array in (placement.rank_of_sample, placement.position_of_sample):
             digest.update(np.ascontiguousarray(array, dtype="<i4").data)

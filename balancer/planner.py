@@ -17,7 +17,6 @@ from balancer.placement import Placement
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
-from solvers.bounds import makespan_bound
 from solvers.groups import group_loads
 
 __all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
@@ -129,11 +128,7 @@ def plan_problem(problem: Problem, method: str = "auto", time_budget: float = 0.
 def replay_plan(problem: Problem, target: Placement, method: str) -> DispatchPlan:
     """Make the plan of a placement that is known already, with loads and bound computed anew."""
     started = time.perf_counter()
-    num_ranks = problem.topology.num_ranks
-    if problem.cost.padded:
-        bound, name = solvers.padded(problem.costs, num_ranks, equal_counts=problem.equal_counts).makespan, "padded"
-    else:
-        bound, name = makespan_bound(problem.costs, num_ranks, problem.equal_counts)
+    bound, name = problem.cost.lower_bound(problem.costs, problem.topology.num_ranks, problem.equal_counts)
     return _plan(problem, target, bound, name, method, None, started)
 
 

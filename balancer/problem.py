@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from balancer.batch import GlobalBatch
 from balancer.cost import CostModel
 from balancer.topology import Topology
-from solvers._arguments import as_count
+from solvers.arguments import as_count
 from solvers.errors import InfeasibleError
 
 __all__ = ["Problem"]

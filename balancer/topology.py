@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._arguments import as_count
+from solvers.arguments import as_count
 
 __all__ = ["Topology"]
 

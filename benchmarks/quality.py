@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from conftest import lognormal_lengths
+from workloads import lognormal_lengths
 
 import solvers
 from balancer import CostModel

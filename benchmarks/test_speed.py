@@ -5,7 +5,7 @@ Run ``make bench``. The number in parentheses behind a time is its ratio to the 
 
 import numpy as np
 import pytest
-from conftest import lognormal_lengths
+from workloads import lognormal_lengths
 
 import balancer
 import solvers

@@ -1,16 +1,46 @@
 """The one place that knows how kernels are compiled.
 
-Every kernel in this package is decorated with :func:`kernel` and nothing else: compiled at its first call (never at
-import), cached on disk, releasing the GIL, serial, and without fast-math, so that one input gives one plan on every
-machine. Where no cache folder can be written, kernels are compiled in memory instead.
+Every kernel is decorated with :func:`kernel` and nothing else: compiled at its first call (never at import),
+releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
+are kept on disk. numba's own cache is made safer in two ways: a cache that cannot be read or written is no error,
+only a compilation; and a kernel is compiled anew when *any* file of this package changed, because the kernels that it
+calls are compiled into it.
 """
 
-from collections.abc import Callable
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 __all__ = ["kernel"]
+
+
+def _digest_of_package() -> str:
+    """Hash of every source file of this package. Of the contents: an upgrade may keep times and sizes."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+_STAMP = _digest_of_package()
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=_STAMP
+        )
+
+    @contextlib.contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        with contextlib.suppress(Exception):  # full disk, vanished folder, damaged file: go on without
+            yield
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,8 +48,8 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     ``NUMBA_DISABLE_JIT=1`` leaves the Python function as it is, which is how coverage is measured.
     """
-    try:
-        compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # numba found no folder it may write to; compile without a cache
-        compiled = numba.njit(nogil=True)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True)(function)
+    if compiled is not function:
+        with contextlib.suppress(RuntimeError):  # numba found no folder that it may write to
+            compiled._cache = _KernelCache(function)  # type: ignore[attr-defined]
     return compiled

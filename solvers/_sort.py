@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
+from solvers.groups import read_only
 
 __all__ = ["insertion_sort", "radix_sort", "sort_descending"]
 
@@ -106,5 +107,5 @@ def sort_descending(costs: NDArray[np.int64], largest: int) -> tuple[NDArray[np.
     passes = -(-cost_bits // 11)  # 2,048 counters stay in the first-level cache
     order = np.empty(n, dtype=np.int32)
     sorted_costs = np.empty(n, dtype=np.int64)
-    _sort_packed(costs, int(largest), item_bits, cost_bits, -(-cost_bits // passes), order, sorted_costs)
+    _sort_packed(read_only(costs), int(largest), item_bits, cost_bits, -(-cost_bits // passes), order, sorted_costs)
     return order, sorted_costs

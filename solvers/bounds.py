@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._arguments import as_costs, as_count
 from solvers._jit import kernel
 from solvers._sort import sort_descending
+from solvers.arguments import as_costs, as_count
 
 __all__ = ["Bound", "best_bound", "makespan_bound", "makespan_lower_bound"]
 

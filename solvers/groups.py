@@ -1,11 +1,15 @@
 """Groups as arrays: what is in them and what they weigh. The inputs are checked by the callers, once."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
 
-__all__ = ["group_loads", "members_by_group", "padded_loads"]
+__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "padded_loads", "read_only"]
+
+_INT64_MAX = 2**63 - 1
 
 
 @kernel
@@ -36,10 +40,17 @@ def _members(group_of_item, members, offsets, position_of_item):
         filled[g] += 1
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """View `array` read-only: numba compiles a kernel for read-only and for writable arrays apart."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def group_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
     """Sum of the costs in each group: int64[num_groups]. O(n + m)."""
     loads = np.zeros(num_groups, dtype=np.int64)
-    _sum_loads(costs, group_of_item, loads)
+    _sum_loads(read_only(costs), read_only(group_of_item), loads)
     return loads
 
 
@@ -47,8 +58,17 @@ def padded_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num
     """Count times largest cost of each group: int64[num_groups]. O(n + m)."""
     longest = np.zeros(num_groups, dtype=np.int64)
     count = np.zeros(num_groups, dtype=np.int64)
-    _longest_and_count(costs, group_of_item, longest, count)
+    _longest_and_count(read_only(costs), read_only(group_of_item), longest, count)
     return longest * count
+
+
+def check_padded_overflow(largest: int, num_items: int) -> None:
+    """Raise ValueError unless every group of `num_items` rows of at most `largest` has a load that fits int64."""
+    if largest * num_items > _INT64_MAX:
+        raise ValueError(
+            f"padded costs must fit int64: {num_items} rows of the largest cost {largest} would cost "
+            f"{largest * num_items}"
+        )
 
 
 def members_by_group(
@@ -67,5 +87,5 @@ def members_by_group(
     members = np.empty(len(group_of_item), dtype=np.int64)
     offsets = np.zeros(num_groups + 1, dtype=np.int64)
     position_of_item = np.empty(len(group_of_item), dtype=np.int32)
-    _members(group_of_item, members, offsets, position_of_item)
+    _members(read_only(group_of_item), members, offsets, position_of_item)
     return members, offsets, position_of_item

@@ -67,7 +67,7 @@ def optimal_padded_makespan(costs: Sequence[int], num_groups: int, equal_counts:
 
 
 def lpt(costs: Sequence[int], num_groups: int) -> list[int]:
-    """Longest first to the least loaded group; zero-cost items to the group with the fewest items; ties to the lowest."""
+    """Longest first to the least loaded group; cost zero to the group with the fewest items; ties to the lowest."""
     groups = [-1] * len(costs)
     heap = [(0, g) for g in range(num_groups)]
     counts = [0] * num_groups

@@ -497,6 +497,10 @@ def _parquet(path: Path) -> Iterator[Any]:
             pq.ParquetFile(file, **options) as parquet,
         ):
             yield parquet
+    except KeyError as error:
+        if error.args == (b"phase",):  # asked for above, as a dictionary
+            raise InputError(f"{path}: not a plan: has no column 'phase'") from None
+        raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
     except (LookupError, UnicodeError) as error:  # what a footer that parses, but lies, ends in
         raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
 

@@ -13,16 +13,16 @@ __all__ = ["PhaseSummary", "RunSummary"]
 class PhaseSummary:
     """Sums over the steps of one phase; constant memory.
 
-    Ratios over many steps are of sums: the largest loads of all steps over the mean loads of all steps, so that a
-    step counts for as long as it takes.
+    Ratios over many steps are of rank-time: what all ranks spend, each as long as the slowest of its step, over what
+    they work. So a step counts for as long as it takes.
     """
 
     steps: int = 0
-    makespan_before: int = 0
-    makespan_after: int = 0
-    mean_before: float = 0.0
-    mean_after: float = 0.0
-    lower_bound: int = 0
+    spent_before: int = 0
+    spent_after: int = 0
+    spent_at_bound: int = 0
+    worked_before: int = 0
+    worked_after: int = 0
     gap_sum: float = 0.0
     gap_max: float = 0.0
     proven_optimal_steps: int = 0
@@ -37,12 +37,12 @@ class PhaseSummary:
     def add(self, plan: DispatchPlan, first_row: int) -> None:
         """Take in the next step, whose first sample is row `first_row` of the log."""
         gap = plan.gap
-        mean_after = float(plan.loads.mean())
-        self.makespan_before += int(plan.home_loads.max())
-        self.makespan_after += plan.makespan
-        self.mean_before += float(plan.home_loads.mean())
-        self.mean_after += mean_after
-        self.lower_bound += plan.lower_bound
+        ranks, worked = plan.num_ranks, int(plan.loads.sum())
+        self.spent_before += int(plan.home_loads.max()) * ranks
+        self.spent_after += plan.makespan * ranks
+        self.spent_at_bound += plan.lower_bound * ranks
+        self.worked_before += int(plan.home_loads.sum())
+        self.worked_after += worked
         self.gap_sum += gap
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
@@ -50,7 +50,7 @@ class PhaseSummary:
         self.inter_node_volume += plan.inter_node_volume
         if plan.binding_sample is not None:
             self.capped_steps += 1
-            ratio = plan.lower_bound / mean_after
+            ratio = _ratio(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 self.cap_row = first_row + plan.binding_sample
@@ -60,17 +60,17 @@ class PhaseSummary:
     @property
     def ratio_before(self) -> float:
         """Imbalance ratio as the samples lay; 1.0 where all loads are 0."""
-        return self.makespan_before / self.mean_before if self.mean_before else 1.0
+        return _ratio(self.spent_before, self.worked_before)
 
     @property
     def ratio_after(self) -> float:
         """Imbalance ratio of the plans."""
-        return self.makespan_after / self.mean_after if self.mean_after else 1.0
+        return _ratio(self.spent_after, self.worked_after)
 
     @property
     def ratio_bound(self) -> float:
         """The imbalance ratio that is proven to be out of reach from below."""
-        return self.lower_bound / self.mean_after if self.mean_after else 1.0
+        return _ratio(self.spent_at_bound, self.worked_after)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; an infinite gap is null."""
@@ -95,6 +95,11 @@ class PhaseSummary:
                 "imbalance_ratio_bound": self.cap_ratio,
             }
         return document
+
+
+def _ratio(spent: int, worked: int) -> float:
+    """Of integers, so that equal loads give exactly 1; and so does no load at all."""
+    return spent / worked if worked else 1.0
 
 
 def _finite(value: float) -> float | None:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
+from solvers.arguments import as_budget
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
 from solvers.partition.exact import exact
@@ -83,4 +84,5 @@ def partition(
     solver = PARTITIONERS.get(method)
     if solver is None:
         raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PARTITIONERS)}")
+    as_budget(time_budget)  # refused by all if by one
     return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._arguments import as_costs, as_count
 from solvers._jit import kernel
 from solvers._sort import sort_descending
+from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound
 from solvers.groups import group_loads
 from solvers.types import PartitionResult, SolveStatus

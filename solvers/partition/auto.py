@@ -4,8 +4,8 @@ import time
 
 from numpy.typing import ArrayLike
 
-from solvers._arguments import as_budget
 from solvers._budget import cost_of_karmarkar_karp, work_units
+from solvers.arguments import as_budget
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bldm import assign_bldm
 from solvers.partition.karmarkar_karp import assign_karmarkar_karp

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._arguments import as_budget
 from solvers._budget import work_units
+from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.auto import assign_auto

@@ -13,9 +13,9 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._arguments import as_budget
 from solvers._budget import work_units
 from solvers._jit import kernel
+from solvers.arguments import as_budget
 from solvers.partition._differencing import heap_pop, heap_push, label_groups, merge_tuples
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bldm import assign_bldm

@@ -10,13 +10,12 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._arguments import INT64_MAX
 from solvers._jit import kernel
-from solvers.groups import padded_loads
+from solvers.groups import check_padded_overflow, padded_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["check_padded_overflow", "padded"]
+__all__ = ["padded"]
 
 
 @kernel
@@ -58,15 +57,6 @@ def _cut(rows, bound, num_groups, group_of_position):
         group += 1
     for k in range(i, n):
         group_of_position[k] = group + (k - i) % (num_groups - group)
-
-
-def check_padded_overflow(largest: int, num_items: int) -> None:
-    """Raise ValueError unless every group of `num_items` rows of at most `largest` has a load that fits int64."""
-    if largest * num_items > INT64_MAX:
-        raise ValueError(
-            f"padded costs must fit int64: {num_items} rows of the largest cost {largest} would cost "
-            f"{largest * num_items}"
-        )
 
 
 def _assign_equal_counts(rows: NDArray[np.int64], num_groups: int) -> tuple[Assignment, int]:

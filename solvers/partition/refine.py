@@ -22,19 +22,21 @@ def _best_swap(costs, given, taken, difference, may_move):
     `given` and `taken` hold positions in ascending order, so costs in descending order.
     """
     best, best_i, best_j = np.int64(0), 0, 0
-    best_error = difference  # |2d - difference|; below `difference` if and only if 0 < d < difference
+    best_larger = difference  # max(d, difference - d): how much more than the smaller load the larger then is
     last = len(taken) + (1 if may_move else 0)
     j = 0
     for i in range(len(given)):
         a = costs[given[i]]
-        while j < last and 2 * (a - (costs[taken[j]] if j < len(taken) else 0)) < difference:
+        while j < last:
+            d = a - (costs[taken[j]] if j < len(taken) else 0)
+            if d > 0 and d >= difference - d:
+                break
             j += 1
         for k in range(max(j - 1, 0), min(j + 1, last)):
             d = a - (costs[taken[k]] if k < len(taken) else 0)
-            error = abs(2 * d - difference)
-            if error < best_error:
-                best, best_i, best_j, best_error = d, i, k, error
-        if best_error <= 1:
+            if 0 < d < difference and max(d, difference - d) < best_larger:
+                best, best_i, best_j, best_larger = d, i, k, max(d, difference - d)
+        if best_larger - (difference - best_larger) <= 1:
             break
     return best, best_i, best_j
 
@@ -57,14 +59,14 @@ def _replace(members, size, out, entering):
 
 
 @kernel
-def _members_by_group(group_of_position, num_groups):
+def _members_by_group(group_of_position, num_groups, longer):
     """Positions by group, ascending, with room for each group to grow: members, start[m + 1], sizes."""
     sizes = np.zeros(num_groups, dtype=np.int64)
     for g in group_of_position:
         sizes[g] += 1
     start = np.zeros(num_groups + 1, dtype=np.int64)
     for g in range(num_groups):
-        start[g + 1] = start[g] + 2 * sizes[g] + 4
+        start[g + 1] = start[g] + sizes[g] + max(sizes[g], longer) + 4
     members = np.empty(start[num_groups], dtype=np.int32)
     sizes[:] = 0
     for position in range(len(group_of_position)):
@@ -79,7 +81,7 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
     """Improve in place. Returns the work left: positive if the search ended by itself."""
     num_groups = len(loads)
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
-    members, start, sizes = _members_by_group(group_of_position, num_groups)
+    members, start, sizes = _members_by_group(group_of_position, num_groups, longer)
     while work > 0:
         g = np.argmax(loads)
         least = np.argmin(loads)

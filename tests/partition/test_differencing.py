@@ -49,7 +49,9 @@ def test_plan_is_the_oracles_where_sums_differ(method: str, costs: list[int], nu
 
 
 @EVERY_METHOD
-@pytest.mark.parametrize(("count", "num_groups"), [(2, 5), (90, 7), (130, 64), (200, 3), (257, 16)])
+@pytest.mark.parametrize(
+    ("count", "num_groups"), [(2, 5), (90, 7), (130, 64), (200, 3), (257, 16), (245, 105), (352, 105)]
+)
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
 def test_larger_loads_are_the_oracles(method: str, count: int, num_groups: int, sigma: float) -> None:
     """Enough merges for storage to be handed out anew, and for merges of many subsets with many."""
@@ -62,6 +64,18 @@ def test_larger_loads_are_the_oracles(method: str, count: int, num_groups: int, 
 @pytest.mark.parametrize("num_groups", [2, 5, 16])
 def test_many_ties(method: str, pattern: list[int], num_groups: int) -> None:
     same_partition_loads(method, pattern * 20, num_groups)
+
+
+@pytest.mark.parametrize(
+    ("method", "costs", "num_groups"),
+    [
+        ("karmarkar_karp", [9, 8, 7, 6, 6, 5, 5, 5, 4, 3, 3, 2, 1], 5),  # a merged tuple before a bare item
+        ("karmarkar_karp", [9, 8, 7, 6, 6, 4, 4, 3, 0], 3),  # of merged tuples the one with the lower name
+        ("bldm", [7, 7, 5, 5, 4, 4, 3, 2, 2, 1, 0, 0], 4),
+    ],
+)
+def test_cases_in_which_ties_decide_the_loads(method: str, costs: list[int], num_groups: int) -> None:
+    same_partition_loads(method, costs, num_groups)
 
 
 def test_textbook_case() -> None:

@@ -101,13 +101,14 @@ def test_which_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wide heap from the very load on that does not fit a packed key; see that the load just below does."""
     assert used_kernel(monkeypatch, [5, 4, 3], 2) == "_lpt_packed"
     assert used_kernel(monkeypatch, [5, 4, 3], 128) == "_lpt_rounds"
-    groups, bits = 64, 6
-    fits = 2 ** (63 - bits) - 1  # the largest load that a packed key can hold
-    for largest, kernel in ((fits, "_lpt_packed"), (fits + 1, "_lpt_wide"), (2**62, "_lpt_wide")):
-        assert used_kernel(monkeypatch, [largest, 9, 9, 8, 1], groups) == kernel
-    many = 2 ** (63 - 8) - 1
-    assert used_kernel(monkeypatch, [many, 9], 200) == "_lpt_rounds"
-    assert used_kernel(monkeypatch, [many + 1, 9], 200) == "_lpt_wide"
+    for num_groups, bits, kernel in ((64, 6, "_lpt_packed"), (200, 8, "_lpt_rounds")):
+        capacity = 2 ** (63 - bits) - 1  # the largest load that fits beside a group number
+        fits = next(
+            c for c in range(capacity * num_groups // (num_groups + 1) + 2, 0, -1) if c + c // num_groups <= capacity
+        )
+        assert used_kernel(monkeypatch, [fits], num_groups) == kernel
+        assert used_kernel(monkeypatch, [fits + 1], num_groups) == "_lpt_wide"
+        assert used_kernel(monkeypatch, [2**62, 9, 8, 8, 1], num_groups) == "_lpt_wide"
 
 
 @given(

@@ -23,7 +23,7 @@ def long_tail_quadratic() -> np.ndarray:
 @pytest.mark.parametrize("power", [1, 2])
 def test_karmarkar_karp_with_equal_counts_beats_its_parts(seed: int, power: int) -> None:
     costs = lengths(512, seed=seed) ** power
-    found = solvers.karmarkar_karp(costs, 16, equal_counts=True)
+    found = solvers.karmarkar_karp(costs, 16, equal_counts=True, time_budget=1e-9)  # too little for any swap
     assert found.makespan <= solvers.bldm(costs, 16, equal_counts=True).makespan
     assert found.makespan <= solvers.lpt(costs, 16, equal_counts=True).makespan
 
@@ -81,6 +81,15 @@ def test_little_budget_says_so() -> None:
     assert solvers.auto(costs, 16, time_budget=1e-9).status is SolveStatus.TIME_LIMIT
     kk = solvers.karmarkar_karp(costs, 16, equal_counts=True, time_budget=1e-9)
     assert kk.status is SolveStatus.TIME_LIMIT
+
+
+def test_too_little_budget_for_the_second_method_says_so() -> None:
+    """Local search ended by itself, at a gap; differencing was still to come, and 2 microseconds do not buy it."""
+    costs = np.random.default_rng(1).lognormal(6, 1, 30).astype(np.int64) + 1
+    found = solvers.auto(costs, 10, time_budget=2e-6)
+    assert found.gap > 0
+    assert found.status is SolveStatus.TIME_LIMIT
+    assert solvers.auto(costs, 10, time_budget=1.0).status is not SolveStatus.TIME_LIMIT
 
 
 @given(

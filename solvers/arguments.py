@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
+from solvers.groups import read_only
 
 __all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_int64", "first_overflow"]
 
@@ -25,15 +26,17 @@ def _scan(costs):
         cost = costs[i]
         smallest = min(smallest, cost)
         largest = max(largest, cost)
-        total += cost
-        if total < 0 and where < 0:
-            where = np.int64(i)
+        if cost > 0 and where < 0:
+            if cost > INT64_MAX - total:
+                where = np.int64(i)
+            else:
+                total += cost
     return smallest, largest, total, where
 
 
 def first_overflow(costs: NDArray[np.int64]) -> int | None:
     """Return the index at which the running sum of non-negative `costs` leaves int64, or None if it never does."""
-    where = int(_scan(costs)[3]) if len(costs) else -1
+    where = int(_scan(read_only(costs))[3]) if len(costs) else -1
     return where if where >= 0 else None
 
 
@@ -54,10 +57,15 @@ def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
 
 def as_budget(time_budget: float) -> float:
     """Return `time_budget` as positive finite seconds, or raise."""
+    wrong_kind = f"time_budget must be a number of seconds, got {time_budget!r}"
+    if isinstance(time_budget, str):
+        raise TypeError(wrong_kind)
     try:
         seconds = float(time_budget)
+    except OverflowError:  # an int past every float
+        seconds = float("inf")
     except (TypeError, ValueError):
-        raise TypeError(f"time_budget must be a number of seconds, got {time_budget!r}") from None
+        raise TypeError(wrong_kind) from None
     if not 0 < seconds < float("inf"):
         raise ValueError(f"time_budget must be positive and finite (seconds), got {time_budget!r}")
     return seconds
@@ -86,12 +94,15 @@ def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
     if array.dtype.kind == "f":
         return _integral(name, array)
     if array.dtype.kind == "O" and all(isinstance(v, int) and not isinstance(v, bool) for v in array):
-        where = next(i for i, v in enumerate(array) if not -INT64_MAX <= v <= INT64_MAX)
-        raise ValueError(f"{name}[{where}] must fit int64, got {array[where]}")
+        for where, value in enumerate(array):
+            if not -INT64_MAX <= value <= INT64_MAX:
+                raise ValueError(f"{name}[{where}] must fit int64, got {value}")
+        return array.astype(np.int64)
     raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
 
 
 def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    array = array.astype(np.float64) if array.dtype.itemsize < 8 else array  # float16 cannot hold the limit
     fits = np.isfinite(array) & (np.abs(array) < 2.0**63)
     whole = fits & (np.floor(np.where(fits, array, 0)) == array)
     if not whole.all():
@@ -108,7 +119,7 @@ def as_costs(costs: ArrayLike, name: str = "costs") -> tuple[NDArray[np.int64], 
         raise ValueError(f"{name} must hold at most {_MAX_ITEMS} items, got {array.size}")
     if array.size == 0:
         return array, 0, 0
-    smallest, largest, total, where = _scan(array)
+    smallest, largest, total, where = _scan(read_only(array))
     if smallest < 0:
         where = int(np.argmax(array < 0))
         raise ValueError(f"{name}[{where}] must be >= 0, got {array[where]}")

@@ -1,0 +1,9 @@
+"""What the benchmarks run on."""
+
+import numpy as np
+
+
+def lognormal_lengths(num_samples: int, seed: int = 0) -> np.ndarray:
+    """Lengths as they come: mean 2,000, sigma 1, clipped at 32,768. int64[num_samples]."""
+    rng = np.random.default_rng(seed)
+    return np.clip(rng.lognormal(np.log(2000) - 0.5, 1.0, num_samples), 1, 32768).astype(np.int64)

@@ -1,0 +1,109 @@
+"""Global batches: where samples lie, what callers may hand in, and how a stream is cut."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer.batch import HOMES, GlobalBatch, contiguous_homes, global_batches, strided_homes
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.data())
+def test_homes_against_their_definition(num_ranks, batch_per_rank, data):
+    n = data.draw(st.integers(0, num_ranks * batch_per_rank))  # a last step may be short
+    contiguous = contiguous_homes(n, num_ranks, batch_per_rank)
+    strided = strided_homes(n, num_ranks, batch_per_rank)
+    assert contiguous.rank_of_sample.tolist() == [i // batch_per_rank for i in range(n)]
+    assert strided.rank_of_sample.tolist() == [i % num_ranks for i in range(n)]
+    assert contiguous.position_of_sample.tolist() == [i % batch_per_rank for i in range(n)]
+    assert strided.position_of_sample.tolist() == [i // num_ranks for i in range(n)]
+    assert contiguous.num_ranks == strided.num_ranks == num_ranks
+
+
+def test_short_last_step():
+    held = {name: np.diff(make(5, 4, 2).offsets).tolist() for name, make in HOMES.items()}
+    assert held == {"contiguous": [2, 2, 1, 0], "strided": [2, 1, 1, 1]}
+
+
+def test_too_many_samples_for_the_ranks():
+    with pytest.raises(ValueError, match=r"9 samples do not fit on 4 ranks with batch_per_rank = 2"):
+        contiguous_homes(9, 4, 2)
+
+
+@given(st.integers(0, 40), st.integers(1, 12))
+def test_home_when_none_is_given(n, num_ranks):
+    share = -(-n // num_ranks)
+    plan = balancer.balance([1] * n, num_ranks)
+    assert plan.home.rank_of_sample.tolist() == [i // share for i in range(n)]
+
+
+def test_given_home_is_kept():
+    plan = balancer.balance([3, 1, 2], 2, home_rank=np.array([1.0, 0.0, 1.0]))
+    assert plan.home.rank_of_sample.tolist() == [1, 0, 1]
+    assert plan.home_loads.tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"lengths": [1, -5]}, ValueError, ["lengths[1]", ">= 0", "-5"]),
+        ({"lengths": [1, 2.5]}, ValueError, ["lengths[1]", "whole number", "2.5"]),
+        ({"lengths": [1, float("nan")]}, ValueError, ["lengths[1]", "finite", "nan"]),
+        ({"lengths": [float("inf"), 1]}, ValueError, ["lengths[0]", "finite", "inf"]),
+        ({"lengths": [1, 2**63]}, ValueError, ["lengths[1]", "int64"]),
+        ({"lengths": [0, 10**30]}, ValueError, ["lengths[1]", "int64"]),
+        ({"lengths": [1, 1e300]}, ValueError, ["lengths[1]", "int64"]),
+        ({"lengths": [[1, 2]]}, ValueError, ["lengths", "one-dimensional", "(1, 2)"]),
+        ({"lengths": 5}, ValueError, ["lengths", "one-dimensional"]),
+        ({"lengths": [[1], [2, 3]]}, TypeError, ["lengths", "one-dimensional"]),
+        ({"lengths": ["1", "2"]}, TypeError, ["lengths", "integers"]),
+        ({"lengths": [True, False]}, TypeError, ["lengths", "bool"]),
+        ({"lengths": [1, None]}, TypeError, ["lengths", "integers"]),
+        ({"lengths": [1, 1j]}, TypeError, ["lengths", "complex"]),
+        ({"lengths": None}, (TypeError, ValueError), ["lengths"]),
+        ({"home_rank": [0, 1]}, ValueError, ["home_rank", "3 samples", "2"]),
+        ({"home_rank": [0, 1, 2]}, ValueError, ["home_rank[2]", "0..1", "2"]),
+        ({"home_rank": [0, -1, 0]}, ValueError, ["home_rank[1]", "-1"]),
+        ({"home_rank": [0, 0.5, 0]}, ValueError, ["home_rank[1]", "0.5"]),
+        ({"home_rank": ["a", "b", "c"]}, TypeError, ["home_rank"]),
+        ({"num_ranks": 0}, ValueError, ["num_ranks", ">= 1", "0"]),
+        ({"num_ranks": 2.0}, TypeError, ["num_ranks", "2.0"]),
+        ({"num_ranks": None}, TypeError, ["num_ranks", "None"]),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, words):
+    with pytest.raises(error) as caught:
+        balancer.balance(**{"lengths": [1, 2, 3], "num_ranks": 2, **arguments})
+    for word in words:
+        assert word in str(caught.value)
+    assert "rank_of_sample" not in str(caught.value)
+
+
+def test_lengths_are_checked_and_read_only():
+    batch = GlobalBatch.of(np.array([3, 1], dtype=np.uint8), 2)
+    assert batch.lengths.dtype == np.int64
+    with pytest.raises(ValueError, match="read-only"):
+        batch.lengths[0] = 1
+
+
+@given(st.lists(st.integers(0, 99), max_size=40), st.integers(1, 12), st.booleans(), st.data())
+def test_any_cut_into_blocks_gives_the_same_batches(stream, samples_per_step, drop_last, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))  # blocks may be empty
+    blocks = np.split(np.array(stream, dtype=np.int64), cuts)
+    for block in blocks:
+        block.flags.writeable = False  # as the readers hand them out
+    found = [batch.tolist() for batch in global_batches(iter(blocks), samples_per_step, drop_last)]
+    expected = [stream[i : i + samples_per_step] for i in range(0, len(stream), samples_per_step)]
+    if drop_last and expected and len(expected[-1]) < samples_per_step:
+        expected.pop()
+    assert found == expected
+
+
+def test_batches_are_cut_as_the_stream_comes():
+    def stream():
+        yield np.arange(5)
+        raise AssertionError("read ahead of need")
+
+    batches = global_batches(stream(), 2)
+    assert [next(batches).tolist(), next(batches).tolist()] == [[0, 1], [2, 3]]

@@ -1,0 +1,163 @@
+"""Cost models: how they are written, what they cost, and where int64 ends."""
+
+import numpy as np
+import pytest
+from balance_cases import COSTS, naive_costs, naive_loads
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer import CostModel
+from balancer.cost import parse_cost
+
+INT64_MAX = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("linear", CostModel()),
+        ("linear:a=7", CostModel(a=7)),
+        ("quadratic:a=24576,b=1", CostModel(24576, 1)),
+        ("quadratic:b=1,a=24576", CostModel(24576, 1)),
+        ("quadratic:a=0,b=3", CostModel(0, 3)),
+        ("padded", CostModel(padded=True)),
+        ("padded:a=2", CostModel(2, 0, padded=True)),
+        ("padded:a=0,b=5", CostModel(0, 5, padded=True)),
+    ],
+)
+def test_forms(text, model):
+    assert parse_cost(text) == model
+    assert parse_cost(str(model)) == model
+
+
+def test_a_cost_model_is_its_own_form():
+    model = CostModel(3, 4)
+    assert parse_cost(model) is model
+
+
+coefficients = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans()).filter(lambda abp: any(abp[:2]))
+
+
+@given(coefficients)
+def test_text_round_trip(abp):
+    assert parse_cost(str(CostModel(*abp))) == CostModel(*abp)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cubic", ["'cubic'", "linear", "quadratic", "padded"]),
+        ("", ["linear", "quadratic", "padded"]),
+        ("Linear", ["'Linear'", "linear"]),
+        ("quadratic", ["coefficient", "quadratic:a=24576,b=1"]),
+        ("quadratic:a=1", ["coefficient", "quadratic:a=24576,b=1"]),
+        ("linear:b=1", ["coefficient", "linear[:a=1]"]),
+        ("linear:a=1,a=2", ["'a=2'", "one coefficient"]),
+        ("linear:a", ["'a'", "whole number"]),
+        ("linear:a=", ["'a='", "whole number"]),
+        ("linear:a=-1", ["'a=-1'", "whole number"]),
+        ("linear:a=1.5", ["'a=1.5'", "whole number"]),
+        ("linear:a=1,", ["''", "whole number"]),
+        ("linear:a=²", ["whole number"]),
+        ("linear:self=1", ["coefficient"]),
+        ("linear:a=0", ["both be 0"]),
+        ("quadratic:a=0,b=0", ["both be 0"]),
+        ("padded:a=0", ["both be 0"]),
+    ],
+)
+def test_bad_forms_are_named(text, words):
+    with pytest.raises(ValueError, match=r"cost|coefficient") as caught:
+        parse_cost(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["linear"]])
+def test_a_cost_of_another_type(value):
+    with pytest.raises(TypeError, match="cost must be a string or a CostModel"):
+        parse_cost(value)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("value", [-1, 1.0, True, "1", None])
+def test_bad_coefficients(name, value):
+    with pytest.raises(ValueError, match=f"coefficient {name} must be an integer >= 0"):
+        CostModel(**{"a": 1, "b": 1, name: value})
+
+
+def test_cost_model_is_frozen_and_hashable():
+    model = CostModel(2, 3)
+    with pytest.raises(AttributeError):
+        model.a = 5
+    assert len({model, CostModel(2, 3), CostModel(2, 3, padded=True)}) == 2
+
+
+@given(st.lists(st.integers(0, 2**20), max_size=20), st.sampled_from(COSTS), st.data())
+def test_loads_against_loops(lengths, cost, data):
+    ranks = data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
+    model = parse_cost(cost)
+    costs = model.sample_costs(np.array(lengths, dtype=np.int64))
+    assert costs.dtype == np.int64
+    assert costs.tolist() == naive_costs(lengths, cost)
+    loads = model.loads(costs, np.array(ranks, dtype=np.int32), 4)
+    assert loads.dtype == np.int64
+    assert loads.tolist() == naive_loads(lengths, ranks, 4, cost)
+
+
+def test_padded_rows_of_length_zero_are_rows():
+    model = parse_cost("padded")
+    costs = model.sample_costs(np.array([5, 0, 0, 0]))
+    assert model.loads(costs, np.array([0, 0, 0, 1], dtype=np.int32), 3).tolist() == [15, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cost", "sample"),
+    [
+        ([1, 3_100_000_000, 1], "quadratic:a=0,b=1", 1),  # its square alone
+        ([1, 2, 2**62], "linear:a=2", 2),
+        ([5, 2**40], "linear:a=99999999999", 1),
+        ([2**62, 2**61, 2**61, 1], "linear", 2),  # the running sum leaves int64 here
+        ([2_000_000_000, 2_000_000_000, 2_000_000_000], "quadratic:a=0,b=1", 2),
+        ([1, 2**61, 1, 1], "padded", 1),  # 4 rows of the longest
+        ([1, 2**32], "padded:a=0,b=1", 1),
+    ],
+)
+def test_overflow_names_the_sample(lengths, cost, sample):
+    with pytest.raises(ValueError, match="int64") as caught:
+        balancer.balance(lengths, 2, cost=cost)
+    assert f"sample {sample} (length {lengths[sample]})" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cost"),
+    [
+        ([INT64_MAX], "linear"),
+        ([INT64_MAX - 1, 1], "linear"),
+        ([2**62 - 1, 2**61, 2**61], "linear"),
+        ([INT64_MAX // 3] * 3, "padded"),
+        ([3_037_000_499], "quadratic:a=0,b=1"),
+    ],
+)
+def test_up_to_the_last_number_of_int64(lengths, cost):
+    plan = balancer.balance(lengths, 2, cost=cost)
+    assert plan.loads.tolist() == naive_loads(lengths, plan.rank_of_sample.tolist(), 2, cost)
+    assert plan.lower_bound <= plan.makespan
+
+
+@pytest.mark.parametrize("cost", [f"linear:a={2**63}", f"quadratic:a=1,b={2**63}", f"padded:a={10**30}"])
+@pytest.mark.parametrize("lengths", [[], [0, 0], [1]])
+def test_coefficients_past_int64(cost, lengths):
+    """Also where all costs would be 0, and never as NumPy's OverflowError."""
+    with pytest.raises(ValueError, match=r"int64"):
+        balancer.balance(lengths, 2, cost=cost)
+
+
+def test_the_largest_coefficient():
+    assert balancer.balance([1, 0], 2, cost=f"linear:a={INT64_MAX}").makespan == INT64_MAX
+
+
+def test_first_sample_shifts_the_name():
+    with pytest.raises(ValueError, match=r"sample 107 \(length 4611686018427387904\)"):
+        CostModel(a=2).sample_costs(np.array([1, 2**62]), first_sample=106)

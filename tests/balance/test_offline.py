@@ -1,0 +1,359 @@
+"""Logs planned step by step, and plan files taken at their word only as far as it holds."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from balance_cases import lengths_in
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer import InputError, PlanError, Topology, load_plan
+from balancer.batch import HOMES
+from balancer.cost import parse_cost
+from balancer.io.logs import open_log
+from balancer.io.plan_files import PlanWriter
+from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
+from balancer.plan import SINGLE_PHASE
+from solvers import InfeasibleError
+
+LENGTHS = [5, 40, 3, 22, 9, 1, 17, 8, 30, 2, 6]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_log(tmp_path, LENGTHS)
+    return tmp_path
+
+
+def write_log(folder, lengths):
+    np.save(folder / "log.npy", np.array(lengths, dtype=np.int64))
+
+
+def settings_of(batch_per_rank=2, topology=(2, 1), **others):
+    return LogSettings(Topology(topology), batch_per_rank, ("length",), **others)
+
+
+def write_plan(folder, settings, name="plan.parquet"):
+    log = open_log(folder / "log.npy")
+    digest, samples, plans = PlanDigest(), 0, list(plan_log(log, settings))
+    with PlanWriter(f"{folder}/{name}") as writer:
+        for step, plan in enumerate(plans):
+            digest.add(plan)
+            target = plan.target
+            numbers = np.arange(samples, samples + plan.num_samples)
+            writer.append(step, SINGLE_PHASE, numbers, target.rank_of_sample, 0, target.position_of_sample)
+            samples += plan.num_samples
+        writer.close(describe(log, settings, len(plans), samples, digest))
+    return plans
+
+
+def tamper(path, rows=lambda rows: None, description=lambda description: None):
+    """Rewrite a plan file with its rows and its description changed."""
+    table = pq.read_table(path)
+    metadata = json.loads(table.schema.metadata[b"balancer"])
+    cells = table.to_pylist()
+    rows(cells)
+    description(metadata)
+    schema = table.schema.with_metadata({b"balancer": json.dumps(metadata).encode()})
+    pq.write_table(pa.Table.from_pylist(cells, schema=schema), path)
+
+
+# --- planning --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=40),
+    home=st.sampled_from(sorted(HOMES)),
+    cost=st.sampled_from(["linear", "quadratic:a=3,b=1", "padded"]),
+    drop_last=st.booleans(),
+    batch_per_rank=st.integers(1, 4),
+)
+def test_each_step_is_what_balance_would_plan(lengths, home, cost, drop_last, batch_per_rank, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("log")
+    write_log(folder, lengths)
+    settings = settings_of(batch_per_rank, home=home, cost=parse_cost(cost), drop_last=drop_last)
+    plans = list(plan_log(open_log(folder / "log.npy"), settings))
+    per_step = 3 * batch_per_rank
+    batches = [lengths[i : i + per_step] for i in range(0, len(lengths), per_step)]
+    if drop_last:
+        batches = [batch for batch in batches if len(batch) == per_step]
+    assert len(plans) == len(batches)
+    for plan, batch in zip(plans, batches, strict=True):
+        deal = {"contiguous": lambda i: i // batch_per_rank, "strided": lambda i: i % 3}[home]
+        homes = [deal(i) for i in range(len(batch))]
+        assert plan == balancer.balance(batch, 3, topology=Topology((2, 1)), home_rank=homes, cost=cost)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_per_rank": 0}, ["batch_per_rank", ">= 1"]),
+        ({"batch_per_rank": 2**30}, ["global batch", "2147483647"]),
+        ({"home": "random"}, ["'random'", "contiguous", "strided"]),
+        ({"method": "best"}, ["'best'", "auto"]),
+        ({"method": "lpt", "cost": parse_cost("padded")}, ["'lpt'", "'padded'"]),
+        ({"time_budget": 0}, ["time_budget"]),
+        ({"max_tokens_per_rank": 0}, ["max_tokens_per_rank"]),
+    ],
+)
+def test_bad_settings_are_named_before_anything_is_read(change, words):
+    with pytest.raises(ValueError, match=r"_|method|home|global") as caught:
+        settings_of(**change)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_settings_round_trip():
+    settings = settings_of(
+        home="strided", cost=parse_cost("quadratic:a=1,b=2"), equal_counts=True, max_tokens_per_rank=9, drop_last=True
+    )
+    assert LogSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+@pytest.mark.parametrize("cap", [20, 35, 39])
+def test_an_infeasible_step_is_named(folder, cap):
+    """Whether a sample, the sum, or the bound breaks the cap: the error names the log and the step."""
+    lengths = [1, 1, 1, 1, 1, 1, 20, 20, 20, 20, 19, 18] if cap != 20 else [1] * 6 + [21] + [1] * 5
+    write_log(folder, lengths)
+    with pytest.raises(InfeasibleError, match=f"max_tokens_per_rank = {cap}") as caught:
+        list(plan_log(open_log(folder / "log.npy"), settings_of(max_tokens_per_rank=cap)))
+    assert "log.npy: step 1: " in str(caught.value)
+
+
+def test_an_overflow_names_log_column_and_row(folder):
+    write_log(folder, [1, 1, 1, 1, 1, 1, 1, 2**40])
+    with pytest.raises(InputError, match=r"log\.npy: length: .*sample 7 \(length 1099511627776\)"):
+        list(plan_log(open_log(folder / "log.npy"), settings_of(cost=parse_cost("quadratic:a=1,b=1"))))
+
+
+# --- replaying -------------------------------------------------------------------------------------------------------
+
+
+@given(lengths=lengths_in.filter(bool), home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans())
+def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("log")
+    write_log(folder, lengths)
+    plans = write_plan(folder, settings_of(home=home, drop_last=drop_last))
+    replayed = list(replay(folder / "plan.parquet"))
+    assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]
+    for found, plan in zip(replayed, plans, strict=True):
+        assert (found.home, found.target, found.method) == (plan.home, plan.target, plan.method)
+        assert found.loads.tolist() == plan.loads.tolist()
+        assert found.home_loads.tolist() == plan.home_loads.tolist()
+        assert (found.lower_bound, found.bound_name) == (plan.lower_bound, plan.bound_name)
+
+
+@pytest.mark.parametrize("form", ["plan.parquet", "plan/"])
+def test_load_plan_by_step(folder, form):
+    plans = write_plan(folder, settings_of(), form)
+    for step in (0, 1):
+        assert load_plan(f"{folder}/{form}", step=step).digest() == plans[step].digest()
+    with pytest.raises(InputError, match="holds 2 steps; say which"):
+        load_plan(f"{folder}/{form}")
+    for step in (2, -1):
+        with pytest.raises(InputError, match=f"has no step {step}"):
+            load_plan(f"{folder}/{form}", step=step)
+
+
+def test_load_plan_finds_a_log_that_moved_with_the_plan_or_is_named(folder, tmp_path_factory):
+    plans = write_plan(folder, settings_of())
+    moved = tmp_path_factory.mktemp("moved")
+    for name in ("plan.parquet", "log.npy"):
+        (folder / name).rename(moved / name)
+    assert load_plan(moved / "plan.parquet", 0) == plans[0]
+    (moved / "log.npy").rename(moved / "renamed.npy")
+    with pytest.raises(InputError, match=r"plan\.parquet: the log it was made from, .*log\.npy, is not there"):
+        load_plan(moved / "plan.parquet", 0)
+    assert load_plan(moved / "plan.parquet", 1, log=moved / "renamed.npy").digest() == plans[1].digest()
+
+
+def test_another_log_is_refused(folder):
+    write_plan(folder, settings_of())
+    write_log(folder, [*LENGTHS[:-1], LENGTHS[-1] + 1])
+    with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's SHA-256 differs"):
+        list(replay(folder / "plan.parquet"))
+
+
+def swap_ranks(rows):
+    other = next(r for r in rows if r["step"] == rows[0]["step"] and r["rank"] != rows[0]["rank"])
+    for key in ("rank", "position"):
+        rows[0][key], other[key] = other[key], rows[0][key]
+
+
+def step_two(rows):
+    rows.append({**rows[-1], "step": 2})
+
+
+TAMPERINGS = {
+    "two ranks swapped": (swap_ranks, r"digest"),
+    "two positions swapped": (lambda rows: swap_positions(rows), r"digest"),
+    "row dropped": (lambda rows: rows.pop(1), r"step 0: sample 1 is not placed"),
+    "last row dropped": (lambda rows: rows.pop(), r"step 1: sample 10 is not placed"),
+    "sample twice": (lambda rows: rows[1].update(sample=0), r"step 0: sample 1 is not placed"),
+    "row twice": (lambda rows: rows.insert(1, dict(rows[0])), r"step 0: samples are placed twice"),
+    "foreign sample": (lambda rows: rows[0].update(sample=99), r"step 0: sample 0 is not placed"),
+    "rank too large": (
+        lambda rows: rows[2].update(rank=3),
+        r"step 0: rank_of_sample\[2\] must be within 0\.\.2, got 3",
+    ),
+    "rank negative": (lambda rows: rows[2].update(rank=-1), r"step 0: rank_of_sample\[2\]"),
+    "position too large": (lambda rows: rows[2].update(position=9), r"step 0: position_of_sample\[2\]"),
+    "position twice": (lambda rows: same_position(rows), r"step 0: position \d of rank \d is given to samples"),
+    "step gone": (lambda rows: rows.__delitem__(slice(6, None)), r"step 1 is missing"),
+    "first step gone": (lambda rows: rows.__delitem__(slice(0, 6)), r"step 0 is missing"),
+    "step too many": (step_two, r"more steps than the log, which ends at step 1"),
+    "steps interleaved": (lambda rows: rows.append(rows.pop(0)), r"step 0: sample 0 is not placed"),
+    "a micro-batch": (lambda rows: rows[3].update(slot=1), r"step 0: has micro-batch slots"),
+}
+
+
+def swap_positions(rows):
+    by_rank = {}
+    for row in rows[:6]:
+        if row["rank"] in by_rank:
+            other = by_rank[row["rank"]]
+            row["position"], other["position"] = other["position"], row["position"]
+            return
+        by_rank[row["rank"]] = row
+
+
+def same_position(rows):
+    by_rank = {}
+    for row in rows[:6]:
+        if row["rank"] in by_rank:
+            row["position"] = by_rank[row["rank"]]["position"]
+            return
+        by_rank[row["rank"]] = row
+
+
+@pytest.mark.parametrize(("change", "rule"), TAMPERINGS.values(), ids=TAMPERINGS)
+def test_a_tampered_plan_is_caught(folder, change, rule):
+    write_plan(folder, settings_of())
+    tamper(folder / "plan.parquet", rows=change)
+    with pytest.raises(PlanError, match=rule) as caught:
+        list(replay(folder / "plan.parquet"))
+    assert "plan.parquet" in str(caught.value)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS[:6]], ids=["two steps", "one step"])
+def test_load_plan_returns_nothing_tampered(folder, lengths, step):
+    """As its docstring says, whichever step is asked for: the digest is of all of them."""
+    write_log(folder, lengths)
+    plans = write_plan(folder, settings_of())
+    tamper(folder / "plan.parquet", rows=swap_ranks)
+    with pytest.raises(PlanError, match="digest"):
+        load_plan(folder / "plan.parquet", step=min(step, len(plans) - 1))
+
+
+def test_rows_in_another_order_are_the_same_plan(folder):
+    plans = write_plan(folder, settings_of())
+
+    def reverse_first_step(rows):
+        rows[:6] = rows[5::-1]
+
+    tamper(folder / "plan.parquet", rows=reverse_first_step)
+    assert next(replay(folder / "plan.parquet")).digest() == plans[0].digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("topology"),
+        lambda d: d.pop("solver"),
+        lambda d: d.pop("columns"),
+        lambda d: d["topology"].update(node_sizes=[0]),
+        lambda d: d["topology"].update(node_sizes=3),
+        lambda d: d.update(topology=None),
+        lambda d: d.update(cost="cubic"),
+        lambda d: d.update(home="random"),
+        lambda d: d.update(batch_per_rank="2"),
+        lambda d: d["solver"].update(method="best"),
+        lambda d: d["solver"].update(unknown=1),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_named(folder, change):
+    write_plan(folder, settings_of())
+    tamper(folder / "plan.parquet", description=change)
+    with pytest.raises(InputError, match=r"plan\.parquet: its description is not one this version reads"):
+        list(replay(folder / "plan.parquet"))
+
+
+@pytest.mark.parametrize("change", [lambda d: d.pop("digest"), lambda d: d.update(digest="0" * 64)])
+def test_a_missing_or_wrong_digest_is_caught(folder, change):
+    write_plan(folder, settings_of())
+    tamper(folder / "plan.parquet", description=change)
+    with pytest.raises(PlanError, match="digest"):
+        list(replay(folder / "plan.parquet"))
+
+
+# --- plans with their own lengths ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_plan(tmp_path):
+    path = tmp_path / "plan.parquet"
+    balancer.balance([5, 4, 3, 3, 3], 2, method="lpt").save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda rows: rows[0].update(rank=1 - rows[0]["rank"]), r"position|digest"),
+        (swap_ranks, r"digest"),
+        (lambda rows: rows.pop(), r"digest|claims"),
+        (lambda rows: rows[1].update(sample=0), r"sample 1 is not placed"),
+        (lambda rows: rows[4].update(step=1), r"holds 2 steps"),
+    ],
+    ids=["rank", "swap", "drop", "twice", "steps"],
+)
+def test_a_tampered_plan_with_its_own_lengths(own_plan, change, rule):
+    tamper(own_plan, rows=change)
+    with pytest.raises(PlanError, match=rule):
+        load_plan(own_plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda d: d["certificate"].update(lower_bound=10), r"claims lower_bound = 10"),
+        (lambda d: d["certificate"].update(lower_bound=11, bound_name="cp_sat"), r"claims lower_bound = 11"),
+        (lambda d: d["certificate"].update(status="optimal"), r"claims status 'optimal'"),
+        (lambda d: d.update(digest="0" * 64), r"digest"),
+        (lambda d: d.pop("digest"), r"digest"),
+        (lambda d: d["certificate"].update(status="perfect"), r"perfect"),
+    ],
+    ids=["bound", "searched bound", "status", "digest", "no digest", "unknown status"],
+)
+def test_a_false_certificate_is_caught(own_plan, change, rule):
+    tamper(own_plan, description=change)
+    with pytest.raises((PlanError, InputError), match=rule) as caught:
+        load_plan(own_plan)
+    assert "plan.parquet" in str(caught.value)
+
+
+def test_homes_that_no_rank_has(own_plan):
+    tamper(own_plan, rows=lambda rows: rows[0].update(home_rank=7))
+    with pytest.raises((PlanError, InputError), match=r"home_rank\[0\] must be within 0\.\.1") as caught:
+        load_plan(own_plan)
+    assert "plan.parquet" in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["length", "home_rank"])
+def test_a_plan_with_half_of_its_own_columns(own_plan, column):
+    pq.write_table(pq.read_table(own_plan).drop_columns([column]), own_plan)
+    with pytest.raises((PlanError, InputError)) as caught:
+        load_plan(own_plan)
+    assert "plan.parquet" in str(caught.value)
+
+
+def test_negative_length_in_a_plan(own_plan):
+    tamper(own_plan, rows=lambda rows: rows[0].update(length=-7))
+    with pytest.raises((PlanError, InputError), match=r"lengths\[0\] must be >= 0, got -7") as caught:
+        load_plan(own_plan)
+    assert "plan.parquet" in str(caught.value)

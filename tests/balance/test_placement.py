@@ -1,0 +1,96 @@
+"""Placements: samples to places and back."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from balance_cases import placements
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer import Placement
+
+
+@given(st.data(), st.integers(0, 20), st.integers(1, 6))
+def test_both_ways_agree(data, num_samples, num_ranks):
+    placement = data.draw(placements(num_samples, num_ranks))
+    seen = []
+    for rank in range(num_ranks):
+        for position, sample in enumerate(placement.samples_on_rank(rank).tolist()):
+            assert placement.rank_of_sample[sample] == rank
+            assert placement.position_of_sample[sample] == position
+            seen.append(sample)
+    assert sorted(seen) == list(range(num_samples))
+    assert placement.num_ranks == num_ranks
+
+
+@given(st.lists(st.integers(0, 4), max_size=20))
+def test_by_sample_order_is_ascending(ranks):
+    placement = Placement.by_sample_order(np.array(ranks, dtype=np.int32), 5)
+    for rank in range(5):
+        assert placement.samples_on_rank(rank).tolist() == [s for s, r in enumerate(ranks) if r == rank]
+
+
+def test_dtypes():
+    placement = Placement.checked([1, 0, 1], 2)
+    assert placement.rank_of_sample.dtype == placement.position_of_sample.dtype == np.int32
+    assert placement.samples.dtype == placement.offsets.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("ranks", "positions", "words"),
+    [
+        ([0, 2, 1], None, ["rank_of_sample[1]", "0..1", "2"]),
+        ([0, -1], None, ["rank_of_sample[1]", "-1"]),
+        ([0, 0.5], None, ["rank_of_sample[1]", "0.5"]),
+        ([[0, 1]], None, ["rank_of_sample", "one-dimensional"]),
+        ([0, 0, 1], [0, 1], ["position_of_sample", "3 entries", "2"]),
+        ([0, 0, 1], [0, 2, 0], ["position_of_sample[1]", "0..1", "2"]),
+        ([0, 0, 1], [0, -1, 0], ["position_of_sample[1]", "-1"]),
+        ([0, 0, 1], [1, 1, 0], ["position 1", "rank 0", "samples 0 and 1"]),
+    ],
+)
+def test_bad_placements_are_named(ranks, positions, words):
+    with pytest.raises(ValueError, match=r"rank|position") as caught:
+        Placement.checked(ranks, 2, positions)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_rank_out_of_range(rank):
+    with pytest.raises(ValueError, match=r"rank must be within 0\.\.1"):
+        Placement.checked([0, 1], 2).samples_on_rank(rank)
+
+
+def test_a_placement_is_frozen_and_compares_by_content():
+    placement = Placement.checked([0, 0, 1], 2, [1, 0, 0])
+    assert placement == Placement.checked(np.array([0, 0, 1]), 2, [1, 0, 0])
+    assert placement != Placement.checked([0, 0, 1], 2)  # another order
+    assert placement != Placement.checked([0, 1, 0], 2)
+    assert placement != Placement.checked([0, 0, 1], 3, [1, 0, 0])  # another empty rank
+    assert placement != "placement"
+    with pytest.raises(TypeError):
+        hash(placement)
+    with pytest.raises(AttributeError):
+        placement.samples = None
+    for name in ("rank_of_sample", "position_of_sample", "samples", "offsets"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(placement, name)[0] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        placement.samples_on_rank(0)[0] = 1
+
+
+def test_checked_leaves_the_callers_arrays_alone():
+    ranks, positions = np.array([0, 0, 1], dtype=np.int32), np.array([1, 0, 0], dtype=np.int32)
+    placement = Placement.checked(ranks, 2, positions)
+    ranks[:] = 1
+    positions[:] = 5
+    assert placement == Placement.checked([0, 0, 1], 2, [1, 0, 0])
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])  # noqa: S301
+def test_copies_are_equal(clone):
+    placement = Placement.checked([0, 0, 1], 2, [1, 0, 0])
+    assert clone(placement) == placement

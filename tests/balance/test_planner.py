@@ -1,0 +1,407 @@
+"""`balance`: what every plan keeps to, whatever it is asked for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+from balance_cases import COSTS, COUNTED_METHODS, naive_costs, naive_loads, problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import balancer
+import solvers
+from balancer import Topology
+from balancer.planner import METHODS
+from solvers import InfeasibleError, SolverError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_python(code, cwd=ROOT, **environment):
+    """Run code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+
+def check_plan(plan, problem):
+    lengths, num_ranks = problem["lengths"], problem["num_ranks"]
+    placed = [s for rank in range(num_ranks) for s in plan.samples_on_rank(rank).tolist()]
+    assert sorted(placed) == list(range(len(lengths))), "every sample exactly once"
+    ranks = plan.rank_of_sample.tolist()
+    loads = naive_loads(lengths, ranks, num_ranks, problem["cost"])
+    assert plan.loads.tolist() == loads
+    assert plan.makespan == max(loads)
+    assert plan.home_loads.tolist() == naive_loads(lengths, plan.home.rank_of_sample, num_ranks, problem["cost"])
+    assert 0 <= plan.lower_bound <= plan.makespan
+    assert (plan.status == "optimal") == (plan.lower_bound == plan.makespan)
+    assert plan.lengths.tolist() == lengths
+    if problem["equal_counts"]:
+        counts = oracles.counts_of(ranks, num_ranks)
+        assert max(counts) - min(counts) <= 1
+    for rank in range(num_ranks):
+        assert plan.samples_on_rank(rank).tolist() == sorted(plan.samples_on_rank(rank)), "dispatch in sample order"
+
+
+@given(problems())
+def test_every_plan(problem):
+    check_plan(balancer.balance(**problem), problem)
+
+
+@given(problems(lengths=st.lists(st.integers(0, 30), max_size=7), costs=("linear", "quadratic:a=1,b=1")))
+@settings(max_examples=12)
+def test_every_exact_plan(problem):
+    problem["method"] = "exact"
+    plan = balancer.balance(**problem, time_budget=5.0)
+    check_plan(plan, problem)
+    costs = naive_costs(problem["lengths"], problem["cost"])
+    assert plan.makespan == oracles.optimal_makespan(costs, problem["num_ranks"], problem["equal_counts"])
+
+
+@given(problems(lengths=st.lists(st.integers(0, 30), max_size=7)))
+def test_bound_optimum_makespan(problem):
+    plan = balancer.balance(**problem)
+    padded = problem["cost"].startswith("padded")
+    optimum = oracles.optimal_padded_makespan if padded else oracles.optimal_makespan
+    costs = naive_costs(problem["lengths"], problem["cost"])
+    best = optimum(costs, problem["num_ranks"], problem["equal_counts"])
+    assert plan.lower_bound <= best <= plan.makespan
+    if padded:
+        assert plan.makespan == best
+
+
+class TensorLike:
+    def __init__(self, values):
+        self.array = np.array(values, dtype=np.int64)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array[:]
+
+
+def not_contiguous(values):
+    array = np.zeros((len(values), 2), dtype=np.int64)
+    array[:, 1] = values
+    return array[:, 1]
+
+
+def read_only(values):
+    array = np.array(values, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "int32": lambda values: np.array(values, dtype=np.int32),
+    "uint64": lambda values: np.array(values, dtype=np.uint64),
+    "big endian": lambda values: np.array(values, dtype=">i8"),
+    "float": lambda values: np.array(values, dtype=np.float64),
+    "list of floats": lambda values: [float(v) for v in values],
+    "tensor": TensorLike,
+    "read-only": read_only,
+    "not contiguous": not_contiguous,
+    "reversed view": lambda values: np.array(values[::-1], dtype=np.int64)[::-1],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@given(problem=problems())
+@settings(max_examples=15)
+def test_one_plan_whatever_the_lengths_come_in(form, problem):
+    plan = balancer.balance(**problem)
+    other = {**problem, "lengths": form(problem["lengths"])}
+    if problem["home_rank"] is not None:
+        other["home_rank"] = form(problem["home_rank"])
+    again = balancer.balance(**other)
+    assert again == plan
+    assert again.digest() == plan.digest()
+
+
+def several_digests():
+    rng = np.random.default_rng(7)
+    digests = []
+    for n, num_ranks in ((0, 3), (5, 8), (200, 8), (1500, 192)):
+        lengths = np.minimum(rng.lognormal(6, 1.5, n).astype(np.int64), 100_000)
+        for cost in COSTS:
+            for method in ("auto",) if cost.startswith("padded") else COUNTED_METHODS:
+                for equal_counts in (False, True):
+                    plan = balancer.balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts)
+                    digests.append(plan.digest())
+    return digests
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="the same Python code in every process")
+def test_one_plan_in_every_process():
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    code = (
+        f"import sys, json; sys.path[:0] = {folders}\n"
+        "import test_planner; print(json.dumps(test_planner.several_digests()))"
+    )
+    here = several_digests()
+    assert len(set(here)) > 40
+    for seed in ("0", "1234"):
+        done = run_python(code, PYTHONHASHSEED=seed)
+        assert json.loads(done.stdout) == here, done.stderr
+
+
+def test_a_small_budget_makes_a_plan_too():
+    lengths = np.random.default_rng(3).lognormal(6, 1.5, 500).astype(np.int64).tolist()
+    for method in COUNTED_METHODS:
+        problem = {"lengths": lengths, "num_ranks": 24, "cost": "linear", "method": method, "equal_counts": False}
+        check_plan(balancer.balance(**problem, time_budget=1e-12), problem)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_the_registry():
+    assert (*solvers.PARTITIONERS, "padded") == METHODS
+
+
+def test_unknown_method_lists_the_known():
+    with pytest.raises(ValueError, match="unknown method 'best'") as caught:
+        balancer.balance([1], 1, method="best")
+    for name in METHODS:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(("method", "cost"), [("lpt", "padded"), ("exact", "padded"), ("padded", "linear")])
+def test_method_that_does_not_take_the_cost(method, cost):
+    with pytest.raises(ValueError, match=f"method '{method}'") as caught:
+        balancer.balance([1], 1, method=method, cost=cost)
+    assert f"'{cost}'" in str(caught.value)
+
+
+def test_padded_is_what_auto_does_with_padded_costs():
+    auto, padded = (balancer.balance([3, 9, 1, 4], 2, cost="padded", method=m) for m in ("auto", "padded"))
+    assert auto.digest() == padded.digest()
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["auto", "exact"])
+def test_bad_budget(budget, method):
+    with pytest.raises(ValueError, match="time_budget must be positive and finite"):
+        balancer.balance([3, 2, 1], 2, method=method, time_budget=budget)
+
+
+def test_budget_of_another_type():
+    with pytest.raises(TypeError, match="time_budget"):
+        balancer.balance([3, 2, 1], 2, time_budget="soon")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_ranks": 3}, {"num_ranks": 4, "ranks_per_node": 2}],
+)
+def test_topology_and_ranks_must_agree(arguments):
+    with pytest.raises(ValueError, match="topology has 4 ranks"):
+        balancer.balance([1, 2], topology=Topology([3, 1]), **arguments)
+
+
+def test_ranks_per_node_must_divide():
+    with pytest.raises(ValueError, match=r"6 ranks with 4 a node.*Topology\(node_sizes"):
+        balancer.balance([1, 2], 6, 4)
+
+
+# --- token caps ------------------------------------------------------------------------------------------------------
+
+
+capped_problems = problems(lengths=st.lists(st.integers(0, 60), max_size=16), methods=("auto", "lpt", "karmarkar_karp"))
+
+
+def naive_tokens(plan):
+    """Elements on each rank, padding included where the cost pads."""
+    cost = "padded" if plan.cost.padded else "linear"
+    return naive_loads(plan.lengths.tolist(), plan.rank_of_sample.tolist(), plan.num_ranks, cost)
+
+
+@given(capped_problems, st.floats(1.0, 2.0))
+def test_token_cap_is_kept_or_said_to_be_out_of_reach(problem, slack):
+    lengths, num_ranks = problem["lengths"], problem["num_ranks"]
+    cap = max(1, max(lengths, default=0), int(slack * -(-sum(lengths) // num_ranks)))
+    try:
+        plan = balancer.balance(**problem, max_tokens_per_rank=cap)
+    except SolverError as error:
+        assert f"max_tokens_per_rank = {cap}" in str(error)  # noqa: PT017 (either outcome is legal)
+        if isinstance(error, InfeasibleError) and len(lengths) <= 7:
+            optimum = oracles.optimal_padded_makespan if problem["cost"][0] == "p" else oracles.optimal_makespan
+            assert optimum(lengths, num_ranks, problem["equal_counts"]) > cap
+        return
+    check_plan(plan, problem)
+    assert max(naive_tokens(plan)) <= cap
+
+
+@given(capped_problems)
+def test_a_cap_that_the_free_plan_keeps_changes_nothing(problem):
+    free = balancer.balance(**problem)
+    cap = max(1, *naive_tokens(free))
+    assert balancer.balance(**problem, max_tokens_per_rank=cap) == free
+
+
+@pytest.mark.parametrize("cost", ["linear", "quadratic:a=0,b=1", "padded"])
+def test_a_sample_over_the_cap_is_named(cost):
+    with pytest.raises(InfeasibleError, match=r"sample 1 has length 12, 2 more than max_tokens_per_rank = 10"):
+        balancer.balance([3, 12, 1], 4, cost=cost, max_tokens_per_rank=10)
+
+
+@pytest.mark.parametrize("cost", ["linear", "quadratic:a=0,b=1", "padded"])
+def test_a_batch_over_the_cap_says_by_how_much(cost):
+    with pytest.raises(InfeasibleError, match=r"the batch has 27 tokens, 7 more than 2 ranks hold .* = 10"):
+        balancer.balance([9, 9, 9], 2, cost=cost, max_tokens_per_rank=10)
+
+
+def test_three_samples_for_two_ranks():
+    with pytest.raises(InfeasibleError, match=r"= 11 cannot be kept: some rank gets at least 12 tokens"):
+        balancer.balance([6, 6, 6], 2, max_tokens_per_rank=11)
+
+
+def test_a_cap_between_bound_and_best_plan_is_never_exceeded():
+    """Even lengths of 18 in all: no rank of two gets 9, though no bound here says so."""
+    with pytest.raises(SolverError, match=r"at most max_tokens_per_rank = 9 was found \(best: 10\)") as caught:
+        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9)
+    assert not isinstance(caught.value, InfeasibleError)
+    assert max(naive_tokens(balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=10))) == 10
+
+
+def test_padding_counts_under_the_cap():
+    with pytest.raises(InfeasibleError, match=r"= 10 cannot be kept: some rank gets at least 14 tokens"):
+        balancer.balance([7, 1, 7, 1], 2, cost="padded", max_tokens_per_rank=10)
+
+
+def test_quadratic_cost_gives_way_to_the_cap():
+    """The free plan puts the long sample alone and all short ones together; the cap does not let it."""
+    lengths = [100] + [10] * 30
+    free = balancer.balance(lengths, 2, cost="quadratic:a=0,b=1")
+    assert max(naive_tokens(free)) > 210
+    plan = balancer.balance(lengths, 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=210)
+    assert max(naive_tokens(plan)) <= 210
+    assert plan.lower_bound <= free.makespan <= plan.makespan
+
+
+@pytest.mark.parametrize(("cap", "error"), [(0, ValueError), (-5, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_bad_caps(cap, error):
+    with pytest.raises(error, match="max_tokens_per_rank"):
+        balancer.balance([1, 2], 2, max_tokens_per_rank=cap)
+
+
+# --- import and warm-up ----------------------------------------------------------------------------------------------
+
+
+def test_import_is_light():
+    heavy = ["torch", "ortools", "pyarrow", "rich", "click", "pandas", "matplotlib", "scipy"]
+    done = run_python(
+        f"""
+import sys, balancer
+print([name for name in {heavy} if name in sys.modules])
+compiled = [
+    f"{{name}}.{{key}}"
+    for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
+    for key, value in vars(module).items() if getattr(value, "signatures", [])
+]
+print(compiled)
+"""
+    )
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stdout + done.stderr
+
+
+def test_planning_loads_no_file_formats():
+    done = run_python(
+        "import sys, balancer; balancer.balance([3, 2, 1], 2).exchange(0); print('pyarrow' in sys.modules)"
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_load_plan_is_there_when_asked_for():
+    assert balancer.load_plan is not None
+    with pytest.raises(AttributeError, match="no attribute 'lode_plan'"):
+        balancer.lode_plan  # noqa: B018
+
+
+def test_every_public_name_exists():
+    for name in balancer.__all__:
+        assert getattr(balancer, name) is not None
+
+
+@pytest.mark.parametrize("shadow", ["solvers/__init__.py", "solvers.py"])
+def test_a_shadowing_solvers_is_named_with_the_remedy(shadow, tmp_path):
+    path = tmp_path / shadow
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    done = run_python("import balancer", cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert str(path.parent if path.name == "__init__.py" else path) in last
+    assert "rename" in last
+
+
+def test_an_empty_folder_called_solvers_does_no_harm(tmp_path):
+    (tmp_path / "solvers").mkdir()
+    done = run_python("import balancer; print(balancer.balance([2, 1], 2).makespan)", cwd=tmp_path)
+    assert done.stdout == "2\n", done.stderr
+
+
+WARMUP = """
+import sys, numpy as np, balancer
+
+def signatures():
+    return {
+        f"{name}.{key}": len(value.signatures)
+        for name, module in list(sys.modules.items()) if name.split(".")[0] in ("solvers", "balancer")
+        for key, value in vars(module).items() if hasattr(value, "signatures")
+    }
+
+balancer.warmup()
+before = signatures()
+assert sum(before.values()) > 10, before
+rng = np.random.default_rng(1)
+for n, num_ranks in ((0, 2), (1, 1), (1, 4), (30, 4), (500, 8), (700, 300)):
+    lengths = rng.integers(0, 5000, n)
+    frozen = lengths.copy()
+    frozen.flags.writeable = False
+    homes = rng.integers(0, num_ranks, n)
+    for given in (lengths, frozen, lengths.tolist(), lengths.astype(np.int32), lengths.astype(float), lengths[::-1]):
+        for equal_counts in (False, True):
+            for home in (None, homes, homes.astype(np.int32), homes.tolist()):
+                plan = balancer.balance(given, num_ranks, home_rank=home, equal_counts=equal_counts)
+                plan.exchange(0), plan.inverse().exchange(0), plan.digest(), plan.inter_node_volume
+            for cost in ("linear:a=3", "quadratic:a=24576,b=1", "padded", "padded:a=2,b=1"):
+                balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts).exchange(0)
+                balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts, max_tokens_per_rank=10**9)
+            for method in ("lpt", "karmarkar_karp", "bldm", "round_robin"):
+                balancer.balance(given, num_ranks, method=method, equal_counts=equal_counts)
+for equal_counts in (False, True):
+    for method in ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin"):
+        for cost in ("linear", "quadratic:a=0,b=2"):
+            huge = [2**58 + i for i in range(9)] if cost == "linear" else [2**28 + i for i in range(9)]
+            balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
+balancer.balance([60, 60, 30, 10, 10], 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=90)
+after = signatures()
+print({name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)})
+"""
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+def test_after_warmup_planning_compiles_nothing():
+    done = run_python(WARMUP)
+    assert done.stdout == "{}\n", done.stdout + done.stderr
+
+
+def test_warmup_takes_the_methods_to_make_ready():
+    balancer.warmup(["lpt"])
+    with pytest.raises(ValueError, match="unknown method 'nonsense'"):
+        balancer.warmup(["nonsense"])

@@ -1,0 +1,142 @@
+"""What plans amount to, as numbers and as a table."""
+
+import io
+import json
+import math
+import types
+
+import numpy as np
+import pytest
+from balance_cases import problems
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import balancer
+from balancer.report import PhaseSummary, RunSummary
+from balancer.report.table import print_loads, print_summary
+
+
+def summary_of(plans):
+    summary = RunSummary()
+    for plan in plans:
+        summary.add("all", plan)
+    return summary
+
+
+def text_of(summary, title="title", runtime_s=0.5):
+    console = Console(file=io.StringIO(), width=100)
+    print_summary(console, summary, title, runtime_s)
+    return " ".join(console.file.getvalue().split())
+
+
+@given(st.lists(problems(), min_size=1, max_size=4))
+def test_numbers_against_their_definition(steps):
+    plans = [balancer.balance(**problem) for problem in steps]
+    numbers = summary_of(plans).as_json(2.0)
+    before = sum(max(p.home_loads.tolist()) * p.num_ranks for p in plans)  # rank-time: all wait for the slowest
+    after = sum(max(p.loads.tolist()) * p.num_ranks for p in plans)
+    mean_before = sum(sum(p.home_loads.tolist()) for p in plans)
+    mean_after = sum(sum(p.loads.tolist()) for p in plans)
+    gaps = [(p.makespan - p.lower_bound) / p.lower_bound if p.makespan != p.lower_bound else 0 for p in plans]
+    volume = sum(sum(problem["lengths"]) for problem in steps)
+    phase = numbers["phases"]["all"]
+    assert numbers["steps"] == len(steps)
+    assert numbers["samples"] == sum(len(problem["lengths"]) for problem in steps)
+    assert numbers["samples_per_second"] == numbers["samples"] / 2.0
+    assert phase["imbalance_ratio_before"] == pytest.approx(before / mean_before if mean_before else 1)
+    assert phase["imbalance_ratio_after"] == pytest.approx(after / mean_after if mean_after else 1)
+    assert phase["idle_fraction_before"] == pytest.approx(1 - mean_before / before if before else 0, abs=1e-12)
+    assert phase["idle_fraction_after"] == pytest.approx(1 - mean_after / after if after else 0, abs=1e-12)
+    assert phase["gap_mean"] == pytest.approx(sum(gaps) / len(gaps))
+    assert phase["gap_max"] == pytest.approx(max(gaps))
+    assert phase["proven_optimal_steps"] == sum(p.status == "optimal" for p in plans)
+    crossing = sum(p.inter_node_volume for p in plans)
+    assert phase["inter_node_fraction"] == pytest.approx(crossing / volume if volume else 0)
+    assert phase["capped_steps"] == sum(p.binding_sample is not None for p in plans)
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_a_step_counts_for_as_long_as_it_takes():
+    plans = [balancer.balance([1, 1], 2), balancer.balance([98, 0], 2)]
+    assert summary_of(plans).phases["all"].ratio_after == 99 / 50
+
+
+def test_nothing_planned():
+    numbers = RunSummary().as_json(0.0)
+    assert numbers == {"steps": 0, "samples": 0, "runtime_s": 0.0, "samples_per_second": None, "phases": {}}
+    assert PhaseSummary().as_json()["imbalance_ratio_after"] == 1.0
+
+
+def test_all_zero_is_perfect():
+    phase = summary_of([balancer.balance([0, 0, 0], 2)]).as_json(1.0)["phases"]["all"]
+    assert phase["imbalance_ratio_before"] == phase["imbalance_ratio_after"] == 1.0
+    assert phase["idle_fraction_before"] == phase["idle_fraction_after"] == 0.0
+    assert phase["inter_node_fraction"] == 0.0
+    assert phase["capping_sample"] is None
+
+
+@given(st.integers(1, 9), st.integers(1, 2**59))
+@example(3, 26340695580188889)  # sums past 2**53, which floats round: down and
+@example(3, 21238881483001062)  # up
+def test_nobody_idles_where_all_loads_are_equal(num_ranks, load):
+    phase = summary_of([balancer.balance([load] * num_ranks, num_ranks)]).as_json(1.0)["phases"]["all"]
+    assert phase["imbalance_ratio_after"] == 1.0
+    assert phase["idle_fraction_after"] == 0.0
+
+
+def test_an_infinite_gap_is_null():
+    plan = types.SimpleNamespace(
+        gap=math.inf,
+        loads=np.array([3, 1]),
+        home_loads=np.array([4, 0]),
+        makespan=3,
+        lower_bound=0,
+        lengths=np.array([3, 1]),
+        inter_node_volume=0,
+        binding_sample=None,
+        num_samples=2,
+        num_ranks=2,
+    )
+    phase = summary_of([plan]).as_json(1.0)["phases"]["all"]
+    assert phase["gap_mean"] is phase["gap_max"] is None
+
+
+def test_the_sample_that_caps_the_worst_step_is_named():
+    steps = [[5, 5, 5, 5], [1, 1, 30, 1], [1, 900, 1, 1], [1, 1, 1, 40]]
+    summary = summary_of([balancer.balance(lengths, 2) for lengths in steps])
+    phase = summary.as_json(1.0)["phases"]["all"]
+    assert phase["capped_steps"] == 3
+    found = phase["capping_sample"]
+    assert (found["step"], found["sample"], found["length"]) == (2, 9, 900)
+    assert found["imbalance_ratio_bound"] == pytest.approx(900 / (903 / 2))
+    text = text_of(summary)
+    assert "in 3 of 4 steps one sample alone costs more than a rank's fair share" in text
+    assert "row 9, length 900, step 2" in text
+
+
+def test_the_table_says_what_the_json_says():
+    lengths = [900, 100, 400, 600, 500, 500, 70, 7]
+    summary = summary_of([balancer.balance(lengths, 4, 2)])
+    phase = summary.phases["all"]
+    text = text_of(summary, "log.parquet: [bold]tokens", 0.5)
+    assert "log.parquet: [bold]tokens" in text  # markup in a file's name is no markup
+    assert f"imbalance ratio {phase.ratio_before:.3f} {phase.ratio_after:.3f} {phase.ratio_bound:.3f}" in text
+    assert "1 step," in text
+    assert "8 samples" in text
+    assert "16 samples a second" in text
+
+
+def test_no_plan_is_shown_as_perfect_that_is_not():
+    plan = balancer.balance([1_000_001, 1_000_000], 2)
+    text = text_of(summary_of([plan]))
+    assert "imbalance ratio 1.000 " not in text
+    assert "0 ppm" not in text.replace("0.5 ppm", "")
+
+
+def test_loads_of_groups():
+    console = Console(file=io.StringIO(), width=60)
+    print_loads(console, [[5, 4], [], [3_000]], [9, 0, 3_000])
+    text = console.file.getvalue()
+    assert "5 4" in text
+    assert "3,000" in text

@@ -1,0 +1,436 @@
+"""Whatever is wrong: one or two lines that say where and why, the right exit code, and nothing left behind."""
+
+import io
+import os
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_files import WRITERS, write_csv, write_log, write_manifest
+
+SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
+OUT = "out.parquet"
+
+
+def assert_refused(outcome, words, code=2):
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+    lines = outcome.err.splitlines()
+    assert 1 <= len(lines) <= 2, outcome.err
+    assert lines[0].startswith("balancer: ")
+    assert max(map(len, lines)) < 500
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
+@pytest.fixture
+def refused(command, tmp_path):
+    """Run a command that must fail, with an output asked for and without; the folder must be as it was."""
+
+    def check(arguments, words, code=2, out=True, stdin=None):
+        runs = [(), ("--json",)] + ([("--out", OUT), ("--out", "folder/")] if out else [])
+        before = sorted(tmp_path.rglob("*"))
+        for more in runs:
+            assert_refused(command(*arguments, *more, stdin=stdin), words, code)
+            assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+
+    return check
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def columns_of(tokens, **others):
+    return {"tokens": tokens, **others}
+
+
+def rewrite(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+LOGS = {
+    "missing": (lambda folder: None, "log.csv", (), ["log.csv", "no such file"]),
+    "directory": (lambda folder: (folder / "log.csv").mkdir(), "log.csv", (), ["log.csv", "directory"]),
+    "0 bytes": (rewrite("log.csv", b""), "log.csv", (), ["log.csv", "no rows"]),
+    "0 bytes parquet": (rewrite("log.parquet", b""), "log.parquet", (), ["log.parquet", "no rows"]),
+    "0 rows csv": (rewrite("log.csv", b"tokens\n"), "log.csv", (), ["log.csv", "no rows"]),
+    "0 rows jsonl": (rewrite("log.jsonl", b"\n\n"), "log.jsonl", (), ["log.jsonl", "no rows"]),
+    "0 rows npy": (lambda f: np.save(f / "log.npy", np.empty(0, np.int64)), "log.npy", (), ["log.npy", "no rows"]),
+    "0 rows parquet": (
+        lambda f: pq.write_table(pa.table({"tokens": pa.array([], pa.int64())}), f / "log.parquet"),
+        "log.parquet",
+        (),
+        ["log.parquet", "no rows"],
+    ),
+    "absent column": (
+        lambda f: write_log(f / "log.parquet", columns_of([1, 2], other=[3, 4])),
+        "log.parquet",
+        ("--length", "tokens+nosuch"),
+        ["log.parquet", "no column 'nosuch'", "tokens, other"],
+    ),
+    "empty part of a length": (
+        lambda f: write_csv(f / "log.csv", [1]),
+        "log.csv",
+        ("--length", "tokens+"),
+        ["tokens+"],
+    ),
+    "column twice": (
+        lambda f: write_csv(f / "log.csv", [1]),
+        "log.csv",
+        ("--length", "tokens+tokens"),
+        ["'tokens'", "twice"],
+    ),
+    "text column": (
+        lambda f: write_log(f / "log.parquet", {"note": ["a", "b"]}),
+        "log.parquet",
+        ("--length", "note"),
+        ["log.parquet", "'note'", "string", "whole numbers"],
+    ),
+    "text in csv": (
+        lambda f: write_csv(f / "log.csv", [1, 2, "many"]),
+        "log.csv",
+        ("--length", "tokens"),
+        ["log.csv", "'tokens'", "row 2", "'many'"],
+    ),
+    "no integer column": (
+        lambda f: write_log(f / "log.parquet", {"note": ["a"], "score": [0.5]}),
+        "log.parquet",
+        (),
+        ["log.parquet", "no columns of integers", "note, score", "--length"],
+    ),
+    "several integer columns": (
+        lambda f: write_log(f / "log.parquet", columns_of([1], other=[2])),
+        "log.parquet",
+        (),
+        ["log.parquet", "2 columns of integers", "tokens, other", "--length"],
+    ),
+    "null": (
+        lambda f: write_log(f / "log.parquet", columns_of([1, 2, None, 4])),
+        "log.parquet",
+        (),
+        ["log.parquet", "'tokens'", "row 2", "null"],
+    ),
+    "null in json": (
+        lambda f: write_log(f / "log.jsonl", columns_of([1, None])),
+        "log.jsonl",
+        (),
+        ["log.jsonl", "'tokens'", "row 1", "null"],
+    ),
+    "empty cell": (
+        rewrite("log.csv", b"tokens,x\n1,a\n,b\n"),
+        "log.csv",
+        ("--length", "tokens"),
+        ["log.csv", "'tokens'", "row 1", "empty"],
+    ),
+    "bad manifest": (
+        lambda f: write_manifest(f / "train.json", [1.5, -2.0]),
+        "train.json",
+        (),
+        ["train.json", "'duration'", "row 1", "-2.0"],
+    ),
+    "broken json": (rewrite("log.jsonl", b'{"tokens": 1}\n{"tokens": \n'), "log.jsonl", (), ["log.jsonl", "row 1"]),
+    "sum of columns": (
+        lambda f: write_log(f / "log.parquet", columns_of([1, 2**62], other=[1, 2**62])),
+        "log.parquet",
+        ("--length", "tokens+other"),
+        ["log.parquet", "row 1", "tokens + other", "2**63"],
+    ),
+    "shorter than a step": (
+        lambda f: write_csv(f / "log.csv", [1, 2, 3]),
+        "log.csv",
+        ("--drop-last",),
+        ["log.csv", "fewer rows than one global batch of 4"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "name", "options", "words"), LOGS.values(), ids=LOGS)
+def test_bad_log(make, name, options, words, refused, tmp_path):
+    make(tmp_path)
+    refused(["plan", name, *SHAPE, *options], words)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ("log.csv", "log.jsonl")])
+@pytest.mark.parametrize("keep", [0.5, 0.95])
+def test_truncated_log(name, keep, refused, tmp_path):
+    path = write_log(tmp_path / name, columns_of(list(range(400))))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    refused(["plan", name, *SHAPE, "--length", "tokens"], [name])
+
+
+def test_truncated_json_line(refused, tmp_path):
+    path = write_log(tmp_path / "log.jsonl", columns_of(list(range(100, 140))))
+    path.write_bytes(path.read_bytes()[:-6])
+    refused(["plan", "log.jsonl", *SHAPE], ["log.jsonl", "row 39", "line 40"])
+
+
+def test_truncated_csv_row(refused, tmp_path):
+    path = write_log(tmp_path / "log.csv", columns_of([1, 2, 3], other=[4, 5, 6]))
+    path.write_bytes(path.read_bytes()[:-3])
+    refused(["plan", "log.csv", *SHAPE, "--length", "tokens"], ["log.csv", "row 2"])
+
+
+BAD_VALUES = {
+    "negative": ([7, -3], ["-3", "negative"]),
+    "NaN": ([7.0, float("nan")], ["nan", "finite"]),
+    "infinite": ([7.0, float("inf")], ["inf", "finite"]),
+    "fraction": ([7.0, 2.5], ["2.5", "whole"]),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "log.jsonl"])
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_bad_value(name, case, refused, tmp_path):
+    values, words = BAD_VALUES[case]
+    write_log(tmp_path / name, columns_of([type(values[0])(5)] * 6 + values))
+    refused(["plan", name, *SHAPE, "--length", "tokens"], [name, "'tokens'", "row 7", *words])
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path):
+    return write_csv(tmp_path / "log.csv", [5, 40, 3, 22, 9, 1, 17, 8, 30]).name
+
+
+OPTIONS = {
+    "ranks 0": (["--ranks", 0, "--batch-per-rank", 2], ["--ranks", ">= 1", "0"]),
+    "ranks -1": (["--ranks", -1, "--batch-per-rank", 2], ["--ranks", ">= 1", "-1"]),
+    "ranks abc": (["--ranks", "abc", "--batch-per-rank", 2], ["--ranks", "abc", "integer"]),
+    "ranks 1.5": (["--ranks", "1.5", "--batch-per-rank", 2], ["--ranks", "1.5", "integer"]),
+    "ranks huge": (["--ranks", 10**12, "--batch-per-rank", 2], ["--ranks", "2147483647"]),
+    "no ranks": (["--batch-per-rank", 2], ["--ranks", "Missing"]),
+    "batch 0": (["--ranks", 2, "--batch-per-rank", 0], ["batch", "per", "rank", ">= 1", "0"]),
+    "batch -4": (["--ranks", 2, "--batch-per-rank", -4], ["batch", "per", "rank", ">= 1", "-4"]),
+    "batch abc": (["--ranks", 2, "--batch-per-rank", "abc"], ["--batch-per-rank", "abc"]),
+    "batch huge": (["--ranks", 4, "--batch-per-rank", 2**30], ["global batch", "2147483647"]),
+    "no batch": (["--ranks", 2], ["--batch-per-rank", "Missing"]),
+    "ranks per node 0": ([*SHAPE, "--ranks-per-node", 0], ["--ranks-per-node", ">= 1", "0"]),
+    "ranks per node": ([*SHAPE, "--ranks-per-node", 3], ["--ranks", "multiple of --ranks-per-node", "2 ranks", "3"]),
+    "method": ([*SHAPE, "--method", "best"], ["'best'", "auto", "lpt", "karmarkar_karp", "bldm", "exact", "padded"]),
+    "method for padded": ([*SHAPE, "--method", "lpt", "--cost", "padded"], ["'lpt'", "'padded'", "auto"]),
+    "padded for linear": ([*SHAPE, "--method", "padded"], ["'padded'", "'linear'", "auto"]),
+    "cost": ([*SHAPE, "--cost", "cubic"], ["'cubic'", "linear", "quadratic", "padded"]),
+    "cost coefficient": ([*SHAPE, "--cost", "quadratic:a=x,b=1"], ["'a=x'", "whole number"]),
+    "cost without coefficient": ([*SHAPE, "--cost", "quadratic"], ["quadratic:a=24576,b=1"]),
+    "home": ([*SHAPE, "--home", "random"], ["'random'", "contiguous", "strided"]),
+    "budget 0": ([*SHAPE, "--time-budget", 0], ["time", "budget", "positive", "0"]),
+    "budget nan": ([*SHAPE, "--time-budget", "nan"], ["time", "budget", "finite", "nan"]),
+    "budget -1": ([*SHAPE, "--time-budget", -1], ["time", "budget", "positive", "-1"]),
+    "budget soon": ([*SHAPE, "--time-budget", "soon"], ["--time-budget", "soon"]),
+    "budget nan, lpt": ([*SHAPE, "--time-budget", "nan", "--method", "lpt"], ["time", "budget", "nan"]),
+    "cap 0": ([*SHAPE, "--max-tokens-per-rank", 0], ["max", "tokens", ">= 1", "0"]),
+    "cap many": ([*SHAPE, "--max-tokens-per-rank", "many"], ["--max-tokens-per-rank", "many"]),
+    "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
+    "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), OPTIONS.values(), ids=OPTIONS)
+def test_bad_option(options, words, refused, log):
+    refused(["plan", log, *options], words)
+
+
+def test_no_log_at_all(refused):
+    refused(["plan", *SHAPE], ["LOG", "Missing"])
+
+
+def test_unknown_command(refused):
+    refused(["plam"], ["plam"], out=False)
+
+
+def test_out_without_a_value(command, log):
+    assert_refused(command("plan", log, *SHAPE, "--out"), ["--out"])
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("log.csv/plan.parquet", ["log.csv", "not a folder"]),
+        ("nowhere/plan.parquet", ["nowhere", "does not exist"]),
+        ("nowhere/parts/", ["nowhere", "does not exist"]),
+        ("log.csv/", ["log.csv", "not a folder"]),
+        ("", ["plan"]),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
+def test_unwritable_output(out, words, flags, command, log, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    assert_refused(command("plan", log, *SHAPE, *flags, "--out", out), words)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
+def test_folder_without_permission(command, log, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert_refused(command("plan", log, *SHAPE, "--out", "locked/plan.parquet"), ["locked"])
+
+
+# --- costs past int64, and constraints that nothing satisfies --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cost", "sample"),
+    [
+        ([1] * 5 + [2**40], "quadratic:a=0,b=1", 5),
+        ([1] * 5 + [2**62, 2**62, 1], "linear", 6),
+        ([1] * 5 + [2**61, 1, 1], "linear:a=99999999999", 5),
+        ([1] * 4 + [2**62, 1, 1, 1], "padded", 4),
+    ],
+    ids=["a sample", "the sum", "coefficient", "padded"],
+)
+def test_cost_past_int64(lengths, cost, sample, refused, tmp_path):
+    write_csv(tmp_path / "log.csv", lengths)
+    words = ["log.csv", "tokens", f"sample {sample} ", f"length {lengths[sample]}", "int64"]
+    refused(["plan", "log.csv", *SHAPE, "--cost", cost], words)
+
+
+def test_coefficient_past_int64(refused, tmp_path):
+    write_csv(tmp_path / "log.csv", [1, 2])
+    refused(["plan", "log.csv", *SHAPE, "--cost", f"linear:a={10**20}"], ["int64"])
+
+
+@pytest.mark.parametrize("cost", ["linear", "quadratic:a=1,b=1", "padded"])
+@pytest.mark.parametrize(
+    ("lengths", "cap", "words"),
+    [
+        ([1] * 5 + [12], 10, ["sample 5", "length 12", "2 more", "= 10"]),
+        ([1] * 4 + [6, 6, 6, 6], 11, ["24 tokens", "2 more than 2 ranks", "= 11"]),
+        ([1] * 4 + [6, 6, 6], 11, ["= 11", "at least 12"]),
+    ],
+    ids=["a sample", "the sum", "the bound"],
+)
+def test_infeasible_cap(lengths, cap, words, cost, refused, tmp_path):
+    write_csv(tmp_path / "log.csv", lengths)
+    arguments = ["plan", "log.csv", *SHAPE, "--cost", cost, "--max-tokens-per-rank", cap]
+    refused(arguments, ["log.csv", "step 1", *words], code=1)
+
+
+def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
+    before = (tmp_path / OUT).read_bytes()
+    write_csv(tmp_path / "log.csv", [5, 40, 3, 22, 9, 1, -17])
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 2
+    assert (tmp_path / OUT).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", OUT]
+
+
+def test_interrupted(command, log, tmp_path, monkeypatch):
+    import balancer.offline
+
+    calls = []
+
+    def plan_then_interrupt(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    original = balancer.offline.plan_problem
+    monkeypatch.setattr(balancer.offline, "plan_problem", plan_then_interrupt)
+    outcome = command("plan", log, *SHAPE, "--out", OUT)
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err.strip() == "balancer: interrupted; no output was written"
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+# --- report ----------------------------------------------------------------------------------------------------------
+
+
+def test_report_on_a_missing_plan(refused):
+    refused(["report", "nosuch.parquet"], ["nosuch.parquet", "No such file"], out=False)
+
+
+def test_report_without_a_plan(refused):
+    refused(["report"], ["PLAN", "Missing"], out=False)
+
+
+def test_report_on_a_log(refused, tmp_path):
+    write_log(tmp_path / "log.parquet", columns_of([1, 2]))
+    refused(["report", "log.parquet"], ["log.parquet", "not a plan"], out=False)
+
+
+def test_report_on_text(refused, log):
+    refused(["report", log], [log, "cannot read the plan"], out=False)
+
+
+def test_report_on_an_empty_folder(refused, tmp_path):
+    (tmp_path / "folder").mkdir()
+    refused(["report", "folder"], ["folder", "manifest.json"], out=False)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
+def test_report_on_a_truncated_plan(keep, command, refused, log, tmp_path):
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
+    content = (tmp_path / OUT).read_bytes()
+    (tmp_path / OUT).write_bytes(content[: int(keep * len(content))])
+    refused(["report", OUT], [OUT, "cannot read the plan"], out=False)
+
+
+def test_report_on_a_damaged_plan(command, refused, log, tmp_path):
+    """Every byte of the pages has a checksum."""
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
+    content = bytearray((tmp_path / OUT).read_bytes())
+    column = pq.ParquetFile(tmp_path / OUT).metadata.row_group(0).column(3)
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 0xFF
+    (tmp_path / OUT).write_bytes(content)
+    refused(["report", OUT], [OUT], out=False)
+
+
+@pytest.mark.parametrize("description", [b"[]", b"{", b"{}", b'{"digest": 5}'])
+def test_report_on_a_plan_with_a_foreign_description(description, command, refused, log, tmp_path):
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
+    table = pq.read_table(tmp_path / OUT)
+    pq.write_table(table.replace_schema_metadata({b"balancer": description}), tmp_path / OUT)
+    refused(["report", OUT], [OUT, "description"], out=False)
+
+
+@pytest.mark.parametrize("other", ["nosuch.csv", "empty.csv"])
+def test_report_with_a_log_that_cannot_be_read(other, command, refused, log, tmp_path):
+    assert command("plan", log, *SHAPE, "--out", OUT).code == 0
+    (tmp_path / "empty.csv").write_bytes(b"")
+    refused(["report", OUT, "--log", other], [other], out=False)
+
+
+# --- solve -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--groups", 2], ["no numbers", "standard input"]),
+        (["-", "--groups", 2], ["no numbers", "standard input"]),
+        (["5", "--groups", 0], ["groups", ">= 1", "0"]),
+        (["5", "--groups", -2], ["groups", ">= 1", "-2"]),
+        (["5", "--groups", "abc"], ["--groups", "abc"]),
+        (["5"], ["--groups", "Missing"]),
+        (["5", "many", "--groups", 2], ["number 2", "'many'", "whole number"]),
+        (["5", "2.5", "--groups", 2], ["number 2", "'2.5'", "whole number"]),
+        (["5", "-4", "--groups", 2], ["-4", ">= 0"]),
+        (["5", "--gruops", "3", "--groups", 2], ["'--gruops'"]),
+        (["5", str(2**63), "--groups", 2], ["costs[1]", "int64"]),
+        (["5", str(10**40), "--groups", 2], ["int64"]),
+        ([str(2**62), str(2**62), "--groups", 2], ["int64", "sum"]),
+        (["5", "--groups", 2, "--method", "best"], ["'best'", "auto", "exact"]),
+        (["5", "--groups", 2, "--time-budget", 0], ["time_budget", "positive"]),
+        (["5", "--groups", 2, "--time-budget", "nan"], ["time_budget", "finite"]),
+    ],
+)
+def test_solve(arguments, words, refused):
+    refused(["solve", *arguments], words, out=False, stdin="")
+
+
+@pytest.mark.parametrize(("stdin", "words"), [("3 x 5", ["number 2", "'x'"]), ("3 -1", ["-1", ">= 0"])])
+def test_solve_from_standard_input(stdin, words, command):
+    for flags in ((), ("--json",)):
+        assert_refused(command("solve", "--groups", 2, *flags, stdin=stdin), words)
+
+
+def test_solve_from_standard_input_that_is_no_text(command, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe3"), encoding="utf-8"))
+    assert_refused(command("solve", "--groups", 2), ["utf-8"])

@@ -1,0 +1,151 @@
+"""`balancer report`: every number anew, from the plan's placements and the log's lengths, and no tampered plan."""
+
+import json
+
+import numpy as np
+import pytest
+from log_files import tamper, write_csv
+
+import balancer
+
+LENGTHS = np.minimum(np.random.default_rng(8).lognormal(5, 1.2, 41), 5000).astype(int).tolist()
+SHAPE = ("--ranks", 6, "--ranks-per-node", 3, "--batch-per-rank", 3)
+
+
+@pytest.fixture
+def planned(command, tmp_path):
+    """A plan of log.csv, and what `plan --json` said about it."""
+    write_csv(tmp_path / "log.csv", LENGTHS)
+
+    def plan(*options, out="plan.parquet"):
+        outcome = command("plan", "log.csv", *SHAPE, *options, "--out", out, "--json")
+        assert outcome.code == 0, outcome.err
+        return json.loads(outcome.out)
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--home strided",
+        "--drop-last",
+        "--cost quadratic:a=24576,b=1",
+        "--cost padded",
+        "--cost padded --equal-counts",
+        "--equal-counts --method lpt",
+        "--method round_robin",
+        "--max-tokens-per-rank 100000",
+    ],
+)
+@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
+def test_report_says_what_plan_said(options, out, command, planned):
+    said = planned(*options.split(), out=out)
+    outcome = command("report", out, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    found = json.loads(outcome.out)
+    assert found["phases"] == said["phases"]
+    assert (found["steps"], found["samples"]) == (said["steps"], said["samples"])
+
+
+def test_table(command, planned):
+    phase = planned()["phases"]["all"]
+    outcome = command("report", "plan.parquet")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "plan.parquet: complete, checked" in outcome.words
+    assert f"imbalance ratio {phase['imbalance_ratio_before']:.3f}" in outcome.words
+    assert "41 samples in 3 steps" in outcome.words
+
+
+def test_report_copies_no_number(command, planned, tmp_path):
+    """The plan of one method is judged by what it places, not by what its description says of the run."""
+    worse = planned("--method", "round_robin")["phases"]["all"]
+    better = planned("--method", "auto", out="better.parquet")["phases"]["all"]
+    assert worse["imbalance_ratio_after"] > better["imbalance_ratio_after"]
+    found = json.loads(command("report", "plan.parquet", "--json").out)["phases"]["all"]
+    assert found == worse
+
+
+def test_log_that_moved(command, planned, tmp_path):
+    said = planned()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "log.csv").rename(tmp_path / "elsewhere" / "moved.csv")
+    missing = command("report", "plan.parquet", "--json")
+    assert (missing.code, missing.out) == (2, "")
+    assert "log.csv, is not there; give it as --log" in missing.err
+    found = command("report", "plan.parquet", "--log", "elsewhere/moved.csv", "--json")
+    assert found.code == 0
+    assert json.loads(found.out)["phases"] == said["phases"]
+
+
+def test_log_beside_the_plan_is_found(command, planned, tmp_path, monkeypatch):
+    planned()
+    (tmp_path / "both").mkdir()
+    for name in ("log.csv", "plan.parquet"):
+        (tmp_path / name).rename(tmp_path / "both" / name)
+    assert command("report", "both/plan.parquet", "--json").code == 0
+
+
+def test_another_log_is_refused(command, planned, tmp_path):
+    planned()
+    write_csv(tmp_path / "other.csv", [*LENGTHS[:-1], LENGTHS[-1] + 1])
+    outcome = command("report", "plan.parquet", "--log", "other.csv")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "balancer: plan.parquet: was not made from other.csv: the log's SHA-256 differs\n"
+
+
+def test_the_same_log_under_another_name_is_the_same_log(command, planned, tmp_path):
+    planned()
+    (tmp_path / "copy.txt").write_bytes((tmp_path / "log.csv").read_bytes())
+    assert command("report", "plan.parquet", "--log", "copy.txt", "--json").code == 0
+
+
+def swap_ranks(rows):
+    """Two samples of one step change places: all else about the plan still holds."""
+    other = next(r for r in rows if r["step"] == rows[0]["step"] and r["rank"] != rows[0]["rank"])
+    for key in ("rank", "position"):
+        rows[0][key], other[key] = other[key], rows[0][key]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (swap_ranks, ["digest"]),
+        (lambda rows: rows.pop(20), ["step 1", "sample 20 is not placed"]),
+        (lambda rows: rows.pop(), ["step 2", "sample 40 is not placed"]),
+        (lambda rows: rows[21].update(sample=20), ["step 1", "sample 21 is not placed"]),
+        (lambda rows: rows.insert(5, dict(rows[4])), ["step 0", "placed twice"]),
+        (lambda rows: rows.__delitem__(slice(36, None)), ["step 2 is missing"]),
+        (lambda rows: rows[7].update(rank=6), ["step 0", "rank_of_sample[7]", "0..5", "6"]),
+        (lambda rows: rows.append({**rows[-1], "step": 3}), ["more steps than the log"]),
+    ],
+    ids=["swap", "drop", "drop last", "duplicate", "row twice", "drop step", "rank", "extra step"],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
+def test_a_tampered_plan_fails(change, words, flags, command, planned, tmp_path):
+    planned()
+    tamper(tmp_path / "plan.parquet", change)
+    outcome = command("report", "plan.parquet", *flags)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("balancer: plan.parquet: ")
+    assert len(outcome.err.strip().splitlines()) == 1
+    for word in words:
+        assert word in outcome.err
+
+
+def test_a_plan_that_was_saved_from_python_needs_no_log(command, tmp_path):
+    plan = balancer.balance(LENGTHS, 6, 3)
+    plan.save(tmp_path / "saved.parquet")
+    outcome = command("report", "saved.parquet", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    phase = json.loads(outcome.out)["phases"]["all"]
+    assert phase["imbalance_ratio_after"] == pytest.approx(plan.imbalance_ratio)
+    assert phase["imbalance_ratio_before"] == pytest.approx(plan.home_imbalance_ratio)
+    assert phase["inter_node_fraction"] == pytest.approx(plan.inter_node_volume / sum(LENGTHS))
+
+
+def test_help(command):
+    outcome = command("report", "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "--log" in outcome.out

@@ -1,0 +1,265 @@
+"""Shared kernels, and the ways in which they run: compiled, as plain Python, cached, and where no cache can be."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from solvers._heap import group_bits, sift_down_packed, sift_down_wide
+from solvers._sort import insertion_sort, radix_sort, sort_descending
+
+PACKAGE = Path(solvers.__file__).parent
+
+# --- sorting ---------------------------------------------------------------------------------------------------------
+
+
+def assert_sorted_as_numpy_does(costs: np.ndarray, largest: int) -> None:
+    before = costs.copy()
+    order, sorted_costs = sort_descending(costs, largest)
+    expected = np.argsort(-costs, kind="stable")
+    assert order.dtype == np.int32
+    assert sorted_costs.dtype == np.int64
+    assert order.tolist() == expected.tolist()
+    assert sorted_costs.tolist() == costs[expected].tolist()
+    assert np.array_equal(costs, before)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 127, 700])
+@pytest.mark.parametrize("bits", [1, 2, 10, 11, 12, 22, 23, 33, 44, 52, 53, 54, 60, 62])
+def test_sort_descending(count: int, bits: int) -> None:
+    """One to six passes; more than 63 bits for cost and item together take the way through NumPy."""
+    costs = np.random.default_rng(bits).integers(0, 2**bits, count)
+    costs[: count // 3] = costs[count // 3 : 2 * (count // 3)]  # ties far apart
+    assert_sorted_as_numpy_does(costs, int(costs.max(initial=0)))
+    assert_sorted_as_numpy_does(costs, 2**bits - 1)
+    costs.flags.writeable = False
+    assert_sorted_as_numpy_does(costs, 2**bits - 1)
+
+
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**63 - 1), max_size=150))
+def test_sort_descending_anything(costs: list[int]) -> None:
+    array = np.array(costs, dtype=np.int64)
+    assert_sorted_as_numpy_does(array, max(costs, default=0))
+
+
+@pytest.mark.parametrize(("item_bits", "cost_bits", "falls_back"), [(7, 56, False), (7, 57, True), (8, 55, False)])
+def test_where_the_fallback_begins(
+    monkeypatch: pytest.MonkeyPatch, item_bits: int, cost_bits: int, falls_back: bool
+) -> None:
+    """128 items take 7 bits and 129 take 8; costs take what the largest takes; together at most 63."""
+    count = 128 if item_bits == 7 else 129
+    costs = np.random.default_rng(0).integers(0, 2**cost_bits, count)
+    costs[[5, 100]] = 2**cost_bits - 1
+    calls = []
+    argsort = np.argsort
+    expected = argsort(-costs, kind="stable").tolist()
+    monkeypatch.setattr(np, "argsort", lambda *a, **k: calls.append(1) or argsort(*a, **k))
+    order, _ = sort_descending(costs, 2**cost_bits - 1)
+    assert bool(calls) == falls_back
+    assert order.tolist() == expected
+
+
+@pytest.mark.parametrize("digit_bits", [1, 3, 8, 11])
+@pytest.mark.parametrize(("low_bit", "high_bit"), [(0, 0), (0, 1), (0, 20), (5, 20), (3, 62), (0, 63)])
+def test_radix_sort_by_some_bits(digit_bits: int, low_bit: int, high_bit: int) -> None:
+    keys = np.random.default_rng(1).integers(0, 2**63 - 1, 200)
+    digits = (keys & ((1 << high_bit) - 1)) >> low_bit  # what lies above and below must not matter
+    expected = keys[np.argsort(digits, kind="stable")]
+    radix_sort(keys, np.empty_like(keys), np.empty(1 << digit_bits, dtype=np.int64), low_bit, high_bit)
+    assert keys.tolist() == expected.tolist()
+
+
+@given(st.lists(st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
+def test_insertion_sort(keys: list[int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, len(keys)))
+    array = np.array(keys, dtype=np.int64)
+    insertion_sort(array, size)
+    assert array.tolist() == sorted(keys[:size]) + keys[size:]
+
+
+# --- heaps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_groups", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (128, 7), (129, 8)])
+def test_group_bits(num_groups: int, bits: int) -> None:
+    assert group_bits(num_groups) == bits
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 9, 17, 20, 21, 22, 85, 100])
+def test_heaps_give_the_smallest_first(size: int) -> None:
+    """Replacing the root by something larger, over and over, in the order that a sorted list gives."""
+    rng = np.random.default_rng(size)
+    packed, loads, groups = np.arange(size), np.zeros(size, dtype=np.int64), np.arange(size)
+    bits = group_bits(size)
+    expected = [(0, g) for g in range(size)]
+    for added in rng.integers(0, 5, 300).tolist():
+        load, group = expected[0]
+        assert int(packed[0]) == load << bits | group
+        assert (int(loads[0]), int(groups[0])) == (load, group)
+        expected = sorted([*expected[1:], (load + added, group)])
+        sift_down_packed(packed, size, (load + added) << bits | group)
+        sift_down_wide(loads, groups, size, load + added, group)
+    assert sorted(packed.tolist()) == [load << bits | group for load, group in expected]
+    assert sorted(zip(loads.tolist(), groups.tolist(), strict=True)) == expected
+
+
+def test_a_packed_heap_reads_nothing_past_its_size() -> None:
+    keys = np.array([5, 6, 7, -1, -1, -1, -1])
+    sift_down_packed(keys, 3, 9)
+    assert keys.tolist() == [6, 9, 7, -1, -1, -1, -1]
+
+
+# --- how kernels run -------------------------------------------------------------------------------------------------
+
+DIGESTS = """
+import hashlib, json
+import numpy as np
+import solvers
+
+rng = np.random.default_rng(7)
+problems = {
+    "lognormal": (rng.lognormal(6, 1, 300).astype(np.int64), 16),
+    "ties": (rng.integers(0, 4, 200), 7),
+    "many groups": (rng.lognormal(6, 2, 400).astype(np.int64), 150),
+    "wide": (rng.integers(2**55, 2**56, 70), 64),
+    "few": (np.array([3, 1, 2]), 5),
+}
+found = {}
+for name, (costs, m) in problems.items():
+    for method in solvers.PARTITIONERS:
+        if method not in solvers.USES_CLOCK:
+            for equal_counts in (False, True):
+                r = solvers.partition(costs, m, method, equal_counts=equal_counts)
+                what = [r.group_of_item.tobytes(), r.loads.tobytes(), repr((r.makespan, r.lower_bound, r.status))]
+                found[f"{name} {method} {equal_counts}"] = [what[2], hashlib.sha256(what[0] + what[1]).hexdigest()]
+    for equal_counts in (False, True):
+        r = solvers.padded(costs % 2**40, m, equal_counts=equal_counts)
+        found[f"{name} padded {equal_counts}"] = [r.makespan, hashlib.sha256(r.group_of_item.tobytes()).hexdigest()]
+print(json.dumps(found))
+"""
+
+
+def run_python(code: str, package_root: Path = PACKAGE.parent, **environment: str) -> str:
+    """Run `code` in a process of its own, with the package below `package_root`; return its standard output."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "COV"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
+        env=inherited | {"PYTHONPATH": str(package_root)} | environment,
+        cwd=package_root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_compiled_and_plain_python_give_the_same_plans() -> None:
+    """And so does every process: the hash seed differs between the two as well."""
+    compiled = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="0", PYTHONHASHSEED="1"))
+    plain = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="1", PYTHONHASHSEED="2"))
+    assert len(compiled) > 50
+    assert compiled == plain
+
+
+def test_import_is_light() -> None:
+    """No OR-Tools, no PyArrow, no torch, and not one kernel compiled or loaded from its cache."""
+    code = """
+import sys
+import numba.core.event as event
+with event.install_recorder("numba:compile") as recorder:
+    import solvers
+heavy = {"ortools", "pyarrow", "torch", "scipy", "networkx", "balancer"} & set(sys.modules)
+print(len(recorder.buffer), sorted(heavy))
+"""
+    assert run_python(code, NUMBA_DISABLE_JIT="0").split(maxsplit=1) == ["0", "[]\n"]
+
+
+def copy_of_package(folder: Path) -> Path:
+    """A fresh copy without a cache."""
+    shutil.copytree(PACKAGE, folder / "solvers", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def close_caches_of(root: Path) -> dict[str, str]:
+    """Make every folder numba would cache in impossible, for root as well: each is, or is below, a regular file."""
+    for folder in (root / "solvers", root / "solvers" / "partition"):
+        (folder / "__pycache__").touch()
+    (root / "file").touch()
+    below = str(root / "file" / "below")
+    return {"NUMBA_CACHE_DIR": below, "XDG_CACHE_HOME": below, "HOME": below, "IPYTHONDIR": below}
+
+
+SCAN = """
+from solvers.arguments import as_costs
+{before}
+costs, largest, total = as_costs([1, 2, 4])
+print(largest, total)
+"""
+
+
+def test_no_folder_to_cache_in(tmp_path: Path) -> None:
+    root = copy_of_package(tmp_path)
+    code = "import solvers; print(solvers.lpt([3, 2, 1], 2).loads.tolist())"
+    found = run_python(code, root, NUMBA_DISABLE_JIT="0", PYTHONDONTWRITEBYTECODE="1", **close_caches_of(root))
+    assert found == "[3, 3]\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param("import shutil; shutil.rmtree({cache!r})", id="folder deleted after import"),
+        pytest.param("import shutil; shutil.rmtree({cache!r}); open({cache!r}, 'w')", id="folder became a file"),
+        pytest.param("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", id="disk full"),
+    ],
+)
+def test_a_cache_that_fails_after_import_is_no_error(tmp_path: Path, before: str) -> None:
+    """numba checks the folder at import, by making an empty file; what fails later must not fail the solver."""
+    pytest.importorskip("resource")
+    cache = str(tmp_path / "cache")
+    # Standard output is no file here but a pipe, which no limit on file sizes touches.
+    code = SCAN.format(before=before.format(cache=cache))
+    assert run_python(code, NUMBA_DISABLE_JIT="0", NUMBA_CACHE_DIR=cache) == "4 7\n"
+
+
+def test_a_broken_cache_is_no_error(tmp_path: Path) -> None:
+    """As a machine that lost power leaves it: index files of length 0."""
+    code = SCAN.format(before="")
+    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run_python(code, **environment) == "4 7\n"
+    indices = list(tmp_path.rglob("*.nbi"))
+    assert indices
+    for index in indices:
+        os.truncate(index, 0)
+    assert run_python(code, **environment) == "4 7\n"
+
+
+def test_a_kernel_is_compiled_anew_when_a_kernel_it_calls_has_changed(tmp_path: Path) -> None:
+    """A new release over an old cache must not run old code: ranks would disagree on the plan."""
+    root = copy_of_package(tmp_path)
+    code = """
+import numpy as np
+from solvers.partition.lpt import _lpt_wide
+groups = np.zeros(4, dtype=np.int32)
+_lpt_wide(np.array([5, 4, 3, 2]), 2, groups)
+print(groups.tolist())
+"""
+    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run_python(code, root, **environment) == "[0, 1, 1, 0]\n"
+    heap = root / "solvers" / "_heap.py"  # lpt.py itself stays as it is
+    source = heap.read_text()
+    changed = source.replace(
+        '(loads[i], groups[i])``, i < size."""\n', '(loads[i], groups[i])``, i < size."""\n    return\n'
+    )
+    assert changed != source
+    heap.write_text(changed)
+    assert run_python(code, root, **environment) == "[0, 0, 0, 0]\n"

@@ -1,0 +1,112 @@
+"""Lower bounds: proven, and each of them the best somewhere."""
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import solvers
+
+NAMED = {
+    "mean": oracles.mean_bound,
+    "largest": oracles.largest_bound,
+    "pigeonhole": oracles.pigeonhole_bound,
+    "filler": oracles.filler_bound,
+}
+
+# On each of these one bound is above all others.
+BINDING = [
+    ("mean", [5, 4, 3, 3, 2], 2, False, 9),
+    ("largest", [20, 1, 2, 3], 2, False, 20),
+    ("pigeonhole", [5, 5, 5, 5], 3, False, 10),  # k = 1: two of four items share a group
+    ("pigeonhole", [7, 7, 7, 7, 7], 2, False, 21),  # k = 2: three of five
+    ("pigeonhole", [9, 9, 9, 9, 9, 9, 9, 1, 1], 2, False, 36),  # k = 3, and the items after the seventh do not matter
+    ("filler", [100, 4, 4, 4, 4, 4], 2, True, 108),
+    ("filler", [100, 9, 5, 3, 2, 1, 1], 3, True, 101),  # n // m = 2, so one companion, the smallest
+]
+
+
+@pytest.mark.parametrize(("name", "costs", "num_groups", "equal_counts", "value"), BINDING)
+def test_each_bound_binds_somewhere(
+    name: str, costs: list[int], num_groups: int, equal_counts: bool, value: int
+) -> None:
+    result = solvers.auto(costs, num_groups, equal_counts=equal_counts)
+    assert (result.lower_bound, result.bound_name) == (value, name)
+    assert solvers.makespan_lower_bound(costs, num_groups, equal_counts) == value
+    assert NAMED[name](costs, num_groups) == value
+    others = [bound(costs, num_groups) for other, bound in NAMED.items() if other not in (name, "filler")]
+    assert max(others) < value
+    assert oracles.optimal_makespan(costs, num_groups, equal_counts) >= value
+
+
+def test_ties_go_to_the_simpler_argument() -> None:
+    assert solvers.lpt([4, 2, 2], 2).bound_name == "mean"  # and largest
+    assert solvers.lpt([4, 1, 1, 2], 3).bound_name == "largest"
+    assert solvers.lpt([2, 2, 2, 2], 2).bound_name == "mean"
+    assert solvers.lpt([3, 3], 1).bound_name == "mean"  # and pigeonhole
+    assert solvers.lpt([9, 1, 1], 3, equal_counts=True).bound_name == "largest"  # and filler, with no companions
+    assert solvers.lpt([8, 0, 0, 0], 2, equal_counts=True).bound_name == "largest"  # and filler, with one
+    assert solvers.lpt([], 3).bound_name == "mean"
+
+
+def test_filler_needs_equal_counts() -> None:
+    assert solvers.makespan_lower_bound([100, 4, 4, 4, 4, 4], 2) == 100
+    assert solvers.makespan_lower_bound([100, 4, 4, 4, 4, 4], 2, equal_counts=True) == 108
+
+
+@given(
+    costs=st.lists(st.integers(0, 9), max_size=8) | st.lists(st.integers(0, 10**6), max_size=8),
+    num_groups=st.integers(1, 5),
+    equal_counts=st.booleans(),
+)
+def test_proven(costs: list[int], num_groups: int, equal_counts: bool) -> None:
+    """No bound is above the optimum: not the package's and not those of the oracles it is compared with."""
+    optimum = oracles.optimal_makespan(costs, num_groups, equal_counts)
+    assert solvers.makespan_lower_bound(costs, num_groups, equal_counts) <= optimum
+    assert all(bound(costs, num_groups) <= optimum for name, bound in NAMED.items() if equal_counts or name != "filler")
+
+
+@given(
+    costs=st.lists(st.integers(0, 9) | st.integers(90, 99), max_size=80) | st.lists(st.just(5), max_size=80),
+    num_groups=st.integers(1, 12),
+    equal_counts=st.booleans(),
+)
+def test_equal_to_the_definition_for_up_to_m_squared_items(
+    costs: list[int], num_groups: int, equal_counts: bool
+) -> None:
+    assume(len(costs) <= num_groups**2)
+    expected = oracles.lower_bound(costs, num_groups, equal_counts)
+    result = solvers.lpt(costs, num_groups, equal_counts=equal_counts)
+    assert (result.lower_bound, result.bound_name) == expected
+    assert solvers.makespan_lower_bound(costs, num_groups, equal_counts) == expected[0]
+
+
+@given(costs=st.lists(st.integers(0, 99), max_size=120), num_groups=st.integers(1, 6), equal_counts=st.booleans())
+def test_never_above_the_definition(costs: list[int], num_groups: int, equal_counts: bool) -> None:
+    """For more items some windows of the pigeonhole bound are left out, but never is anything made up."""
+    found = solvers.makespan_lower_bound(costs, num_groups, equal_counts)
+    assert found <= oracles.lower_bound(costs, num_groups, equal_counts)[0]
+    assert found >= max(oracles.mean_bound(costs, num_groups), oracles.largest_bound(costs, num_groups))
+
+
+def test_few_windows_for_many_items() -> None:
+    """With k limited to about sqrt(n), windows that need less are still all there."""
+    costs = [10] * 5 + [0] * 400
+    assert oracles.pigeonhole_bound(costs, 2) == 30  # k = 2
+    assert solvers.makespan_lower_bound(costs, 2) == 30
+
+
+def test_bounds_near_the_end_of_int64() -> None:
+    costs = [2**61 - 1] * 4
+    assert solvers.makespan_lower_bound(costs, 3) == 2**62 - 2
+    assert solvers.makespan_lower_bound([2**62, *[2**59] * 7], 4, equal_counts=True) == 2**62 + 2**59
+    assert solvers.makespan_lower_bound([2**63 - 1], 1) == 2**63 - 1
+
+
+def test_input_order_and_form_do_not_matter() -> None:
+    costs = np.random.default_rng(0).integers(0, 1000, 50)
+    expected = solvers.makespan_lower_bound(costs, 7)
+    assert type(expected) is int
+    assert solvers.makespan_lower_bound(costs[::-1], 7) == expected
+    assert solvers.makespan_lower_bound(np.sort(costs).tolist(), 7) == expected

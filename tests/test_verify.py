@@ -1,0 +1,232 @@
+"""The checker: what is right passes, and each thing that can be wrong is named."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from solvers import CertificateError, PartitionResult, SolverError, SolveStatus, check_partition
+
+COSTS = [9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 0]
+ROUND = solvers.round_robin(COSTS, 3)  # feasible, and not optimal
+BEST = solvers.auto(COSTS, 3)
+
+
+def edited(array: np.ndarray, where: int, value: int) -> np.ndarray:
+    array = array.copy()
+    array[where] = value
+    return array
+
+
+def claim(result: PartitionResult, **changes: Any) -> PartitionResult:
+    return dataclasses.replace(result, **changes)
+
+
+def test_these_results_are_what_the_cases_below_need() -> None:
+    assert ROUND.status is SolveStatus.FEASIBLE
+    assert ROUND.makespan > ROUND.lower_bound + 1
+    assert ROUND.bound_name == "mean"
+    assert BEST.status is SolveStatus.OPTIMAL
+    assert len(set(ROUND.loads.tolist())) == 3
+    check_partition(COSTS, ROUND)
+    check_partition(COSTS, ROUND, num_groups=3, equal_counts=True)
+    check_partition(np.array(COSTS, dtype=np.int16), BEST, num_groups=3)
+
+
+WRONG = {
+    "group too large": (
+        claim(ROUND, group_of_item=edited(ROUND.group_of_item, 4, 3)),
+        r"^item 4 is in group 3, outside 0\.\.2$",
+    ),
+    "group negative": (
+        claim(ROUND, group_of_item=edited(ROUND.group_of_item, 0, -1)),
+        r"^item 0 is in group -1, outside 0\.\.2$",
+    ),
+    "item moved": (
+        claim(ROUND, group_of_item=edited(ROUND.group_of_item, 0, 1)),
+        r"^the load of group 0 is \d+, not \d+$",
+    ),
+    "load": (claim(ROUND, loads=edited(ROUND.loads, 2, 13)), r"^the load of group 2 is 12, not 13$"),
+    "makespan too small": (
+        claim(ROUND, makespan=ROUND.makespan - 1),
+        rf"^the largest load is {ROUND.makespan}, not makespan = {ROUND.makespan - 1}$",
+    ),
+    "makespan too large": (claim(ROUND, makespan=ROUND.makespan + 1), r"^the largest load is "),
+    "bound above the makespan": (
+        claim(BEST, lower_bound=BEST.makespan + 1),
+        rf"^lower_bound = {BEST.makespan + 1} must be within 0\.\.makespan = {BEST.makespan}$",
+    ),
+    "bound negative": (claim(ROUND, lower_bound=-1), r"^lower_bound = -1 must be within 0\.\."),
+    "bound not proven": (
+        claim(ROUND, lower_bound=ROUND.lower_bound + 1),
+        rf"^lower_bound = {ROUND.lower_bound + 1}, but 'mean' proves {ROUND.lower_bound} at most$",
+    ),
+    "optimal by a bound not proven": (
+        claim(ROUND, lower_bound=ROUND.makespan, status=SolveStatus.OPTIMAL),
+        r"^lower_bound = \d+, but 'mean' proves \d+ at most$",
+    ),
+    "optimal with a gap": (
+        claim(ROUND, status=SolveStatus.OPTIMAL),
+        r"^status is optimal with makespan \d+ and lower_bound \d+$",
+    ),
+    "not optimal without a gap": (claim(BEST, status=SolveStatus.FEASIBLE), r"^status is feasible with makespan "),
+    "out of time without a gap": (claim(BEST, status=SolveStatus.TIME_LIMIT), r"^status is time_limit with makespan "),
+    "an item without a group": (
+        claim(ROUND, group_of_item=ROUND.group_of_item[:-1]),
+        r"^every item has one group: 12 ",
+    ),
+    "a group without an item": (
+        claim(ROUND, group_of_item=np.append(ROUND.group_of_item, np.int32(0))),
+        r"^every item has one group: 12 items, groups of shape \(13,\)$",
+    ),
+    "groups of two dimensions": (
+        claim(ROUND, group_of_item=ROUND.group_of_item[:, None]),
+        r"^every item has one group: 12 items, groups of shape \(12, 1\)$",
+    ),
+    "groups of another type": (
+        claim(ROUND, group_of_item=ROUND.group_of_item.astype(np.int64)),
+        r"^group_of_item must be int32, got int64$",
+    ),
+    "a load too many": (claim(ROUND, loads=np.append(ROUND.loads, 0)), r"^loads must have 3 entries, got 4$"),
+    "a load too few": (claim(ROUND, loads=ROUND.loads[:-1]), r"^loads must have 3 entries, got 2$"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_each_corruption_is_named(what: str) -> None:
+    result, message = WRONG[what]
+    with pytest.raises(CertificateError, match=message):
+        check_partition(COSTS, result, num_groups=3)
+
+
+def test_without_num_groups_it_is_that_of_the_loads() -> None:
+    four = claim(ROUND, loads=np.append(ROUND.loads, 0))
+    with pytest.raises(CertificateError, match="lower_bound"):  # what three groups prove, four do not
+        check_partition(COSTS, claim(BEST, loads=np.append(BEST.loads, 0)))
+    with pytest.raises(CertificateError):
+        check_partition(COSTS, four, num_groups=3)
+
+
+def test_other_costs() -> None:
+    with pytest.raises(CertificateError, match=r"^the load of group 0 is \d+, not \d+$"):
+        check_partition([1, *COSTS[1:]], ROUND)
+
+
+def test_equal_counts() -> None:
+    costs = [9, 1, 1, 1, 1]
+    result = solvers.lpt(costs, 2)
+    check_partition(costs, result)
+    with pytest.raises(CertificateError, match=r"^equal counts: group 0 holds 1 items, not 2 to 3$"):
+        check_partition(costs, result, equal_counts=True)
+    result = solvers.lpt([9, 1, 1, 1], 2)
+    with pytest.raises(CertificateError, match=r"^equal counts: group 0 holds 1 items, not 2 to 2$"):
+        check_partition([9, 1, 1, 1], result, equal_counts=True)
+
+
+def test_a_bound_that_only_equal_counts_prove() -> None:
+    costs = [100, 4, 4, 4, 4, 4]
+    result = solvers.lpt(costs, 2, equal_counts=True)
+    assert result.bound_name == "filler"
+    check_partition(costs, result, equal_counts=True)
+    with pytest.raises(CertificateError, match="filler"):
+        check_partition(costs, result)
+
+
+def test_a_bound_is_held_to_its_own_name() -> None:
+    """The pigeonhole bound is 10 here and the mean 7: who says "mean" may claim 7."""
+    costs = [5, 5, 5, 5]
+    result = solvers.lpt(costs, 3)
+    assert (result.lower_bound, result.bound_name) == (10, "pigeonhole")
+    check_partition(costs, result)
+    with pytest.raises(CertificateError, match=r"^lower_bound = 10, but 'mean' proves 7 at most$"):
+        check_partition(costs, claim(result, bound_name="mean"))
+
+
+@pytest.mark.parametrize("name", ["", "trust me", "Mean", "padded"])
+def test_a_bound_needs_a_known_name(name: str) -> None:
+    """Else any bound passes; and the name of the padded bound proves nothing where no costs are padded."""
+    proven = claim(ROUND, lower_bound=ROUND.makespan, status=SolveStatus.OPTIMAL, bound_name=name)
+    with pytest.raises(CertificateError, match="bound"):
+        check_partition(COSTS, proven)
+
+
+def test_a_weaker_bound_than_the_best_is_no_lie() -> None:
+    check_partition(COSTS, claim(ROUND, lower_bound=ROUND.lower_bound - 1))
+    check_partition(COSTS, claim(ROUND, lower_bound=0))
+
+
+def test_empty() -> None:
+    result = solvers.lpt([], 2)
+    check_partition([], result, num_groups=2)
+    with pytest.raises(CertificateError, match=r"^loads must have 3 entries, got 2$"):
+        check_partition([], result, num_groups=3)
+    with pytest.raises(CertificateError):
+        check_partition([], claim(result, loads=np.empty(0, dtype=np.int64)))
+
+
+def test_loads_of_another_shape_or_type() -> None:
+    """A column of equal loads compares equal to a row of them, entry by entry."""
+    result = solvers.lpt([3, 3], 2)
+    with pytest.raises(CertificateError, match="loads"):
+        check_partition([3, 3], claim(result, loads=result.loads[:, None]))
+    with pytest.raises(CertificateError, match="loads"):
+        check_partition([3, 3], claim(result, loads=result.loads.astype(np.float64)))
+
+
+PADDED_COSTS = [8, 8, 5, 3, 1, 1, 1]
+PADDED = solvers.padded(PADDED_COSTS, 3)
+
+
+def test_padded_results() -> None:
+    check_partition(PADDED_COSTS, PADDED, padded=True)
+    with pytest.raises(CertificateError, match=r"^the load of group \d is \d+, not \d+$"):
+        check_partition(PADDED_COSTS, PADDED)
+    with pytest.raises(CertificateError, match=r"^the load of group 1 is "):
+        check_partition(PADDED_COSTS, claim(PADDED, loads=edited(PADDED.loads, 1, 99)), padded=True)
+    with pytest.raises(CertificateError, match=r"^the largest load is "):
+        check_partition(PADDED_COSTS, claim(PADDED, makespan=PADDED.makespan - 1), padded=True)
+
+
+@pytest.mark.parametrize(
+    ("costs", "groups", "equal_counts"), [([8, 1, 1, 8, 1, 1], [0, 0, 0, 1, 1, 1], False), ([8, 1, 1], [0, 0, 1], True)]
+)
+def test_a_padded_bound_not_proven(costs: list[int], groups: list[int], equal_counts: bool) -> None:
+    """Feasible, and not optimal: that "padded" does not prove it to be can be checked, so it must be."""
+    best = solvers.padded(costs, 2, equal_counts=equal_counts)
+    makespan = 8 * groups.count(0)
+    assert best.makespan < makespan
+    lie = claim(
+        best,
+        group_of_item=np.array(groups, dtype=np.int32),
+        loads=np.array([makespan, groups.count(1) * max(c for c, g in zip(costs, groups, strict=True) if g)]),
+        makespan=makespan,
+        lower_bound=makespan,
+    )
+    with pytest.raises(CertificateError, match=rf"^lower_bound = {makespan}, but 'padded' proves \d+ at most$"):
+        check_partition(costs, lie, equal_counts=equal_counts, padded=True)
+
+
+def test_unusable_costs_are_an_argument_error() -> None:
+    with pytest.raises(ValueError, match=r"costs\[0\] must be >= 0"):
+        check_partition([-1], ROUND)
+    with pytest.raises(ValueError, match="num_groups must be >= 1"):
+        check_partition(COSTS, ROUND, num_groups=0)
+    assert issubclass(CertificateError, SolverError)
+    assert not issubclass(CertificateError, ValueError)
+
+
+@given(costs=st.lists(st.integers(0, 50), min_size=1, max_size=12), num_groups=st.integers(1, 5), data=st.data())
+def test_no_item_can_move_unseen(costs: list[int], num_groups: int, data: st.DataObject) -> None:
+    result = solvers.lpt(costs, num_groups)
+    item = data.draw(st.integers(0, len(costs) - 1))
+    group = data.draw(st.integers(0, num_groups - 1))
+    moved = claim(result, group_of_item=edited(result.group_of_item, item, group))
+    if group == result.group_of_item[item] or costs[item] == 0:
+        check_partition(costs, moved)
+    else:
+        with pytest.raises(CertificateError, match="the load of group"):
+            check_partition(costs, moved)

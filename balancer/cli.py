@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,18 +32,31 @@ DONE, FAILED, BAD_INPUT = 0, 1, 2
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; exits with 0 (done), 1 (failed check, infeasible) or 2 (bad usage or input)."""
     try:
-        code = cli.main(arguments, standalone_mode=False)
+        code = cli.main(arguments, prog_name="balancer", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
         _fail(BAD_INPUT, f"{error.format_message()}{hint}")
     except (InputError, ValueError, TypeError, OSError) as error:
-        _fail(BAD_INPUT, str(error))
+        _fail(BAD_INPUT, _as_options(str(error)))
     except (PlanError, SolverError) as error:
-        _fail(FAILED, str(error))
+        _fail(FAILED, _as_options(str(error)))
     except (KeyboardInterrupt, click.Abort):
-        _fail(130, "interrupted; no output was written")
+        _fail(130, "interrupted")
+
+
+_OPTION_OF = {
+    "num_ranks": "--ranks",
+    "num_groups": "--groups",
+    **{name.replace("-", "_"): f"--{name}" for name in ("ranks-per-node", "batch-per-rank", "time-budget")},
+    "max_tokens_per_rank": "--max-tokens-per-rank",
+}
+
+
+def _as_options(message: str) -> str:
+    """Call the library's arguments by the names of the options that set them."""
+    return re.sub(rf"\b({'|'.join(_OPTION_OF)})\b", lambda match: _OPTION_OF[match[0]], message)
 
 
 def _fail(code: int, message: str) -> NoReturn:
@@ -50,10 +64,15 @@ def _fail(code: int, message: str) -> NoReturn:
     sys.exit(code)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="balancer", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Balance sequence lengths over data-parallel ranks, with a proof of how far from perfect the plan is."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
@@ -75,7 +94,7 @@ _budget_option = click.option(
 _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
 
 
-@cli.command("plan")
+@cli.command("plan", short_help="Plan every global batch of a length log.")
 @click.argument("log", type=click.Path())
 @click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks.")
 @click.option("--ranks-per-node", type=int, metavar="C", help="Ranks a node; without it, all share one node.")
@@ -99,7 +118,7 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
     started = time.perf_counter()
-    topology = _topology(options.pop("ranks"), options.pop("ranks_per_node"))
+    topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     cost = parse_cost(options.pop("cost"))
     length = options.pop("length")
     opened = open_log(log)
@@ -132,14 +151,6 @@ def _consecutive(first: int, count: int) -> Any:
     import numpy as np
 
     return np.arange(first, first + count)
-
-
-def _topology(ranks: int, ranks_per_node: int | None) -> Topology:
-    try:
-        return Topology.uniform(ranks, ranks_per_node)
-    except ValueError as error:
-        message = str(error).replace("num_ranks", "--ranks").replace("ranks_per_node", "--ranks-per-node")
-        raise InputError(message.split(";")[0]) from None
 
 
 def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: bool, out: str | None) -> None:
@@ -185,7 +196,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[int], None]]:
             bar.stop()
 
 
-@cli.command("report")
+@cli.command("report", short_help="Check a plan against its log and say what it is worth.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
 @_json_option
@@ -200,7 +211,9 @@ def report_command(plan: str, log: str | None, as_json: bool) -> None:
     _print_summary(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
 
 
-@cli.command("solve", context_settings={"ignore_unknown_options": True})
+@cli.command(
+    "solve", short_help="Split one list of numbers into groups.", context_settings={"ignore_unknown_options": True}
+)
 @click.argument("numbers", nargs=-1)
 @click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
 @_method_option(PARTITIONERS)
@@ -252,7 +265,6 @@ def solve_command(
 
 
 def _whole_number(index: int, word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise InputError(f"number {index + 1}: {word!r} must be a whole number >= 0") from None
+    if not word.lstrip("+-").isdecimal():
+        raise InputError(f"costs[{index}]: {word!r} must be a whole number >= 0")
+    return int(word)

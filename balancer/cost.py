@@ -37,8 +37,9 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name, value in (("a", self.a), ("b", self.b)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"cost coefficient {name} must be an integer >= 0, got {value!r}")
+            object.__setattr__(self, name, int(value))
             if value > INT64_MAX:
                 raise ValueError(f"cost coefficient {name} must fit int64, got {value}")
         if self.a == self.b == 0:
@@ -80,6 +81,12 @@ class CostModel:
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""
         return (padded_loads if self.padded else group_loads)(costs, rank_of_sample, num_ranks)
+
+    def tokens(
+        self, lengths: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int
+    ) -> NDArray[np.int64]:
+        """Elements that each rank holds, padding included where rows are padded: int64[num_ranks]."""
+        return (padded_loads if self.padded else group_loads)(lengths, rank_of_sample, num_ranks)
 
     def lower_bound(self, costs: NDArray[np.int64], num_ranks: int, equal_counts: bool = False) -> Bound:
         """Best closed-form lower bound on the makespan, from the costs that :meth:`sample_costs` returned."""
@@ -125,12 +132,12 @@ def parse_cost(text: "str | CostModel") -> CostModel:
         return text
     if not isinstance(text, str):
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     if name not in COSTS:
         raise ValueError(f"unknown cost {text!r}; known costs are {', '.join(form for form, _ in COSTS.values())}")
     form, make = COSTS[name]
     coefficients: dict[str, int] = {}
-    for part in rest.split(",") if rest else []:
+    for part in rest.split(",") if colon else []:
         key, _, value = part.partition("=")
         if key in coefficients or not value.isascii() or not value.isdigit():
             raise ValueError(f"cost {text!r}: {part!r} must be one coefficient and a whole number; write {form}")

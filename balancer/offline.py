@@ -270,7 +270,9 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
         placements = next(placed, None)
         if placements is None or placements.step != step:
             raise PlanError(f"{plan_file.path}: step {step} is missing")
-        yield replay_plan(problem, _target(plan_file, placements, problem), settings.method)
+        target = _target(plan_file, placements, problem)
+        _check_constraints(f"{plan_file.path}: step {step}", problem, target)
+        yield replay_plan(problem, target, settings.method)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 
@@ -287,6 +289,18 @@ def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> Plac
     if placements.slot.any():
         raise PlanError(f"{where}: has micro-batch slots, which this version does not read")
     return _checked(where, placements.rank[order], placements.position[order], problem.topology)
+
+
+def _check_constraints(where: str, problem: Problem, target: Placement) -> None:
+    """Raise PlanError unless `target` keeps to the constraints that the plan was made under."""
+    counts = np.diff(target.offsets)
+    if problem.equal_counts and counts.max() - counts.min() > 1:
+        raise PlanError(f"{where}: counts are not equal: ranks hold {counts.min()} to {counts.max()} samples")
+    if problem.max_tokens_per_rank is not None:
+        tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, problem.topology.num_ranks)
+        if (largest := int(tokens.max())) > problem.max_tokens_per_rank:
+            rank = int(np.argmax(tokens))
+            raise PlanError(f"{where}: rank {rank} holds {largest} tokens, cap {problem.max_tokens_per_rank}")
 
 
 def _checked(where: str, rank: NDArray[np.int32], position: NDArray[np.int32], topology: Topology) -> Placement:

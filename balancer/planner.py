@@ -180,8 +180,7 @@ def _under_cap(
     """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
     lengths = problem.batch.lengths
     num_ranks = problem.topology.num_ranks
-    by_tokens = CostModel(padded=problem.cost.padded)
-    if int(by_tokens.loads(lengths, result.group_of_item, num_ranks).max()) <= cap:
+    if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
         return result
     if problem.cost.padded:
         even = solvers.padded(lengths, num_ranks, equal_counts=problem.equal_counts)

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from solvers.arguments import as_count
 
-__all__ = ["Topology"]
+__all__ = ["MAX_RANKS", "Topology"]
+
+MAX_RANKS = 2**22  # a hundred times the largest clusters; a typing error should not allocate gigabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Topology:
         sizes = tuple(as_count(f"node_sizes[{i}]", size) for i, size in enumerate(self.node_sizes))
         if not sizes:
             raise ValueError("node_sizes must name at least one node, got none")
+        if sum(sizes) > MAX_RANKS:
+            raise ValueError(f"num_ranks must be <= {MAX_RANKS}, got {sum(sizes)}")
         node_of_rank = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         node_of_rank.flags.writeable = False
         object.__setattr__(self, "node_sizes", sizes)
@@ -46,6 +50,8 @@ class Topology:
     def uniform(cls, num_ranks: int, ranks_per_node: int | None = None) -> "Topology":
         """Nodes of `ranks_per_node` ranks each; without it, all ranks in one node."""
         num_ranks = as_count("num_ranks", num_ranks)
+        if num_ranks > MAX_RANKS:
+            raise ValueError(f"num_ranks must be <= {MAX_RANKS}, got {num_ranks}")
         if ranks_per_node is None:
             return cls((num_ranks,))
         ranks_per_node = as_count("ranks_per_node", ranks_per_node)

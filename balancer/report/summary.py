@@ -29,6 +29,7 @@ class PhaseSummary:
     volume: int = 0
     inter_node_volume: int = 0
     capped_steps: int = 0
+    several_nodes: bool = False
     cap_row: int = -1
     cap_length: int = 0
     cap_step: int = -1
@@ -46,6 +47,7 @@ class PhaseSummary:
         self.gap_sum += gap
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
+        self.several_nodes |= plan.topology.num_nodes > 1
         self.volume += int(plan.lengths.sum())
         self.inter_node_volume += plan.inter_node_volume
         if plan.binding_sample is not None:

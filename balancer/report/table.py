@@ -46,7 +46,8 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
     yield "gap to the bound, mean", "", _percent(numbers["gap_mean"]), ""
     yield "gap to the bound, largest", "", _percent(numbers["gap_max"]), ""
     yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
-    yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), ""
+    if phase.several_nodes:
+        yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), ""
 
 
 def _ratio(value: float) -> str:
@@ -73,9 +74,9 @@ def _plural(word: str, count: int) -> str:
 def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
     return (
-        f"{name}: in {steps} one sample alone costs more than a rank's fair share, which no plan can mend.\n"
-        f"The worst: row {phase.cap_row:,}, length {phase.cap_length:,}, step {phase.cap_step:,}; its rank takes "
-        f"{phase.cap_ratio:.2f} times the mean.\n"
+        f"{name}: in {steps} one sample alone costs more than a rank's fair share;\n"
+        f"no plan mends that. The worst: row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step "
+        f"{phase.cap_step:,};\nits rank takes {phase.cap_ratio:.2f} times the mean.\n"
     )
 
 

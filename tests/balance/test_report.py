@@ -96,6 +96,7 @@ def test_an_infinite_gap_is_null():
         inter_node_volume=0,
         binding_sample=None,
         num_samples=2,
+        topology=balancer.Topology((2,)),
         num_ranks=2,
     )
     phase = summary_of([plan]).as_json(1.0)["phases"]["all"]
@@ -112,7 +113,7 @@ def test_the_sample_that_caps_the_worst_step_is_named():
     assert found["imbalance_ratio_bound"] == pytest.approx(900 / (903 / 2))
     text = text_of(summary)
     assert "in 3 of 4 steps one sample alone costs more than a rank's fair share" in text
-    assert "row 9, length 900, step 2" in text
+    assert "row 9 (from 0), length 900, in step 2" in text
 
 
 def test_the_table_says_what_the_json_says():

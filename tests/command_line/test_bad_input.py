@@ -335,7 +335,7 @@ def test_interrupted(command, log, tmp_path, monkeypatch):
     monkeypatch.setattr(balancer.offline, "plan_problem", plan_then_interrupt)
     outcome = command("plan", log, *SHAPE, "--out", OUT)
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err.strip() == "balancer: interrupted; no output was written"
+    assert outcome.err.strip() == "balancer: interrupted"
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
@@ -409,23 +409,23 @@ def test_report_with_a_log_that_cannot_be_read(other, command, refused, log, tmp
         (["5", "--groups", -2], ["groups", ">= 1", "-2"]),
         (["5", "--groups", "abc"], ["--groups", "abc"]),
         (["5"], ["--groups", "Missing"]),
-        (["5", "many", "--groups", 2], ["number 2", "'many'", "whole number"]),
-        (["5", "2.5", "--groups", 2], ["number 2", "'2.5'", "whole number"]),
+        (["5", "many", "--groups", 2], ["costs[1]", "'many'", "whole number"]),
+        (["5", "2.5", "--groups", 2], ["costs[1]", "'2.5'", "whole number"]),
         (["5", "-4", "--groups", 2], ["-4", ">= 0"]),
         (["5", "--gruops", "3", "--groups", 2], ["'--gruops'"]),
         (["5", str(2**63), "--groups", 2], ["costs[1]", "int64"]),
         (["5", str(10**40), "--groups", 2], ["int64"]),
         ([str(2**62), str(2**62), "--groups", 2], ["int64", "sum"]),
         (["5", "--groups", 2, "--method", "best"], ["'best'", "auto", "exact"]),
-        (["5", "--groups", 2, "--time-budget", 0], ["time_budget", "positive"]),
-        (["5", "--groups", 2, "--time-budget", "nan"], ["time_budget", "finite"]),
+        (["5", "--groups", 2, "--time-budget", 0], ["--time-budget", "positive"]),
+        (["5", "--groups", 2, "--time-budget", "nan"], ["--time-budget", "finite"]),
     ],
 )
 def test_solve(arguments, words, refused):
     refused(["solve", *arguments], words, out=False, stdin="")
 
 
-@pytest.mark.parametrize(("stdin", "words"), [("3 x 5", ["number 2", "'x'"]), ("3 -1", ["-1", ">= 0"])])
+@pytest.mark.parametrize(("stdin", "words"), [("3 x 5", ["costs[1]", "'x'"]), ("3 -1", ["-1", ">= 0"])])
 def test_solve_from_standard_input(stdin, words, command):
     for flags in ((), ("--json",)):
         assert_refused(command("solve", "--groups", 2, *flags, stdin=stdin), words)

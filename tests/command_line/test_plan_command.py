@@ -244,7 +244,7 @@ def test_the_sample_that_caps_the_plan_is_named(command, tmp_path):
     assert capping["imbalance_ratio_bound"] == pytest.approx(4321 * RANKS / (4321 + 170))
     words = command("plan", "log.csv", *SHAPE).words
     assert "in 1 of 2 steps one sample alone costs more than a rank's fair share" in words
-    assert "row 25, length 4,321, step 1" in words
+    assert "row 25 (from 0), length 4,321, in step 1" in words
 
 
 def test_no_sample_caps_an_even_plan(command, tmp_path):
@@ -398,7 +398,6 @@ def test_examples_in_help_stand_on_a_line_of_their_own(name, command):
 
 def test_without_a_command_there_is_help(command):
     outcome = command()
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert "plan" in outcome.err
-    assert "Traceback" not in outcome.err
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert "plan" in outcome.out

@@ -16,7 +16,7 @@ from balancer.batch import HOMES
 from balancer.cost import parse_cost
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import default_length, open_log, parse_length
-from balancer.io.plan_files import PlanWriter
+from balancer.io.plan_writer import PlanWriter
 from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
 from balancer.plan import SINGLE_PHASE
 from balancer.planner import METHODS

@@ -20,7 +20,7 @@ from balancer.batch import HOMES, GlobalBatch, global_batches
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog, file_sha256, open_log, read_lengths, unit_of
-from balancer.io.plan_files import PlanFile, PlanStep, open_plan
+from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.placement import Placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import check_method, plan_problem, replay_plan

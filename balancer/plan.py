@@ -155,7 +155,7 @@ class DispatchPlan:
         InputError
             If the path cannot be written.
         """
-        from balancer.io.plan_files import PlanWriter  # those who plan at run time need no files
+        from balancer.io.plan_writer import PlanWriter  # those who plan at run time need no files
 
         if self.home != Placement.by_sample_order(self.home.rank_of_sample, self.num_ranks):
             raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")

@@ -15,7 +15,7 @@ from balancer import InputError, PlanError, Topology, load_plan
 from balancer.batch import HOMES
 from balancer.cost import parse_cost
 from balancer.io.logs import open_log
-from balancer.io.plan_files import PlanWriter
+from balancer.io.plan_writer import PlanWriter
 from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
 from balancer.plan import SINGLE_PHASE
 from solvers import InfeasibleError

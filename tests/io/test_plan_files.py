@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from balancer.errors import InputError, PlanError
-from balancer.io import plan_files
-from balancer.io.plan_files import PlanStep, PlanWriter, open_plan
+from balancer.io import plan_reader, plan_writer
+from balancer.io.plan_reader import PlanStep, open_plan
+from balancer.io.plan_writer import PlanWriter
 
 ROOT = Path(__file__).parents[2]
 DESCRIPTION = {"digest": "äbc", "num_ranks": 4, "phases": ["vision", "llm"], "gap": None}
@@ -108,8 +109,8 @@ def test_round_trip(tmp_path, form, extra):
 @pytest.mark.parametrize("group", [1, 2, 7, 64])
 @pytest.mark.parametrize("batch", [1, 3, 1 << 17])
 def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, form, group, batch):
-    monkeypatch.setattr(plan_files, "ROWS_PER_GROUP", group)
-    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", batch)
+    monkeypatch.setattr(plan_writer, "ROWS_PER_GROUP", group)
+    monkeypatch.setattr(plan_reader, "ROWS_PER_BATCH", batch)
     steps = make_steps([5, 0, 1, 17, 3, 13, 14, 1])
     write(target(tmp_path, form), steps, rows_per_part=10)
     plan = open_plan(tmp_path / form)
@@ -137,8 +138,8 @@ def test_any_steps_come_back(tmp_path_factory, keys, group, part, form):
     rng = np.random.default_rng(len(keys))
     steps = [make_step(rng, *key) for key in keys]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_files, "ROWS_PER_GROUP", group)
-        patch.setattr(plan_files, "ROWS_PER_BATCH", 11)
+        patch.setattr(plan_writer, "ROWS_PER_GROUP", group)
+        patch.setattr(plan_reader, "ROWS_PER_BATCH", 11)
         write(target(tmp_path, form), steps, rows_per_part=part)
         assert list(open_plan(tmp_path / form).steps()) == merged(steps)
 
@@ -160,12 +161,12 @@ def test_one_slot_for_all_rows(tmp_path):
 
 
 def test_steps_are_read_as_a_stream(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_files, "ROWS_PER_GROUP", 50)
-    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", 50)
+    monkeypatch.setattr(plan_writer, "ROWS_PER_GROUP", 50)
+    monkeypatch.setattr(plan_reader, "ROWS_PER_BATCH", 50)
     write(str(tmp_path / "p"), make_steps([10] * 20))
     batches = []
-    real = plan_files._pieces
-    monkeypatch.setattr(plan_files, "_pieces", lambda *a: (batches.append(p) or p for p in real(*a)))
+    real = plan_reader._pieces
+    monkeypatch.setattr(plan_reader, "_pieces", lambda *a: (batches.append(p) or p for p in real(*a)))
     stream = open_plan(tmp_path / "p").steps()
     assert (next(stream).step, next(stream).phase) == (0, "llm")
     assert len(batches) == 3
@@ -306,17 +307,17 @@ def test_disk_full_is_an_input_error_and_changes_nothing(tmp_path, form):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from balancer.io import plan_files
-plan_files.ROWS_PER_GROUP = 1000
+from balancer.io import plan_writer
+plan_writer.ROWS_PER_GROUP = 1000
 sample = np.arange(600)
 zero = np.zeros(600, np.int32)
 if sys.argv[2] == "replacing":
-    plan_files.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
-writer = plan_files.PlanWriter(sys.argv[1], rows_per_part=2000)
+    plan_writer.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+writer = plan_writer.PlanWriter(sys.argv[1], rows_per_part=2000)
 for step in range(10):
     writer.append(step, "llm", sample, zero, 0, zero)
 if sys.argv[2] == "tidying":
-    plan_files._remove = lambda paths: os.kill(os.getpid(), signal.SIGKILL)
+    plan_writer.remove_files = lambda paths: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] != "appending":
     writer.close({"killed": True})
 os.kill(os.getpid(), signal.SIGKILL)
@@ -565,7 +566,7 @@ def test_parquet_that_is_no_plan_is_refused(tmp_path, change, rule):
 
 @pytest.mark.parametrize("name", ["step", "phase", "sample", "home_rank"])
 def test_missing_values_are_refused_by_row_and_column(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(plan_files, "ROWS_PER_BATCH", 4)
+    monkeypatch.setattr(plan_reader, "ROWS_PER_BATCH", 4)
     table = pq.read_table(write(str(tmp_path / "p"), make_steps([5, 4], extra=True)))
     values = table[name].to_pylist()
     values[6] = None

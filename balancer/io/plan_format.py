@@ -1,0 +1,67 @@
+"""The form of plan files, which writer and reader share: names, column types, manifest, description.
+
+A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid.
+One row places one sample in one phase of one step; the description is JSON under the key ``balancer`` of the
+schema metadata (in the manifest, for a folder). Plan files are arrays and JSON: what a plan means, others check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from balancer.errors import InputError
+from balancer.io._atomic import reported
+
+METADATA_KEY = b"balancer"
+MANIFEST = "manifest.json"
+FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 1
+ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
+EXTRA = {"length": np.int64, "home_rank": np.int32}
+TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
+TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | EXTRA).items()}
+PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
+
+
+def to_json(value: Mapping[str, object]) -> bytes:
+    """Return a description or a manifest as it is stored; NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, allow_nan=False).encode()
+
+
+def from_json(text: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a text holds; None where it holds anything else."""
+    value: Any = None
+    with suppress(ValueError):
+        value = json.loads(text)
+    return value if isinstance(value, dict) else None
+
+
+def read_manifest(where: str) -> dict[str, Any]:
+    """Read the manifest of a plan folder and check its form."""
+    path = os.path.join(where, MANIFEST)
+    if not os.path.lexists(path):
+        raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
+    with reported(path, "read the manifest"):
+        manifest = from_json(Path(path).read_bytes())
+    if manifest is None or manifest.get("format") != FORMAT:
+        raise InputError(f'{path}: the manifest of a plan must be a JSON object with "format": "{FORMAT}"')
+    if manifest.get("version") != VERSION:
+        found = manifest.get("version")
+        raise InputError(f"{path}: this release reads manifests of version {VERSION}, got {found!r}")
+    try:
+        # Names are matched, not trusted: a manifest must not lead out of its folder.
+        fine = all(PART_NAME.fullmatch(part["file"]) and part["rows"] >= 0 for part in manifest["parts"])
+        fine = fine and len(manifest["parts"]) > 0 and isinstance(manifest["description"], dict)
+    except (LookupError, TypeError):
+        fine = False
+    if not fine:
+        raise InputError(f"{path}: must hold a description and parts, each with its file name and rows")
+    return manifest

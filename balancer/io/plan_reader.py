@@ -1,0 +1,191 @@
+"""Plan files read as a stream: step by step, in constant memory, whoever wrote them.
+
+Only the form is checked here: a file that is damaged, or no plan, is refused where reading finds out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from balancer.errors import InputError, PlanError
+from balancer.io._atomic import reported
+from balancer.io.plan_format import (
+    ARRAYS,
+    EXTRA,
+    MANIFEST,
+    METADATA_KEY,
+    PART_FORMAT,
+    TYPES,
+    from_json,
+    read_manifest,
+)
+
+ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanStep:
+    """The rows of one phase of one step, in file order: arrays[n], read-only, None where a plan has none."""
+
+    step: int
+    phase: str
+    sample: NDArray[np.int64]
+    rank: NDArray[np.int32]
+    slot: NDArray[np.int32]
+    position: NDArray[np.int32]
+    length: NDArray[np.int64] | None = None
+    home_rank: NDArray[np.int32] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PlanStep):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in TYPES)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """An opened plan, its rows not read yet: ``columns`` says which are there, ``parts`` in which files."""
+
+    path: Path
+    description: dict[str, Any]
+    num_rows: int
+    columns: tuple[str, ...]
+    parts: tuple[Path, ...]
+
+    def steps(self) -> Iterator[PlanStep]:
+        """Yield every run of rows of one step and phase, in file order and constant memory.
+
+        Runs that a row group or a part cuts are joined. Nothing is checked but that no value is missing.
+
+        Raises
+        ------
+        InputError
+            If a value is missing or the file is damaged, where reading gets there.
+        """
+        run: list[PlanStep] = []
+        for part in self.parts:
+            for piece in _pieces(part, self.columns):
+                if run and (piece.step, piece.phase) != (run[0].step, run[0].phase):
+                    yield _join(run)
+                    run = []
+                run.append(piece)
+        if run:
+            yield _join(run)
+
+
+def _join(pieces: list[PlanStep]) -> PlanStep:
+    """Join the pieces of a run; a single one is passed on as the view that it is."""
+    if len(pieces) == 1:
+        return pieces[0]
+    arrays: dict[str, Any] = {}
+    for name in ARRAYS | EXTRA:
+        if getattr(pieces[0], name) is not None:
+            arrays[name] = np.concatenate([getattr(piece, name) for piece in pieces])
+            arrays[name].flags.writeable = False
+    return PlanStep(pieces[0].step, pieces[0].phase, **arrays)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """Open a Parquet file; whatever is wrong with it becomes an InputError."""
+    # An opened file, as pyarrow takes some names for URIs; phase as codes even without a stored Arrow schema.
+    options = {"read_dictionary": ["phase"], "page_checksum_verification": True}
+    try:
+        with (
+            reported(str(path), "read the plan"),
+            pa.OSFile(os.fspath(path), "rb") as file,
+            pq.ParquetFile(file, **options) as parquet,
+        ):
+            yield parquet
+    except KeyError as error:
+        if error.args == (b"phase",):  # asked for above, as a dictionary
+            raise InputError(f"{path}: not a plan: has no column 'phase'") from None
+        raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
+    except (LookupError, UnicodeError) as error:  # what a footer that parses, but lies, ends in
+        raise InputError(f"{path}: cannot read the plan: the file is damaged ({error})") from error
+
+
+def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
+    """Yield the runs of equal step and phase of one Parquet file, cut where a batch ends."""
+    row = 0
+    with _parquet(path) as parquet:
+        for batch in parquet.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(columns)):
+            arrays = {name: batch.column(name) for name in columns}
+            for name, array in arrays.items():
+                if array.null_count:
+                    at = row + array.is_null().index(True).as_py()
+                    raise InputError(f"{path}: row {at}, column {name!r}: a plan has no missing values")
+            phase, step = arrays.pop("phase"), arrays.pop("step").to_numpy()
+            codes, phases = phase.indices.to_numpy(), phase.dictionary.to_pylist()
+            values = {name: array.to_numpy() for name, array in arrays.items()}
+            cuts = np.flatnonzero((step[1:] != step[:-1]) | (codes[1:] != codes[:-1])) + 1
+            for start, stop in pairwise((0, *cuts.tolist(), len(step))):
+                run = {name: array[start:stop] for name, array in values.items()}
+                yield PlanStep(int(step[start]), phases[codes[start]], **run)
+            row += len(step)
+        if row != parquet.metadata.num_rows:
+            raise InputError(f"{path}: must hold {parquet.metadata.num_rows} rows, as it says, got {row}")
+
+
+def open_plan(path: str | os.PathLike[str]) -> PlanFile:
+    """Open a plan file, or a folder of parts with a manifest; only footers and descriptions are read.
+
+    Raises
+    ------
+    InputError
+        If there is nothing, or something truncated, or something else than a plan.
+    PlanError
+        If a part does not hold as many rows as the manifest says.
+    """
+    where = os.fspath(path)
+    if not os.path.isdir(where):
+        columns, rows, description = _read_footer(Path(where))
+        if description.get("format") == PART_FORMAT:
+            raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
+        return PlanFile(Path(where), description, rows, columns, (Path(where),))
+    manifest = read_manifest(where)
+    parts, found = [Path(where, claim["file"]) for claim in manifest["parts"]], set()
+    for part, claim in zip(parts, manifest["parts"], strict=True):
+        if not part.exists():
+            raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
+        columns, rows, _ = _read_footer(part)
+        found.add(columns)
+        if rows != claim["rows"]:
+            raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
+        if len(found) > 1:
+            raise InputError(f"{part}: every part must have the same columns as the first, got {columns}")
+    total = sum(claim["rows"] for claim in manifest["parts"])
+    return PlanFile(Path(where), manifest["description"], total, columns, tuple(parts))
+
+
+def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
+    """Return columns, number of rows and description of one Parquet file, checked for being a plan's."""
+    with _parquet(path) as parquet:
+        schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata
+    columns = tuple(name for name in TYPES if name in schema.names)
+    missing = [name for name in TYPES if name not in columns and name not in EXTRA]
+    if missing:
+        raise InputError(f"{path}: not a plan: has no column {', '.join(map(repr, missing))}")
+    for name in columns:
+        found = schema.field(name).type
+        if found != TYPES[name]:
+            raise InputError(f"{path}: column {name!r} of a plan must be {TYPES[name]}, got {found}")
+    if METADATA_KEY not in (metadata or {}):
+        raise InputError(f"{path}: not a plan: has no description under the metadata key 'balancer'")
+    description = from_json(metadata[METADATA_KEY])
+    if description is None:
+        raise InputError(f"{path}: the description of a plan must be a JSON object")
+    return columns, rows, description

@@ -13,9 +13,11 @@ from solvers.partition import (
     exact,
     karmarkar_karp,
     lpt,
+    multifit,
     padded,
     partition,
     round_robin,
+    slack,
 )
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
@@ -36,7 +38,9 @@ __all__ = [
     "karmarkar_karp",
     "lpt",
     "makespan_lower_bound",
+    "multifit",
     "padded",
     "partition",
     "round_robin",
+    "slack",
 ]

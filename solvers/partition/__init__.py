@@ -10,12 +10,14 @@ from solvers.partition.bldm import bldm
 from solvers.partition.exact import exact
 from solvers.partition.karmarkar_karp import karmarkar_karp
 from solvers.partition.lpt import lpt
+from solvers.partition.multifit import multifit
 from solvers.partition.padded import padded
 from solvers.partition.round_robin import round_robin
+from solvers.partition.slack import slack
 from solvers.types import PartitionResult
 
-__all__ = ["PARTITIONERS", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt", "padded", "partition",
-           "round_robin"]  # fmt: skip
+__all__ = ["PARTITIONERS", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt", "multifit", "padded",
+           "partition", "round_robin", "slack"]  # fmt: skip
 
 
 class Partitioner(Protocol):
@@ -29,6 +31,8 @@ class Partitioner(Protocol):
 PARTITIONERS: dict[str, Partitioner] = {
     "auto": auto,
     "lpt": lpt,
+    "slack": slack,
+    "multifit": multifit,
     "karmarkar_karp": karmarkar_karp,
     "bldm": bldm,
     "round_robin": round_robin,

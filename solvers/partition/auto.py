@@ -9,35 +9,65 @@ from solvers.arguments import as_budget
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bldm import assign_bldm
 from solvers.partition.karmarkar_karp import assign_karmarkar_karp
+from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.refine import refine
+from solvers.partition.slack import assign_slack
 from solvers.types import PartitionResult
 
-__all__ = ["assign_auto", "auto"]
+__all__ = ["assign_auto", "auto", "improve"]
+
+
+def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+    """Improve `assignment` in place, cheap searches first, until it is optimal, stuck, or `work` is spent.
+
+    Returns the work left. Never makes the assignment worse, and more work never ends in a worse one.
+    """
+    makespan = problem.makespan_of(assignment)
+    while work > 0:
+        for search in (_swaps, _exchanges, refine):
+            if work > 0 and makespan > problem.bound.value:
+                work = search(problem, assignment, work)
+                reached = problem.makespan_of(assignment)
+                improved, makespan = reached < makespan, reached
+        if not improved or makespan == problem.bound.value:
+            break
+    return work
+
+
+def _swaps(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+    return lower_target(problem, assignment, work, keep_counts=True)
+
+
+def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+    return work if problem.equal_counts else lower_target(problem, assignment, work, keep_counts=False)
 
 
 def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, bool]:
-    """Return the best assignment that `work` buys, and whether the work ran out before the search ended."""
-    best = assign_lpt(problem)
-    left = refine(problem, best, work)
-    makespan = problem.makespan_of(best)
-    if makespan == problem.bound.value or left <= 0:
-        return best, left <= 0
-    if problem.equal_counts:
-        second = assign_bldm(problem)
-    else:
-        left -= cost_of_karmarkar_karp(len(problem.sorted_costs), problem.num_groups)
-        if left <= 0:
-            return best, True
-        second = assign_karmarkar_karp(problem)
-    left = refine(problem, second, left)
-    return (second if problem.makespan_of(second) < makespan else best), left <= 0
+    """Return the best assignment that `work` buys, and whether the work ran out before the searches ended.
+
+    LPT and SLACK (with equal counts, BLDM) always run. The better is improved first, then the other, then what
+    Karmarkar-Karp gives, until one is optimal.
+    """
+    starts = [assign_lpt(problem), (assign_bldm if problem.equal_counts else assign_slack)(problem)]
+    starts.sort(key=problem.makespan_of)  # ties to LPT
+    best, reached = starts[0].copy(), problem.makespan_of(starts[0])
+    differencing = cost_of_karmarkar_karp(len(best), problem.num_groups)
+    while starts and work > 0 and reached > problem.bound.value:
+        candidate = starts.pop(0)
+        work = improve(problem, candidate, work)
+        if (makespan := problem.makespan_of(candidate)) < reached:
+            best, reached = candidate, makespan
+        if not starts and not problem.equal_counts and differencing and work > differencing:
+            work -= differencing
+            starts, differencing = [assign_karmarkar_karp(problem)], 0
+    return best, work <= 0
 
 
 def auto(
     costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
 ) -> PartitionResult:
-    """Partition by LPT and local search, then by differencing and local search; the better, ties to the first.
+    """Partition by the best of LPT, SLACK and Karmarkar-Karp, improved by local search; ties to the first.
 
     Parameters
     ----------
@@ -48,7 +78,8 @@ def auto(
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
-        Seconds' worth of work. LPT always runs; what follows runs while the budget lasts and the gap is not 0.
+        Seconds' worth of work for the search. LPT and SLACK always run; what follows, while the budget lasts and the
+        gap is not 0.
 
     Returns
     -------

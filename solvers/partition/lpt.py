@@ -1,7 +1,7 @@
 """LPT: the longest item first, each to the least loaded group (Graham 1969)."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
 from solvers._jit import kernel
@@ -9,7 +9,7 @@ from solvers._sort import radix_sort
 from solvers.partition._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
-__all__ = ["assign_lpt", "lpt"]
+__all__ = ["assign_in_order", "assign_lpt", "lpt"]
 
 _MANY_GROUPS = 128  # from here on, rounds beat the heap (measured: benchmarks/README.md)
 _ROUND_DIGIT_BITS = 9
@@ -18,7 +18,7 @@ _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort th
 
 @kernel
 def _lpt_packed(costs, num_groups, bits, group_of_position):
-    """Positive costs; `costs` descends and (largest load) << bits fits int64."""
+    """Positive costs, in the order in which they are placed; (largest load) << bits fits int64."""
     keys = np.arange(num_groups)  # load 0: the key is the group, and ascending keys are a heap
     mask = (1 << bits) - 1
     for i in range(len(costs)):
@@ -118,17 +118,20 @@ def _lpt_quotas(costs, num_groups, group_of_position):
         i += 1
 
 
-def assign_lpt(problem: PartitionProblem) -> Assignment:
-    """LPT on a prepared problem; with quotas where the problem asks for equal counts."""
-    costs, num_groups = problem.sorted_costs, problem.num_groups
+def assign_in_order(problem: PartitionProblem, costs: NDArray[np.int64]) -> Assignment:
+    """List scheduling: each of `costs` in turn to the least loaded group, or, with equal counts, one that is not full.
+
+    `costs` are the problem's in any order in which those that are zero stand last; the groups returned are in it too.
+    """
+    num_groups = problem.num_groups
     assignment = np.empty(len(costs), dtype=np.int32)
     if problem.equal_counts:
         _lpt_quotas(costs, num_groups, assignment)
         return assignment
-    positive = len(costs) if len(costs) == 0 or costs[-1] > 0 else int(np.searchsorted(-costs, 0))
+    positive = int(np.count_nonzero(costs))
     bits = group_bits(num_groups)
-    largest_load = problem.total // num_groups + (int(costs[0]) if len(costs) else 0)  # Graham's argument
-    if largest_load.bit_length() + bits <= 63:
+    largest = int(problem.sorted_costs[0]) if len(costs) else 0
+    if (problem.total // num_groups + largest).bit_length() + bits <= 63:  # no load is larger (Graham's argument)
         assign = _lpt_rounds if num_groups >= _MANY_GROUPS else _lpt_packed
         assign(costs[:positive], num_groups, bits, assignment)
     else:
@@ -136,6 +139,11 @@ def assign_lpt(problem: PartitionProblem) -> Assignment:
     if positive < len(costs):
         _level_counts(num_groups, bits, assignment, positive)
     return assignment
+
+
+def assign_lpt(problem: PartitionProblem) -> Assignment:
+    """LPT on a prepared problem; with quotas where the problem asks for equal counts."""
+    return assign_in_order(problem, problem.sorted_costs)
 
 
 def lpt(costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01) -> PartitionResult:

@@ -1,0 +1,88 @@
+"""SLACK: LPT on blocks of m items, the block with the largest spread first (Della Croce & Scatamacchia 2020)."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._jit import kernel
+from solvers.partition._problem import Assignment, PartitionProblem, solve
+from solvers.partition.lpt import assign_in_order
+from solvers.types import PartitionResult
+
+__all__ = ["assign_slack", "slack"]
+
+
+@kernel
+def _list_blocks(block_order, num_groups, positive, positions):
+    """Positions block by block in the order given, then those of cost zero."""
+    k = 0
+    for block in block_order:
+        for position in range(block * num_groups, min((block + 1) * num_groups, positive)):
+            positions[k] = position
+            k += 1
+    for position in range(positive, len(positions)):
+        positions[position] = position
+
+
+def _slack_order(sorted_costs: NDArray[np.int64], num_groups: int) -> NDArray[np.int64]:
+    """Positions block by block, blocks of m positions by descending spread; positions of cost zero stay last."""
+    positive = int(np.count_nonzero(sorted_costs))
+    first = sorted_costs[:positive:num_groups]
+    last = np.zeros_like(first)  # a last, short block is filled up with zeros
+    whole = sorted_costs[num_groups - 1 : positive : num_groups]
+    last[: len(whole)] = whole
+    positions = np.empty(len(sorted_costs), dtype=np.int64)
+    _list_blocks(np.argsort(last - first, kind="stable"), num_groups, positive, positions)
+    return positions
+
+
+def assign_slack(problem: PartitionProblem) -> Assignment:
+    """SLACK on a prepared problem; with quotas where the problem asks for equal counts."""
+    order = _slack_order(problem.sorted_costs, problem.num_groups)
+    assignment = np.empty(len(order), dtype=np.int32)
+    assignment[order] = assign_in_order(problem, problem.sorted_costs[order])
+    return assignment
+
+
+def slack(
+    costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
+) -> PartitionResult:
+    """Partition by LPT with slack: what must be evened out most is placed first.
+
+    The sorted items are cut into blocks of m; the blocks go by descending spread (first minus last item); then each
+    item to the least loaded group. Nearly always much better than :func:`lpt` where n/m is large.
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers.
+    num_groups : int
+        At least 1; may exceed n.
+    equal_counts : bool
+        Exactly n/m items a group, within one where m does not divide n: full groups take no more.
+    time_budget : float
+        Not read: one pass, whatever the budget.
+
+    Returns
+    -------
+    PartitionResult
+
+    Raises
+    ------
+    TypeError, ValueError
+        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
+
+    Notes
+    -----
+    O(n log m) time after the sort and O(n + m) memory.
+
+    References
+    ----------
+    Della Croce & Scatamacchia, "The Longest Processing Time rule for identical parallel machines revisited", Journal
+    of Scheduling 23, 2020.
+
+    Examples
+    --------
+    >>> slack([9, 5, 5, 4, 4, 3], 2).loads.tolist()
+    [16, 14]
+    """
+    return solve(costs, num_groups, equal_counts, "slack", assign_slack)

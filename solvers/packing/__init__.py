@@ -1,0 +1,88 @@
+"""Items into as few groups as fit a cap, and contiguous splits: one file an algorithm, and the registry of them."""
+
+from typing import Protocol
+
+from numpy.typing import ArrayLike
+
+from solvers.arguments import as_budget
+from solvers.packing.auto import auto
+from solvers.packing.best_fit import best_fit, best_fit_decreasing
+from solvers.packing.bounds import groups_lower_bound
+from solvers.packing.contiguous import SplitResult, split_contiguous, split_fewest
+from solvers.packing.exact import exact
+from solvers.packing.first_fit import first_fit, first_fit_decreasing
+from solvers.packing.types import PackingResult
+from solvers.packing.verify import check_packing, check_split
+
+__all__ = ["PACKERS", "PackingResult", "SplitResult", "auto", "best_fit", "best_fit_decreasing", "check_packing",
+           "check_split", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
+           "split_contiguous", "split_fewest"]  # fmt: skip
+
+
+class Packer(Protocol):
+    """What every entry of :data:`PACKERS` is."""
+
+    def __call__(
+        self, sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01
+    ) -> PackingResult: ...
+
+
+PACKERS: dict[str, Packer] = {
+    "auto": auto,
+    "first_fit": first_fit,
+    "best_fit": best_fit,
+    "first_fit_decreasing": first_fit_decreasing,
+    "best_fit_decreasing": best_fit_decreasing,
+    "exact": exact,
+}
+"""Every method, by name; none reads a clock. The errors and the tests derive their lists from it."""
+
+
+def pack(
+    sizes: ArrayLike,
+    cap: int,
+    method: str = "auto",
+    time_budget: float = 0.01,
+    *,
+    max_items: int | None = None,
+) -> PackingResult:
+    """Put items into as few groups as possible, none of them over a cap (bin packing).
+
+    Parameters
+    ----------
+    sizes : int64[n]
+        Non-negative integers, none over `cap`, whose sum fits int64. Integral floats are accepted.
+    cap : int
+        The most that a group may weigh, at least 1.
+    method : str
+        A name in :data:`PACKERS`.
+    time_budget : float
+        Seconds' worth of work, counted and not timed.
+    max_items : int, optional
+        The most items that a group may hold.
+
+    Returns
+    -------
+    PackingResult
+        Groups, loads, and a proven lower bound on the number of groups.
+
+    Raises
+    ------
+    TypeError
+        Sizes, cap or counts of the wrong type.
+    ValueError
+        An unknown method, a negative size, sizes of the wrong shape, a sum past int64, a budget that is not positive.
+    InfeasibleError
+        If an item is larger than the cap; what to do with it is for the caller to decide.
+
+    Examples
+    --------
+    >>> result = pack([4, 5, 6, 5], 10)
+    >>> result.group_of_item.tolist(), result.loads.tolist(), result.gap
+    ([0, 1, 0, 1], [10, 10], 0.0)
+    """
+    packer = PACKERS.get(method)
+    if packer is None:
+        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PACKERS)}")
+    as_budget(time_budget)  # refused by all if by one
+    return packer(sizes, cap, max_items=max_items, time_budget=time_budget)

@@ -1,0 +1,66 @@
+"""What a packer returns: groups under a cap, and the proof of how many any packing needs."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.types import SolveStatus, relative_gap
+
+__all__ = ["PackingResult"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackingResult:
+    """Items in as few groups as were found to fit, with a certificate.
+
+    Attributes
+    ----------
+    group_of_item : int32[n], read-only
+        The group of each item, in the order in which the items were given. No group is empty.
+    loads : int64[num_groups], read-only
+        The load of each group, at most `cap`.
+    cap : int
+        The cap that was asked for.
+    lower_bound : int
+        Proven: no packing under the same constraints has fewer groups.
+    bound_name : str
+        The argument that proves `lower_bound`; see :mod:`solvers.packing.bounds`.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``num_groups == lower_bound``.
+    method : str
+        The method that found the groups (for ``"auto"``, the one that won).
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    group_of_item: NDArray[np.int32]
+    loads: NDArray[np.int64]
+    cap: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    method: str
+    runtime_s: float = field(compare=False)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups; 0 if and only if there are no items."""
+        return len(self.loads)
+
+    @property
+    def gap(self) -> float:
+        """``(num_groups - lower_bound) / lower_bound``; 0.0 when equal, which proves the packing optimal."""
+        return relative_gap(self.num_groups, self.lower_bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackingResult):
+            return NotImplemented
+        return (
+            (self.cap, self.lower_bound, self.bound_name, self.status, self.method)
+            == (other.cap, other.lower_bound, other.bound_name, other.status, other.method)
+            and np.array_equal(self.group_of_item, other.group_of_item)
+            and np.array_equal(self.loads, other.loads)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading

@@ -1,0 +1,222 @@
+"""What every registered packer must hold, on every shape of problem, judged by the checker and by plain Python."""
+
+import dataclasses
+import inspect
+import itertools
+
+import numpy as np
+import packing_oracles as oracles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solvers import InfeasibleError, SolveStatus
+from solvers.packing import PACKERS, PackingResult, check_packing, pack
+
+EVERY_METHOD = pytest.mark.parametrize("method", PACKERS)
+IN_ORDER_GIVEN = {"first_fit", "best_fit"}  # every other method sees only the stably sorted sizes
+SORTS = [name for name in PACKERS if name not in IN_ORDER_GIVEN]
+BUDGET = 1e-4  # seconds' worth of search, which is slow without the compiler
+
+
+def lengths(count: int, cap: int, seed: int = 0) -> list[int]:
+    return np.minimum(np.random.default_rng(seed).lognormal(4, 1.2, count), cap).astype(np.int64).tolist()
+
+
+SHAPES = {
+    "no items": ([], 5, None),
+    "one item": ([7], 9, None),
+    "one item of size zero": ([0], 1, None),
+    "one item of size cap": ([7], 7, 1),
+    "all zero": ([0] * 9, 3, None),
+    "all zero, two a group": ([0] * 9, 3, 2),
+    "all of size cap, and zeros": ([4, 0, 4, 0, 4], 4, None),
+    "one item a group": ([1, 2, 3, 0], 100, 1),
+    "a group for all": ([1, 2, 3, 4], 10, None),
+    "more items allowed than there are": ([3, 3, 3], 6, 50),
+    "pairs": ([6, 4] * 10, 10, None),
+    "just over a half": ([51] * 12, 100, None),
+    "thirds": ([33, 34, 35] * 8, 100, None),
+    "lengths": (lengths(150, 512), 512, None),
+    "lengths, few a group": (lengths(150, 512), 512, 3),
+    "many groups": (lengths(300, 90), 90, None),
+    "cap is int64's largest": ([2**62, 2**61, 2**60, 5, 0], 2**63 - 1, None),
+    "sum is int64's largest": ([2**62, 2**62 - 1], 2**62, None),
+    "near the end of int64": ([2**57 - k for k in range(40)], 2**58, 3),
+}
+EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
+
+
+@st.composite
+def problems(draw, max_size: int = 8) -> tuple[list[int], int, int | None]:
+    cap = draw(st.integers(1, 30) | st.sampled_from([100, 2**40, 2**63 - 1]))
+    size = st.integers(0, cap) if cap < 2**60 else st.integers(0, cap // max(max_size, 1))
+    sizes = draw(st.lists(size, max_size=max_size))
+    return sizes, cap, draw(st.none() | st.integers(1, 5))
+
+
+def check(sizes: list[int], cap: int, max_items: int | None, result: PackingResult) -> None:
+    """All that a result promises, from scratch."""
+    groups, loads = result.group_of_item.tolist(), result.loads.tolist()
+    assert result.group_of_item.dtype == np.int32
+    assert result.loads.dtype == np.int64
+    assert not result.group_of_item.flags.writeable
+    assert not result.loads.flags.writeable
+    assert len(groups) == len(sizes)
+    assert sorted(set(groups)) == list(range(result.num_groups))
+    assert loads == [sum(s for s, g in zip(sizes, groups, strict=True) if g == k) for k in range(result.num_groups)]
+    assert all(load <= cap for load in loads)
+    if max_items is not None:
+        assert all(groups.count(k) <= max_items for k in range(result.num_groups))
+    assert -(-sum(sizes) // cap) <= result.lower_bound <= result.num_groups
+    assert result.cap == cap
+    assert (result.status is SolveStatus.OPTIMAL) == (result.lower_bound == result.num_groups) == (result.gap == 0.0)
+    assert result.runtime_s >= 0
+    check_packing(sizes, cap, result, max_items=max_items)
+
+
+@EVERY_SHAPE
+@EVERY_METHOD
+def test_every_packer_holds_the_contract(method, shape):
+    sizes, cap, max_items = SHAPES[shape]
+    result = pack(sizes, cap, method, BUDGET, max_items=max_items)
+    check(sizes, cap, max_items, result)
+    assert result.method == method or method == "auto"
+    assert result == pack(np.array(sizes, dtype=np.int64), cap, method, BUDGET, max_items=max_items)
+
+
+@EVERY_METHOD
+def test_packers_share_one_signature(method):
+    assert str(inspect.signature(PACKERS[method])) == str(inspect.signature(PACKERS["auto"]))
+
+
+@EVERY_METHOD
+@given(problem=problems())
+def test_the_bound_is_below_the_optimum_and_the_result_not(method, problem):
+    sizes, cap, max_items = problem
+    result = pack(sizes, cap, method, max_items=max_items)
+    check(sizes, cap, max_items, result)
+    optimum = oracles.fewest_groups(sizes, cap, max_items)
+    assert result.lower_bound <= optimum <= result.num_groups
+    if method in {"auto", "exact"}:  # so small a search always ends
+        assert result.num_groups == optimum == result.lower_bound
+
+
+@given(problem=problems(max_size=40))
+def test_fits_are_the_naive_ones(problem):
+    sizes, cap, max_items = problem
+    for name, fit in (("first_fit", oracles.first_fit), ("best_fit", oracles.best_fit)):
+        assert pack(sizes, cap, name, max_items=max_items).group_of_item.tolist() == fit(sizes, cap, max_items)
+        result = pack(sizes, cap, f"{name}_decreasing", max_items=max_items)
+        assert result.group_of_item.tolist() == oracles.decreasing(fit, sizes, cap, max_items)
+
+
+@pytest.mark.parametrize("max_items", [None, 4])
+def test_fits_are_the_naive_ones_with_many_open_groups(max_items):
+    chance = np.random.default_rng(3)
+    for cap in (60, 10**12):
+        sizes = chance.integers(0, cap // 2, 400).tolist()
+        assert pack(sizes, cap, "best_fit", max_items=max_items).group_of_item.tolist() == oracles.best_fit(
+            sizes, cap, max_items
+        )
+        assert pack(sizes, cap, "first_fit", max_items=max_items).group_of_item.tolist() == oracles.first_fit(
+            sizes, cap, max_items
+        )
+
+
+@given(problem=problems(max_size=9))
+def test_first_fit_decreasing_keeps_its_guarantee(problem):
+    sizes, cap, _ = problem
+    assert 9 * pack(sizes, cap, "first_fit_decreasing").num_groups <= 11 * oracles.fewest_groups(sizes, cap) + 6
+
+
+@pytest.mark.parametrize("method", SORTS)
+@given(data=st.data(), problem=problems(max_size=14))
+def test_order_matters_only_among_equals(method, data, problem):
+    sizes, cap, max_items = problem
+    order = data.draw(st.permutations(range(len(sizes))))
+    result = pack(sizes, cap, method, BUDGET, max_items=max_items)
+    permuted = pack([sizes[i] for i in order], cap, method, BUDGET, max_items=max_items)
+    assert result.loads.tolist() == permuted.loads.tolist()
+    contents = [sorted(zip(r.group_of_item.tolist(), s, strict=True)) for r, s in
+                ((result, sizes), (permuted, [sizes[i] for i in order]))]  # fmt: skip
+    assert contents[0] == contents[1]
+
+
+@EVERY_METHOD
+@given(factor=st.sampled_from([2, 7, 1000]), problem=problems(max_size=12).filter(lambda p: p[1] < 2**41))
+def test_a_common_factor_changes_no_group(method, factor, problem):
+    sizes, cap, max_items = problem
+    result = pack(sizes, cap, method, max_items=max_items)
+    scaled = pack([factor * size for size in sizes], factor * cap, method, max_items=max_items)
+    assert scaled.group_of_item.tolist() == result.group_of_item.tolist()
+    assert scaled.loads.tolist() == [factor * load for load in result.loads.tolist()]
+
+
+def test_auto_is_never_worse_than_either_fit_and_names_who_won():
+    for seed, max_items in itertools.product(range(5), (None, 3)):
+        sizes = np.random.default_rng(seed).integers(10, 60, 60).tolist()
+        fits = {m: pack(sizes, 100, m, max_items=max_items) for m in ("first_fit_decreasing", "best_fit_decreasing")}
+        result = pack(sizes, 100, time_budget=BUDGET, max_items=max_items)
+        assert result.num_groups <= min(fit.num_groups for fit in fits.values())
+        if result.method in fits:
+            assert result.group_of_item.tolist() == fits[result.method].group_of_item.tolist()
+        else:
+            assert result.method == "exact"
+
+
+@EVERY_METHOD
+def test_integral_floats_and_narrow_integers_are_sizes_too(method):
+    wanted = pack([4, 5, 6, 5], 10, method)
+    assert pack([4.0, 5.0, 6.0, 5.0], 10, method) == wanted
+    assert pack(np.array([4, 5, 6, 5], dtype=np.uint8), np.int16(10), method) == wanted
+
+
+@EVERY_METHOD
+def test_inputs_are_left_alone(method):
+    sizes = np.array([3, 9, 1, 4])
+    sizes.flags.writeable = False
+    assert len(pack(sizes, 9, method).group_of_item) == 4
+    assert sizes.tolist() == [3, 9, 1, 4]
+
+
+def test_results_are_frozen_and_equal_by_content():
+    result = pack([4, 5], 10)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.cap = 11
+    with pytest.raises(ValueError, match="read-only"):
+        result.loads[0] = 1
+    assert result == pack([4, 5], 10)
+    assert result != pack([5, 4], 9)
+    assert result != "result"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(result)
+
+
+@EVERY_METHOD
+def test_an_item_over_the_cap_is_named(method):
+    with pytest.raises(InfeasibleError, match=r"no group can hold item 2: sizes\[2\] = 12 is over cap = 10 by 2"):
+        pack([3, 10, 12, 11], 10, method)
+
+
+BAD_CALLS = [
+    (([1.5], 3), {}, ValueError, r"sizes\[0\] must be a finite whole number, got 1.5"),
+    (([1, -2], 3), {}, ValueError, r"sizes\[1\] must be >= 0, got -2"),
+    (([[1]], 3), {}, ValueError, "sizes must be one-dimensional"),
+    ((["a"], 3), {}, TypeError, "sizes must be integers"),
+    (([2**62, 2**62], 2**62), {}, ValueError, "the sum of sizes must fit int64"),
+    (([1], 0), {}, ValueError, "cap must be >= 1 and fit int64, got 0"),
+    (([1], 2**63), {}, ValueError, "cap must be >= 1 and fit int64, got 9223372036854775808"),
+    (([1], 2.0), {}, TypeError, "cap must be an integer, got 2.0"),
+    (([1], True), {}, TypeError, "cap must be an integer, got True"),
+    (([1], 3), {"max_items": 0}, ValueError, "max_items must be >= 1, got 0"),
+    (([1], 3), {"max_items": "2"}, TypeError, "max_items must be an integer, got '2'"),
+    (([1], 3), {"time_budget": 0}, ValueError, "time_budget must be positive and finite"),
+    (([1], 3), {"method": "next_fit"}, ValueError, "unknown method 'next_fit'; known methods are auto, first_fit"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "error", "message"), BAD_CALLS)
+def test_bad_arguments_are_named(args, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        pack(*args, **kwargs)

@@ -27,13 +27,14 @@ __all__ = [
     "__version__",
     "balance",
     "load_plan",
+    "load_plans",
     "warmup",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name == "load_plan":  # brings in the file formats, which planning at run time does not need
-        from balancer.offline import load_plan
+    if name in ("load_plan", "load_plans"):  # bring in the file formats, which planning at run time does not need
+        from balancer import offline
 
-        return load_plan
+        return getattr(offline, name)
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

@@ -1,10 +1,12 @@
 """The command line: ``balancer plan | report | solve``. It reads arguments, calls the library, and prints."""
 
 import contextlib
+import io
 import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
@@ -13,16 +15,16 @@ import click
 
 from balancer import __version__
 from balancer.batch import HOMES
-from balancer.cost import parse_cost
+from balancer.cost import CostModel, parse_cost
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import default_length, open_log, parse_length
+from balancer.io.logs import choose_length, open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
+from balancer.offline import LogSettings, PlanDigest, describe, load_plans, plan_log
 from balancer.plan import SINGLE_PHASE
-from balancer.planner import METHODS
+from balancer.planner import METHODS, balance
 from balancer.report.summary import RunSummary
-from balancer.topology import Topology
-from solvers import PARTITIONERS, SolverError, partition
+from balancer.topology import MAX_RANKS, Topology
+from solvers import PARTITIONERS, USES_CLOCK, SolverError, partition
 
 __all__ = ["main"]
 
@@ -31,6 +33,9 @@ DONE, FAILED, BAD_INPUT = 0, 1, 2
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; exits with 0 (done), 1 (failed check, infeasible) or 2 (bad usage or input)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no run
     try:
         code = cli.main(arguments, prog_name="balancer", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else DONE)
@@ -38,10 +43,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
         _fail(BAD_INPUT, f"{error.format_message()}{hint}")
-    except (InputError, ValueError, TypeError, OSError) as error:
-        _fail(BAD_INPUT, _as_options(str(error)))
     except (PlanError, SolverError) as error:
-        _fail(FAILED, _as_options(str(error)))
+        _fail(FAILED, str(error))
+    except BrokenPipeError:  # whoever read our output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(DONE)
+    except (InputError, OSError) as error:  # these name files and columns, which are not ours to rename
+        _fail(BAD_INPUT, str(error))
+    except MemoryError:
+        _fail(BAD_INPUT, "out of memory; are the numbers what they should be?")
+    except (ValueError, TypeError) as error:
+        _fail(BAD_INPUT, _as_options(str(error)))
     except (KeyboardInterrupt, click.Abort):
         _fail(130, "interrupted")
 
@@ -55,12 +67,14 @@ _OPTION_OF = {
 
 
 def _as_options(message: str) -> str:
-    """Call the library's arguments by the names of the options that set them."""
+    """Call the library's arguments by the names of the options that set them, and leave its advice to programs out."""
+    message = message.split("; spell uneven nodes out")[0]
     return re.sub(rf"\b({'|'.join(_OPTION_OF)})\b", lambda match: _OPTION_OF[match[0]], message)
 
 
 def _fail(code: int, message: str) -> NoReturn:
-    print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
+    if sys.stderr is not None:
+        print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 
 
@@ -117,15 +131,16 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
-    started = time.perf_counter()
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     cost = parse_cost(options.pop("cost"))
     length = options.pop("length")
     opened = open_log(log)
-    columns = parse_length(length) if length is not None else default_length(opened)
+    columns = choose_length(opened, length)
     settings = LogSettings(topology=topology, columns=columns, cost=cost, **options)
     if out is not None and os.path.exists(out) and os.path.samefile(log, out):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
+    _make_ready(settings)
+    started = time.perf_counter()
     summary, digest = RunSummary(), PlanDigest()
     with PlanWriter(out) if out is not None else contextlib.nullcontext() as writer, _progress(as_json) as tick:
         for step, plan in enumerate(plan_log(opened, settings)):
@@ -147,6 +162,21 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     _print_summary(summary, title, time.perf_counter() - started, as_json, out)
 
 
+def _make_ready(settings: LogSettings) -> None:
+    """Compile the kernels, or load them; the first time takes seconds, and someone who waits should know why."""
+    timer = threading.Timer(1, lambda: _say("compiling the kernels, which is done once ..."))
+    timer.start()
+    ranks, cost = settings.topology.num_ranks, CostModel(padded=settings.cost.padded)
+    if settings.method not in USES_CLOCK:
+        balance(range(2 * ranks), ranks, cost=cost, method=settings.method, equal_counts=settings.equal_counts)
+    timer.cancel()
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
+
+
 def _consecutive(first: int, count: int) -> Any:
     import numpy as np
 
@@ -161,7 +191,7 @@ def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: b
 
     from balancer.report.table import print_summary
 
-    console = Console()
+    console = Console(emoji=False)
     print_summary(console, summary, title, runtime_s)
     if out is not None:
         console.print(f"plan written to {out}", markup=False, highlight=False, soft_wrap=True)
@@ -170,14 +200,14 @@ def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: b
 @contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error once a second has passed, if a person is looking."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.completed:,} samples planned"), TimeElapsedColumn()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
     task = bar.add_task("planning", total=None)
     begun = time.perf_counter()
     running = False
@@ -205,7 +235,7 @@ def report_command(plan: str, log: str | None, as_json: bool) -> None:
     started = time.perf_counter()
     summary = RunSummary()
     with _progress(as_json) as tick:
-        for replayed in replay(plan, log):
+        for replayed in load_plans(plan, log):
             summary.add(SINGLE_PHASE, replayed)
             tick(replayed.num_samples)
     _print_summary(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
@@ -228,9 +258,11 @@ def solve_command(
     \b
     balancer solve 5 4 3 3 3 --groups 2
     """  # noqa: D301 (click's mark, not an escape)
-    words = numbers if numbers and numbers != ("-",) else tuple(sys.stdin.read().replace(",", " ").split())
+    words = numbers if numbers and numbers != ("-",) else tuple(_standard_input().replace(",", " ").split())
     if not words:
         raise InputError("no numbers to solve: give them as arguments or on standard input")
+    if groups > MAX_RANKS:
+        raise InputError(f"--groups must be <= {MAX_RANKS}, got {groups}")
     costs = [_whole_number(i, word) for i, word in enumerate(words)]
     result = partition(costs, groups, method, time_budget, equal_counts=equal_counts)
     members: list[list[int]] = [[] for _ in range(groups)]
@@ -255,7 +287,7 @@ def solve_command(
 
     from balancer.report.table import print_loads
 
-    console = Console()
+    console = Console(emoji=False)
     print_loads(console, members, result.loads.tolist())
     proof = "proven optimal" if result.gap == 0 else f"gap {result.gap:.3%}"
     console.print(
@@ -264,7 +296,11 @@ def solve_command(
     )
 
 
+def _standard_input() -> str:
+    return sys.stdin.read() if sys.stdin is not None else ""
+
+
 def _whole_number(index: int, word: str) -> int:
-    if not word.lstrip("+-").isdecimal():
-        raise InputError(f"costs[{index}]: {word!r} must be a whole number >= 0")
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", word):
+        raise InputError(f"number {index + 1}: {word[:40]!r} must be a whole number >= 0 that fits int64")
     return int(word)

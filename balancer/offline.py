@@ -32,7 +32,7 @@ from solvers.errors import SolverError
 from solvers.types import SolveStatus
 from solvers.verify import TRUSTED_BOUNDS
 
-__all__ = ["LogSettings", "PlanDigest", "describe", "load_plan", "plan_log", "replay"]
+__all__ = ["LogSettings", "PlanDigest", "describe", "load_plan", "load_plans", "plan_log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ def describe(log: LengthLog, settings: LogSettings, steps: int, samples: int, di
     }
 
 
-def replay(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
-    """Make the plans of a plan file anew from its placements and the lengths, everything recomputed and checked.
+def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
+    """Read the plans of a plan file one after the other, everything recomputed from placements and lengths, and checked.
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target = _target(plan_file, placements, problem)
         _check_constraints(f"{plan_file.path}: step {step}", problem, target)
-        yield replay_plan(problem, target, settings.method)
+        yield replay_plan(problem, target, settings.method, settings.time_budget)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 
@@ -350,7 +350,7 @@ def _with_certificate(plan_file: PlanFile, plan: DispatchPlan, bound: Bound, sta
 def load_plan(
     path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
 ) -> DispatchPlan:
-    """Read one plan from a plan file.
+    """Read one plan from a plan file; the whole file is read and checked, so for many steps use :func:`load_plans`.
 
     Parameters
     ----------
@@ -372,13 +372,14 @@ def load_plan(
     PlanError
         A plan that does not hold what it claims.
     """
-    if step is None:
-        steps = open_plan(path).description.get("steps")
-        if steps != 1:
-            raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
-        step = 0
+    steps = open_plan(path).description.get("steps")
+    if step is None and steps != 1:
+        raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
+    step = 0 if step is None else step
+    if step < 0:
+        raise InputError(f"{path}: step must be >= 0, got {step}")
     wanted = None
-    for number, plan in enumerate(replay(path, log)):  # to the end, where the digest of all steps is checked
+    for number, plan in enumerate(load_plans(path, log)):  # to the end, where the digest of all steps is checked
         if number == step:
             wanted = plan
     if wanted is None:

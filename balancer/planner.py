@@ -17,7 +17,6 @@ from balancer.placement import Placement
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
-from solvers.groups import group_loads
 
 __all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
 
@@ -125,10 +124,19 @@ def plan_problem(problem: Problem, method: str = "auto", time_budget: float = 0.
     return _plan(problem, target, result.lower_bound, result.bound_name, method, result.status, started)
 
 
-def replay_plan(problem: Problem, target: Placement, method: str) -> DispatchPlan:
-    """Make the plan of a placement that is known already, with loads and bound computed anew."""
+def replay_plan(problem: Problem, target: Placement, method: str, time_budget: float | None = None) -> DispatchPlan:
+    """Make the plan of a placement that is known already, with loads and bound computed anew.
+
+    The bound is the closed-form one; where it leaves a gap, `time_budget` is given and `method` counts its work, the
+    problem is solved again for the bound that its search proves, as it did when the plan was made.
+    """
     started = time.perf_counter()
-    bound, name = problem.cost.lower_bound(problem.costs, problem.topology.num_ranks, problem.equal_counts)
+    num_ranks = problem.topology.num_ranks
+    bound, name = problem.cost.lower_bound(problem.costs, num_ranks, problem.equal_counts)
+    largest = int(problem.cost.loads(problem.costs, target.rank_of_sample, num_ranks).max())
+    if largest > bound and time_budget is not None and not problem.cost.padded and method not in solvers.USES_CLOCK:
+        again = solvers.partition(problem.costs, num_ranks, method, time_budget, equal_counts=problem.equal_counts)
+        bound, name = again.lower_bound, again.bound_name
     return _plan(problem, target, bound, name, method, None, started)
 
 
@@ -223,6 +231,4 @@ def warmup(methods: Sequence[str] = ("auto", "lpt", "karmarkar_karp", "bldm", "r
                 if method in solvers.PARTITIONERS:
                     solvers.partition(lengths, num_ranks, method, equal_counts=equal_counts)
                     solvers.partition(frozen, num_ranks, method, equal_counts=equal_counts)
-    huge = np.full(9, 2**59)  # loads that no packed heap key holds
-    solvers.lpt(huge, 4)
-    group_loads(huge, np.zeros(9, dtype=np.int32), 4)
+    solvers.lpt(np.full(15, 2**59), 4)  # 62 bits of load and 2 of group are more than a packed heap key holds

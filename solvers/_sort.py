@@ -1,6 +1,6 @@
 """Stable sorting by radix: faster than comparing where keys are what lengths give, and the same on every machine.
 
-NumPy's fast unstable sorts order equal costs differently from one processor to the next (DESIGN 7). Here the item
+NumPy's fast unstable sorts order equal costs differently from one processor to the next. Here the item
 number is part of the key, ``key << bits | number`` in one int64, so that there are no equal keys and every pass moves
 one word.
 """

@@ -12,6 +12,7 @@ name           why no assignment does better
 ``filler``     equal counts only: the group of the largest item holds at least floor(n/m) items, so at least the
                floor(n/m) - 1 smallest of the others
 ``padded``     padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
+``search``     an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
 ``cp_sat``     proven by CP-SAT's search
 ============== ==================================================================================================
 

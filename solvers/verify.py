@@ -25,7 +25,7 @@ def check_partition(
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
     Every number is recomputed in plain NumPy, with no code of the solvers; so is the lower bound, by the argument it
-    names. Only what a search proved (``cp_sat``) is believed, because its proof is not kept.
+    names. Only what a search proved (``search``, ``cp_sat``) is believed: its proof is not kept.
 
     Parameters
     ----------
@@ -157,5 +157,5 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
 
-TRUSTED_BOUNDS = frozenset({"cp_sat"})
+TRUSTED_BOUNDS = frozenset({"cp_sat", "search"})
 """Bounds that a search proved."""

@@ -139,6 +139,28 @@ def unit_of(log: LengthLog, columns: Sequence[str]) -> str:
     return "as recorded"
 
 
+def choose_length(log: LengthLog, expression: str | None) -> tuple[str, ...]:
+    """Return the columns that `expression` names in `log`, or, without one, the default.
+
+    A column of exactly that name comes before a sum; blanks around a name count only if they make a difference.
+
+    Raises
+    ------
+    InputError
+        If a column is not there, ambiguous or repeated, or if there is no default.
+    """
+    if expression is None:
+        return default_length(log)
+    if expression in log.columns:
+        return (expression,)
+    columns = []
+    for part in parse_length(expression):
+        alike = [name for name in log.columns if name.strip() == part]
+        columns.append(alike[0] if part not in log.columns and len(alike) == 1 else part)
+    check_columns(log, columns)
+    return tuple(columns)
+
+
 def check_columns(log: LengthLog, columns: Sequence[str]) -> None:
     """Refuse columns that cannot be read and summed: none, unknown, ambiguous, or one twice."""
     if not columns or _repeated(columns):
@@ -156,7 +178,7 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     more = f", ... ({len(names) - 30} more)" if len(names) > 30 else ""
-    return (", ".join(names[:30]) or "none") + more
+    return (", ".join(n if n == n.strip() and n else repr(n) for n in names[:30]) or "none") + more
 
 
 @dataclass(frozen=True, slots=True)

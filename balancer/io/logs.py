@@ -30,6 +30,7 @@ from balancer.io.columns import (
     Place,
     RawBlock,
     check_columns,
+    choose_length,
     default_length,
     frames_from_seconds,
     from_arrow,
@@ -43,7 +44,16 @@ from balancer.io.columns import (
     unit_of,
 )
 
-__all__ = ["LengthLog", "default_length", "file_sha256", "open_log", "parse_length", "read_lengths", "unit_of"]
+__all__ = [
+    "LengthLog",
+    "choose_length",
+    "default_length",
+    "file_sha256",
+    "open_log",
+    "parse_length",
+    "read_lengths",
+    "unit_of",
+]
 
 _HEAD_BYTES = 4096
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
@@ -346,9 +356,10 @@ def _inspect_json(path: Path) -> tuple[_Names, _Names]:
 
 
 def _read_json(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
-    rows = _json_rows(log.path)
-    while numbered := list(islice(rows, _JSON_ROWS)):
-        yield {name: [row.get(name) for _, row in numbered] for name in columns}, [line for line, _ in numbered]
+    wanted = ((line, [row.get(name) for name in columns]) for line, row in _json_rows(log.path))
+    while numbered := list(islice(wanted, _JSON_ROWS)):  # not the rows themselves: they may hold whole documents
+        cells = zip(*(cells for _, cells in numbered), strict=True)
+        yield dict(zip(columns, map(list, cells), strict=True)), [line for line, _ in numbered]
 
 
 def _open_npy(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a plan is worth, as numbers, text and pictures."""
+"""What a plan is worth, as numbers and text."""
 
 from balancer.report.summary import PhaseSummary, RunSummary
 

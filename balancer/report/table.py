@@ -16,8 +16,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     """Print one row a phase, what caps the plan, and the speed."""
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phase")
-    table.add_column("")
+    table.add_column("phase", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for header in ("before", "after", "best possible"):
         table.add_column(header, justify="right", style="bold green" if header == "after" else "")
     for name, phase in summary.phases.items():
@@ -30,7 +30,7 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             console.print(_what_caps(name, phase), highlight=False, markup=False)
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
     console.print(
-        f"{summary.samples:,} samples in {summary.steps:,} {_plural('step', summary.steps)}, {runtime_s:.2f} s{rate}",
+        f"{summary.samples:,} {_plural('sample', summary.samples)} in {summary.steps:,} {_plural('step', summary.steps)}, {runtime_s:.2f} s{rate}",
         highlight=False,
     )
 
@@ -74,9 +74,9 @@ def _plural(word: str, count: int) -> str:
 def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
     return (
-        f"{name}: in {steps} one sample alone costs more than a rank's fair share;\n"
-        f"no plan mends that. The worst: row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step "
-        f"{phase.cap_step:,};\nits rank takes {phase.cap_ratio:.2f} times the mean.\n"
+        f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan mends that. The worst: "
+        f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}; its rank takes "
+        f"{phase.cap_ratio:.2f} times the mean.\n"
     )
 
 

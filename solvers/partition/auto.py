@@ -6,7 +6,9 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import cost_of_karmarkar_karp, work_units
 from solvers.arguments import as_budget
+from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition.bin_completion import close_gap
 from solvers.partition.bldm import assign_bldm
 from solvers.partition.karmarkar_karp import assign_karmarkar_karp
 from solvers.partition.lower_target import lower_target
@@ -24,13 +26,13 @@ def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int
     Returns the work left. Never makes the assignment worse, and more work never ends in a worse one.
     """
     makespan = problem.makespan_of(assignment)
-    while work > 0:
+    while work > 0 and makespan > problem.bound.value:
+        before = makespan
         for search in (_swaps, _exchanges, refine):
             if work > 0 and makespan > problem.bound.value:
                 work = search(problem, assignment, work)
-                reached = problem.makespan_of(assignment)
-                improved, makespan = reached < makespan, reached
-        if not improved or makespan == problem.bound.value:
+                makespan = problem.makespan_of(assignment)
+        if makespan == before:
             break
     return work
 
@@ -43,11 +45,11 @@ def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> 
     return work if problem.equal_counts else lower_target(problem, assignment, work, keep_counts=False)
 
 
-def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, bool]:
-    """Return the best assignment that `work` buys, and whether the work ran out before the searches ended.
+def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound | None, bool]:
+    """Return the best assignment that `work` buys, a bound if one was proven, and whether the work ran out.
 
     LPT and SLACK (with equal counts, BLDM) always run. The better is improved first, then the other, then what
-    Karmarkar-Karp gives, until one is optimal.
+    Karmarkar-Karp gives, until one is optimal. At last, bin completion looks for a better one, or proves there is none.
     """
     starts = [assign_lpt(problem), (assign_bldm if problem.equal_counts else assign_slack)(problem)]
     starts.sort(key=problem.makespan_of)  # ties to LPT
@@ -61,7 +63,10 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, bool]
         if not starts and not problem.equal_counts and differencing and work > differencing:
             work -= differencing
             starts, differencing = [assign_karmarkar_karp(problem)], 0
-    return best, work <= 0
+    bound = None
+    if work > 0 and reached > problem.bound.value and not problem.equal_counts:
+        best, bound, work = close_gap(problem, best, work)
+    return best, bound, work <= 0
 
 
 def auto(
@@ -104,5 +109,5 @@ def auto(
     started = time.perf_counter()
     work = work_units(as_budget(time_budget))
     problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    assignment, stopped_early = assign_auto(problem, work)
-    return problem.result(assignment, "auto", started, stopped_early=stopped_early)
+    assignment, bound, stopped_early = assign_auto(problem, work)
+    return problem.result(assignment, "auto", started, bound=bound, stopped_early=stopped_early)

@@ -12,7 +12,8 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
-from solvers.partition.auto import assign_auto
+from solvers.partition.auto import assign_auto, improve
+from solvers.partition.lpt import assign_lpt
 from solvers.types import PartitionResult
 
 __all__ = ["exact"]
@@ -86,7 +87,7 @@ def _trusted_bound(reported: float, makespan: int) -> Bound:
 def exact(
     costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
 ) -> PartitionResult:
-    """Partition by CP-SAT with symmetry breaking, from the start that :func:`auto` finds.
+    """Partition by CP-SAT with symmetry breaking, from LPT improved by local search.
 
     Parameters
     ----------
@@ -103,7 +104,8 @@ def exact(
     -------
     PartitionResult
         Never worse than the start, and with a bound at least the closed-form one. ``TIME_LIMIT`` where the gap is
-        not closed. Two runs may differ: plan on one rank and broadcast.
+        not closed. What CP-SAT could not take in the time, or not at all (sums from 2^60 on), is solved as by
+        :func:`auto`. Two runs may differ: plan on one rank and broadcast.
 
     Raises
     ------
@@ -123,12 +125,15 @@ def exact(
     started = time.perf_counter()
     seconds = as_budget(time_budget)
     problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    assignment, _ = assign_auto(problem, work_units(seconds / 4))
-    incumbent = problem.makespan_of(assignment)
-    if incumbent == problem.bound.value:
-        return problem.result(assignment, "exact", started)
     literals = len(problem.sorted_costs) * problem.num_groups
+    if literals * _SECONDS_PER_LITERAL >= seconds or problem.total >= _MAX_TOTAL:  # not for CP-SAT
+        assignment, bound, _ = assign_auto(problem, work_units(seconds))
+        return problem.result(assignment, "exact", started, bound=bound, stopped_early=True)
+    assignment = assign_lpt(problem)
+    improve(problem, assignment, work_units(seconds / 4))
+    incumbent = problem.makespan_of(assignment)
     bound = None
-    if literals * _SECONDS_PER_LITERAL < seconds and problem.total < _MAX_TOTAL:
-        assignment, bound = _search(problem, assignment, incumbent, started + seconds)
+    if incumbent > problem.bound.value:
+        deadline = time.perf_counter() + 0.75 * seconds  # the start was counted work, worth a quarter
+        assignment, bound = _search(problem, assignment, incumbent, deadline)
     return problem.result(assignment, "exact", started, bound=bound, stopped_early=True)

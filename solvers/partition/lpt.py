@@ -85,7 +85,11 @@ def _level_counts(num_groups, bits, group_of_position, first):
     counts = np.zeros(num_groups, dtype=np.int64)
     for i in range(first):
         counts[group_of_position[i]] += 1
-    keys = np.sort(counts << bits | np.arange(num_groups))
+    keys = counts << bits | np.arange(num_groups)
+    width = bits
+    while counts.max() >> (width - bits):
+        width += 1
+    radix_sort(keys, np.empty_like(keys), np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64), 0, width)
     for i in range(first, len(group_of_position)):
         key = keys[0]
         group_of_position[i] = key & ((1 << bits) - 1)

@@ -16,7 +16,7 @@ from balancer.batch import HOMES
 from balancer.cost import parse_cost
 from balancer.io.logs import open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline import LogSettings, PlanDigest, describe, plan_log, replay
+from balancer.offline import LogSettings, PlanDigest, describe, load_plans, plan_log
 from balancer.plan import SINGLE_PHASE
 from solvers import InfeasibleError
 
@@ -138,7 +138,7 @@ def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory)
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)
     plans = write_plan(folder, settings_of(home=home, drop_last=drop_last))
-    replayed = list(replay(folder / "plan.parquet"))
+    replayed = list(load_plans(folder / "plan.parquet"))
     assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]
     for found, plan in zip(replayed, plans, strict=True):
         assert (found.home, found.target, found.method) == (plan.home, plan.target, plan.method)
@@ -155,7 +155,7 @@ def test_load_plan_by_step(folder, form):
     with pytest.raises(InputError, match="holds 2 steps; say which"):
         load_plan(f"{folder}/{form}")
     for step in (2, -1):
-        with pytest.raises(InputError, match=f"has no step {step}"):
+        with pytest.raises(InputError, match=f"has no step {step}|step must be >= 0, got {step}"):
             load_plan(f"{folder}/{form}", step=step)
 
 
@@ -175,7 +175,7 @@ def test_another_log_is_refused(folder):
     write_plan(folder, settings_of())
     write_log(folder, [*LENGTHS[:-1], LENGTHS[-1] + 1])
     with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's SHA-256 differs"):
-        list(replay(folder / "plan.parquet"))
+        list(load_plans(folder / "plan.parquet"))
 
 
 def swap_ranks(rows):
@@ -235,7 +235,7 @@ def test_a_tampered_plan_is_caught(folder, change, rule):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", rows=change)
     with pytest.raises(PlanError, match=rule) as caught:
-        list(replay(folder / "plan.parquet"))
+        list(load_plans(folder / "plan.parquet"))
     assert "plan.parquet" in str(caught.value)
 
 
@@ -257,7 +257,7 @@ def test_rows_in_another_order_are_the_same_plan(folder):
         rows[:6] = rows[5::-1]
 
     tamper(folder / "plan.parquet", rows=reverse_first_step)
-    assert next(replay(folder / "plan.parquet")).digest() == plans[0].digest()
+    assert next(load_plans(folder / "plan.parquet")).digest() == plans[0].digest()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_description_that_cannot_be_used_is_named(folder, change):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", description=change)
     with pytest.raises(InputError, match=r"plan\.parquet: its description is not one this version reads"):
-        list(replay(folder / "plan.parquet"))
+        list(load_plans(folder / "plan.parquet"))
 
 
 @pytest.mark.parametrize("change", [lambda d: d.pop("digest"), lambda d: d.update(digest="0" * 64)])
@@ -288,7 +288,7 @@ def test_a_missing_or_wrong_digest_is_caught(folder, change):
     write_plan(folder, settings_of())
     tamper(folder / "plan.parquet", description=change)
     with pytest.raises(PlanError, match="digest"):
-        list(replay(folder / "plan.parquet"))
+        list(load_plans(folder / "plan.parquet"))
 
 
 # --- plans with their own lengths ------------------------------------------------------------------------------------

@@ -270,10 +270,12 @@ def test_three_samples_for_two_ranks():
 
 
 def test_a_cap_between_bound_and_best_plan_is_never_exceeded():
-    """Even lengths of 18 in all: no rank of two gets 9, though no bound here says so."""
+    """Even lengths of 18 in all: no rank of two gets 9, which no formula says, but a search does."""
     with pytest.raises(SolverError, match=r"at most max_tokens_per_rank = 9 was found \(best: 10\)") as caught:
-        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9)
+        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9, time_budget=1e-9)
     assert not isinstance(caught.value, InfeasibleError)
+    with pytest.raises(InfeasibleError, match=r"some rank gets at least 10 tokens \(bound 'search'\)"):
+        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9)
     assert max(naive_tokens(balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=10))) == 10
 
 

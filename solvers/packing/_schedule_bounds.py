@@ -1,0 +1,116 @@
+"""Lower bounds on micro-batch schedules, whatever the number of slots that is chosen.
+
+In lockstep the longest sample is paid for twice: its slot is at least as high as the sample costs, and no slot absorbs
+more work than fits under R caps of tokens. With C the sum of the costs, G(T) the most cost that T tokens can hold (the
+densest samples first, the last one in part: Dantzig 1957), and x_k the height that at least k slots must have,
+
+    height_1 + ... + height_j      >=  x_1 + ... + x_j
+    height_j+1 + ... + height_K    >=  (C - G(j * R * cap)) / R
+
+for the slots in descending order of height, so the sum of all heights is at least the sum of both, for every j.
+
+=============== =================================================================================================
+name            why no schedule does better
+=============== =================================================================================================
+``mean``        the ranks' sums sum to sum(c), so one of them is at least ceil(sum(c) / R)
+``tall_slots``  lockstep: the argument above, for the best j >= 1
+``largest``     step and pipeline: as in :mod:`solvers.bounds`, over the R ranks or the R * K micro-batches, the
+``pigeonhole``  latter times K + stages - 1 and for the K at which that is least
+=============== =================================================================================================
+"""
+
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound, best_bound
+
+__all__ = ["absorbed", "forced_heights", "least_micro_batches", "lockstep_bound", "pipeline_bound", "slot_counts"]
+
+_MOST_TALL_SLOTS = 64  # j beyond which no bound is tried: each is O(n)
+
+
+def least_micro_batches(tokens: NDArray[np.int64], cap: int) -> int:
+    """Return a bound on the micro-batches for `tokens`, each at most `cap`: by volume, and by samples over half."""
+    volume = -(-int(tokens.sum()) // cap) if cap else 0
+    return max(volume, int(np.count_nonzero(tokens > cap - tokens)))
+
+
+def slot_counts(least: int, num_ranks: int, min_slots: int, multiple: int, most: int | None) -> Iterable[int]:
+    """Return the numbers of slots that the rules permit, ascending; without end where `most` is None."""
+    first = -(-max(min_slots, -(-least // num_ranks)) // multiple) * multiple
+    return itertools.count(first, multiple) if most is None else range(first, most + 1, multiple)
+
+
+def forced_heights(costs: NDArray[np.int64], tokens: NDArray[np.int64], num_ranks: int, cap: int) -> list[int]:
+    """Return x_1 >= x_2 >= ...: in every schedule at least k slots are at least x_k high.
+
+    Take the costliest samples until they hold more than (k - 1) * R caps of tokens, or more than (k - 1) * R samples
+    above half the cap, of which no two share a micro-batch: k - 1 slots cannot hold them all. `costs` descend and
+    `tokens` are at most `cap`.
+    """
+    volume = np.cumsum(tokens)
+    halves = np.cumsum(tokens > cap - tokens)
+    heights: list[int] = []
+    where = 0
+    while where < len(costs) and len(heights) < _MOST_TALL_SLOTS:
+        heights.append(int(costs[where]))
+        bins = len(heights) * num_ranks
+        where = min(
+            int(np.searchsorted(volume, min(bins * cap, int(volume[-1])), side="right")),
+            int(np.searchsorted(halves, min(bins, len(costs)), side="right")),
+        )
+    return heights
+
+
+def absorbed(
+    costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, capacities: Iterable[int]
+) -> list[tuple[int, int]]:
+    """Return for each capacity T an upper bound on the cost that T tokens can hold, as ``(p, shift)``: p / 2**shift.
+
+    For every price y >= 0 of a token, G(T) <= y * T + sum(max(0, c - y * t)); best is y = the density at which the
+    densest samples fill T. Any y proves a bound, so y may come from floats; the bound is then summed in integers.
+    """
+    shift = 61 - max(1, total.bit_length())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.where(tokens > 0, costs / tokens, np.inf)
+    order = np.argsort(-density, kind="stable")
+    volume = np.cumsum(tokens[order])
+    found = []
+    for capacity in capacities:
+        where = int(np.searchsorted(volume, min(capacity, int(volume[-1])), side="right"))
+        if shift < 0 or where >= len(order):
+            found.append((total, 0))
+            continue
+        price = int(float(density[order[where]]) * 2.0**shift)
+        worth = (costs[order[:where]] << shift) - price * tokens[order[:where]]
+        found.append((price * capacity + int(worth[worth > 0].sum()), shift))
+    return found
+
+
+def lockstep_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, num_ranks: int, cap: int) -> Bound:
+    """Return the best bound on the sum over slots of the slowest rank. `costs` descend; `tokens` are at most `cap`."""
+    best = Bound(-(-total // num_ranks), "mean")
+    heights = forced_heights(costs, tokens, num_ranks, cap)
+    tall = 0
+    room = absorbed(costs, tokens, total, [j * num_ranks * cap for j in range(1, len(heights) + 1)]) if heights else []
+    for height, (most, shift) in zip(heights, room, strict=True):
+        tall += height
+        left = max(0, (total << shift) - most)
+        best = max(best, Bound(tall + -(-left // (num_ranks << shift)), "tall_slots"), key=lambda bound: bound.value)
+    return best
+
+
+def pipeline_bound(costs: NDArray[np.int64], total: int, num_ranks: int, slots: Iterable[int], stages: int) -> Bound:
+    """Return the least of (K + stages - 1) * (bound on the largest of R * K micro-batches) over ascending `slots`."""
+    best: Bound | None = None
+    largest = int(costs[0]) if len(costs) else 0
+    for k in slots:
+        if best is not None and (k + stages - 1) * largest >= best.value:
+            break
+        bound = best_bound(costs, total, num_ranks * k)
+        if best is None or (k + stages - 1) * bound.value < best.value:
+            best = Bound((k + stages - 1) * bound.value, bound.name)
+    return best or Bound(0, "mean")

@@ -1,0 +1,99 @@
+"""What a micro-batch scheduler returns: a rank and a slot for every sample, and the proof of how even they can be."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.types import SolveStatus, relative_gap
+
+__all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult"]
+
+OBJECTIVES = ("lockstep", "step", "pipeline")
+OVER_LONG = ("error", "own", "drop")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleResult:
+    """Micro-batches of every rank, with a certificate.
+
+    Attributes
+    ----------
+    rank_of_item : int32[n], read-only
+        The rank of each sample, in the order in which the samples were given; -1 if it was dropped.
+    slot_of_item : int32[n], read-only
+        The slot in which that rank computes it; -1 if it was dropped.
+    num_slots : int
+        K, the same on every rank.
+    slot_loads : int64[R, K], read-only
+        The cost of each micro-batch.
+    slot_tokens : int64[R, K], read-only
+        The tokens of each micro-batch: at most `cap`, but for the samples in `own`.
+    cap : int
+        The cap that was asked for.
+    objective : str
+        ``"lockstep"``, ``"step"`` or ``"pipeline"``.
+    value : int
+        The objective: see :func:`schedule_micro_batches`.
+    perfect : int
+        What `value` would be if all ranks (``"pipeline"``: all micro-batches of the K slots) were perfectly even.
+    lower_bound : int
+        Proven: no schedule under the same constraints has a smaller value. It holds for every number of slots if
+        that was free, and for this one if it was not.
+    bound_name : str
+        The argument that proves `lower_bound`; see :mod:`solvers.packing._schedule_bounds`.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``value == lower_bound``.
+    dropped : int64[], read-only
+        Ascending indices of the samples over the cap that were left out, as ``over_long="drop"`` asks.
+    own : int64[], read-only
+        Ascending indices of the samples over the cap that have a micro-batch to themselves, as ``"own"`` asks.
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    rank_of_item: NDArray[np.int32]
+    slot_of_item: NDArray[np.int32]
+    num_slots: int
+    slot_loads: NDArray[np.int64]
+    slot_tokens: NDArray[np.int64]
+    cap: int
+    objective: str
+    value: int
+    perfect: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    dropped: NDArray[np.int64]
+    own: NDArray[np.int64]
+    runtime_s: float = field(compare=False)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.slot_loads)
+
+    @property
+    def gap(self) -> float:
+        """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.value, self.lower_bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScheduleResult):
+            return NotImplemented
+        return self._numbers() == other._numbers() and all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
+
+    def _numbers(self) -> tuple[object, ...]:
+        return (
+            self.num_slots, self.cap, self.objective, self.value, self.perfect, self.lower_bound, self.bound_name,
+            self.status,
+        )  # fmt: skip
+
+    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
+        return (
+            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
+        )  # fmt: skip

@@ -1,0 +1,410 @@
+"""Micro-batch schedules: a rank and a slot for every sample, under a cap on tokens and even where ranks meet.
+
+Every rank runs the same number K of micro-batches. What has to be even depends on where the ranks wait for each other:
+once a step, in every slot, or along a pipeline. In lockstep the slots may differ in height, and should: where costs
+grow faster than tokens, the longest samples fill a slot of their own kind, tall and under the cap, so that no other
+slot has to be that tall; the other slots share the rest evenly.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._budget import work_units
+from solvers._sort import sort_descending
+from solvers.arguments import as_budget, as_costs, as_count
+from solvers.bounds import Bound, best_bound
+from solvers.errors import InfeasibleError, TimeLimitError
+from solvers.groups import group_loads, read_only
+from solvers.packing._arguments import as_cap
+from solvers.packing._schedule_bounds import (
+    forced_heights,
+    least_micro_batches,
+    lockstep_bound,
+    pipeline_bound,
+    slot_counts,
+)
+from solvers.packing._schedule_check import check_schedule
+from solvers.packing._schedule_search import (
+    Instance,
+    Layout,
+    ranks_of_bins,
+    search_lockstep,
+    search_pipeline,
+    search_step,
+)
+from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
+from solvers.packing.auto import auto
+from solvers.types import SolveStatus
+
+__all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "schedule_micro_batches"]
+
+_MOST_BINS = 2**26
+_MOST_TRIED = 4  # numbers of slots that are tried where the number is free
+_CLOSE = 512  # within 1/512 of the bound no further number of slots is tried
+_PACKING_BUDGET = 0.05  # seconds' worth of search for the fewest micro-batches
+
+
+class _Request(NamedTuple):
+    """Checked arguments."""
+
+    num_ranks: int
+    cap: int
+    objective: str
+    num_slots: int | Literal["fewest"] | None
+    min_slots: int
+    multiple: int
+    stages: int
+    allow_empty: bool
+    over_long: str
+    work: int
+
+
+class _Prepared(NamedTuple):
+    """The samples that are to be scheduled."""
+
+    instance: Instance
+    kept: NDArray[np.int64]  # the sample at each position of the instance
+    clipped: NDArray[np.int64]  # tokens of each position, at most the cap
+    own: NDArray[np.int64]
+    dropped: NDArray[np.int64]
+    least: int  # proven: no packing under the cap has fewer micro-batches
+
+
+class _Found(NamedTuple):
+    layout: Layout
+    value: int
+    num_slots: int
+    ended: bool
+
+
+def _as_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def _as_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _as_slots(value: SupportsIndex | str | None, min_slots: int, multiple: int) -> int | Literal["fewest"] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value != "fewest":
+            raise ValueError(f"num_slots must be an integer, 'fewest' or None, got {value!r}")
+        return "fewest"
+    slots = as_count("num_slots", value)
+    if slots < min_slots:
+        raise ValueError(f"num_slots = {slots} contradicts min_slots = {min_slots}: give num_slots >= {min_slots}")
+    if slots % multiple:
+        raise ValueError(
+            f"num_slots = {slots} contradicts slots_multiple_of = {multiple}: give a multiple, such as "
+            f"{slots - slots % multiple + multiple}"
+        )
+    return slots
+
+
+def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepared:
+    """Check the samples, leave out or set apart those over the cap, sort the rest, and pack them under the cap."""
+    all_costs, _, _ = as_costs(costs)
+    all_tokens, _, _ = as_costs(tokens, "tokens")
+    if len(all_costs) != len(all_tokens):
+        raise ValueError(f"costs and tokens must be as many, got {len(all_costs)} and {len(all_tokens)}")
+    cap = request.cap
+    over = np.flatnonzero(all_tokens > cap)
+    none = np.empty(0, dtype=np.int64)
+    if len(over) and request.over_long == "error":
+        item = int(over[0])
+        raise InfeasibleError(
+            f"no micro-batch can hold sample {item}: tokens[{item}] = {all_tokens[item]} is over cap = {cap} by "
+            f"{all_tokens[item] - cap} (samples over the cap: {len(over)}); over_long='own' gives each a micro-batch "
+            "of its own, over_long='drop' leaves them out"
+        )
+    dropped = over if request.over_long == "drop" else none
+    own = over if request.over_long == "own" else none
+    kept = np.flatnonzero(all_tokens <= cap) if len(dropped) else np.arange(len(all_costs))
+    kept_costs = all_costs[kept]
+    largest = int(kept_costs.max()) if len(kept) else 0
+    order, sorted_costs = sort_descending(kept_costs, largest)
+    kept = kept[order]
+    true_tokens = all_tokens[kept]
+    alone = np.flatnonzero(true_tokens > cap)
+    cap = min(cap, int(true_tokens.sum()))  # no cap above that does anything
+    clipped = np.minimum(true_tokens, cap)
+    marked = true_tokens.copy()
+    if len(alone):  # cap + 1 fits int64: there are tokens over the cap
+        marked[alone] = cap + 1
+    fits = np.flatnonzero(true_tokens <= request.cap)
+    packing = auto(marked[fits], max(1, cap), time_budget=_PACKING_BUDGET)
+    packed = np.empty(len(kept), dtype=np.int32)
+    packed[fits] = packing.group_of_item
+    packed[alone] = packing.num_groups + np.arange(len(alone))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.where(clipped > 0, sorted_costs / clipped, np.inf)
+    densest = np.argsort(-density, kind="stable")
+    instance = Instance(
+        read_only(sorted_costs), read_only(marked), int(sorted_costs.sum()), request.num_ranks, cap, alone, densest,
+        packed, packing.num_groups + len(alone), request.allow_empty,
+    )  # fmt: skip
+    return _Prepared(instance, kept, clipped, own, dropped, packing.lower_bound + len(alone))
+
+
+def _first_slots(prepared: _Prepared, request: _Request) -> int:
+    """Return the least K that nothing speaks against, or raise InfeasibleError that says what speaks against all."""
+    num_ranks, n = request.num_ranks, len(prepared.kept)
+    first = max(request.min_slots, -(-prepared.least // num_ranks))
+    first = -(-first // request.multiple) * request.multiple
+    if isinstance(request.num_slots, int):
+        bins = num_ranks * request.num_slots
+        if first > request.num_slots:
+            raise InfeasibleError(
+                f"num_slots = {request.num_slots} is too few: under cap = {request.cap} the {n} samples need at least "
+                f"{prepared.least} micro-batches, {num_ranks} ranks of {request.num_slots} slots hold {bins}, short by "
+                f"{prepared.least - bins}; the least num_slots that may do is {first}"
+            )
+        first = request.num_slots
+    bins = num_ranks * first
+    if not request.allow_empty and bins > n:
+        why = "num_slots" if isinstance(request.num_slots, int) else "min_slots, slots_multiple_of and the cap make it"
+        left = "samples left after dropping" if len(prepared.dropped) else "samples"
+        raise InfeasibleError(
+            f"{num_ranks} ranks of {first} slots ({why}) are {bins} micro-batches, but there are {n} {left}, short by "
+            f"{bins - n}; allow_empty=True permits empty micro-batches"
+        )
+    if bins > _MOST_BINS:
+        raise ValueError(
+            f"num_ranks * num_slots must be <= {_MOST_BINS} micro-batches, got {num_ranks} * {first} = {bins}"
+        )
+    return first
+
+
+def _bound(prepared: _Prepared, request: _Request, num_slots: int | None) -> Bound:
+    """Return a bound on every schedule, or, for a pipeline with `num_slots`, on those with that many."""
+    instance = prepared.instance
+    costs, total, num_ranks = instance.costs, instance.total, instance.num_ranks
+    if request.objective == "step":
+        return best_bound(costs, total, num_ranks)
+    if request.objective == "lockstep":
+        return lockstep_bound(costs, prepared.clipped, total, num_ranks, instance.cap)
+    if num_slots is not None:
+        return pipeline_bound(costs, total, num_ranks, [num_slots], request.stages)
+    least = least_micro_batches(prepared.clipped, instance.cap)
+    most = None if request.allow_empty else len(costs) // num_ranks
+    slots = slot_counts(least, num_ranks, request.min_slots, request.multiple, most)
+    return pipeline_bound(costs, total, num_ranks, slots, request.stages)
+
+
+def _search(
+    prepared: _Prepared, request: _Request, num_slots: int, forced: list[int], bound: Bound, work: int
+) -> _Found | None:
+    """Search the schedules with `num_slots` slots."""
+    instance = prepared.instance
+    scale = 1
+    if request.objective == "lockstep":
+        found = search_lockstep(instance, num_slots, forced, bound.value, work)
+    elif request.objective == "step":
+        found = search_step(instance, num_slots, bound.value, work)
+    else:
+        scale = num_slots + request.stages - 1
+        here = pipeline_bound(instance.costs, instance.total, instance.num_ranks, [num_slots], request.stages)
+        found = search_pipeline(instance, num_slots, here.value // scale, work)
+    if found is None:
+        return None
+    layout, value, left = found
+    return _Found(layout, scale * value, num_slots, left > 0)
+
+
+def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[int]:
+    """Numbers of slots worth trying where the number is free: the next few; for a pipeline, the best by their bound."""
+    most = _MOST_BINS // request.num_ranks
+    if not request.allow_empty:
+        most = min(most, len(prepared.kept) // request.num_ranks)
+    if request.objective != "pipeline":
+        yield from range(first, min(most, first + (_MOST_TRIED - 1) * request.multiple) + 1, request.multiple)
+        return
+    instance, bounds = prepared.instance, []
+    largest = int(instance.costs[0]) if len(instance.costs) else 0
+    least: int | None = None
+    for k in range(first, most + 1, request.multiple):
+        if least is not None and (k + request.stages - 1) * largest >= least:
+            break
+        value = pipeline_bound(instance.costs, instance.total, instance.num_ranks, [k], request.stages).value
+        bounds.append((value, k))
+        least = value if least is None else min(least, value)
+    yield from (k for _, k in sorted(bounds)[:_MOST_TRIED])
+
+
+def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found, Bound]:
+    """Try the numbers of slots that the caller allows and return the best schedule with its bound."""
+    instance = prepared.instance
+    free = request.num_slots is None
+    bound = _bound(prepared, request, None if free else first)
+    forced = forced_heights(instance.costs, prepared.clipped, instance.num_ranks, instance.cap)
+    best: _Found | None = None
+    if free:
+        share = request.work // 2  # half for the first, and the rest for the others together
+        for num_slots in _free_slots(prepared, request, first):
+            found = _search(prepared, request, num_slots, forced, bound, max(1, share))
+            share = request.work // (2 * (_MOST_TRIED - 1))
+            if found is not None and (best is None or found.value < best.value):
+                best = found
+            if best is not None and best.value - bound.value <= bound.value // _CLOSE:
+                break
+    num_slots = first
+    while best is None:  # fewest, given, or nothing tried did fit: the packing under the cap always does in the end
+        best = _search(prepared, request, num_slots, forced, bound, request.work)
+        if best is None:
+            num_slots += request.multiple
+            too_many = not request.allow_empty and num_slots * request.num_ranks > len(prepared.kept)
+            if isinstance(request.num_slots, int) or too_many:
+                raise TimeLimitError(
+                    f"found no packing under cap = {request.cap} into {request.num_ranks} ranks of "
+                    f"{num_slots - request.multiple} slots, which {prepared.least} micro-batches at least do not "
+                    f"exclude; {instance.num_packed} would do: give more slots or a larger cap"
+                )
+    if request.objective == "pipeline" and not free:
+        bound = _bound(prepared, request, best.num_slots)
+    return best, bound
+
+
+def _result(
+    costs: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    prepared: _Prepared,
+    request: _Request,
+    found: _Found,
+    bound: Bound,
+    started: float,
+) -> ScheduleResult:
+    """Give the micro-batches to ranks, and build the result in the order in which the samples were given."""
+    num_ranks, num_slots = request.num_ranks, found.num_slots
+    num_bins = num_ranks * num_slots
+    if request.objective == "step":
+        bins = found.layout
+    else:
+        ranks = ranks_of_bins(prepared.instance.loads(found.layout, num_bins), num_ranks)
+        bins = (ranks[found.layout] * num_slots + found.layout // num_ranks).astype(np.int32)
+    rank_of_item = np.full(len(costs), -1, dtype=np.int32)
+    slot_of_item = np.full(len(costs), -1, dtype=np.int32)
+    rank_of_item[prepared.kept] = bins // num_slots
+    slot_of_item[prepared.kept] = bins % num_slots
+    loads = group_loads(costs[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
+    volumes = group_loads(tokens[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
+    arrays = (rank_of_item, slot_of_item, loads, volumes, prepared.dropped, prepared.own)
+    for array in arrays:
+        array.flags.writeable = False
+    total = prepared.instance.total
+    perfect = -(-total // num_ranks)
+    if request.objective == "pipeline":
+        perfect = (num_slots + request.stages - 1) * -(-total // num_bins)
+    if found.value == bound.value:
+        status = SolveStatus.OPTIMAL
+    else:
+        status = SolveStatus.FEASIBLE if found.ended else SolveStatus.TIME_LIMIT
+    return ScheduleResult(
+        rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.objective, found.value, perfect,
+        bound.value, bound.name, status, prepared.dropped, prepared.own, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def schedule_micro_batches(
+    costs: ArrayLike,
+    tokens: ArrayLike,
+    num_ranks: int,
+    cap: int,
+    *,
+    objective: str = "lockstep",
+    num_slots: int | Literal["fewest"] | None = None,
+    min_slots: int = 1,
+    slots_multiple_of: int = 1,
+    stages: int = 1,
+    allow_empty: bool = False,
+    over_long: str = "error",
+    time_budget: float = 1.0,
+) -> ScheduleResult:
+    """Schedule samples into micro-batches: the same number K on every rank, none of more than `cap` tokens.
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers: the work of each sample.
+    tokens : int64[n]
+        Non-negative integers: what each sample takes of the cap.
+    num_ranks : int
+        R, at least 1.
+    cap : int
+        The most tokens that a micro-batch may hold, at least 1.
+    objective : str
+        Where the ranks meet, and so what is minimised. ``"lockstep"``: in every slot; the sum over the slots of the
+        costliest micro-batch. ``"step"``: once a step; the largest sum of a rank. ``"pipeline"``:
+        (K + stages - 1) times the costliest micro-batch.
+    num_slots : int, "fewest" or None
+        K; ``"fewest"``: as few as the cap permits; None: free. Then the fewest are tried first, and up to three more
+        numbers unless the objective is within 1/512 of its bound; the best counts.
+    min_slots, slots_multiple_of : int
+        What K must be at least, and a multiple of.
+    stages : int
+        Stages of the pipeline; 1 for the other objectives.
+    allow_empty : bool
+        Whether a micro-batch may hold no sample.
+    over_long : str
+        What to do with samples of more than `cap` tokens. ``"error"``: refuse them; ``"own"``: a micro-batch for each
+        of them alone, reported in ``own``; ``"drop"``: leave them out, reported in ``dropped``.
+    time_budget : float
+        Seconds' worth of work, counted and not timed.
+
+    Returns
+    -------
+    ScheduleResult
+        Rank and slot of each sample, the micro-batches' costs and tokens, the objective and a lower bound.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On arguments of the wrong kind, negative numbers, sums past int64, or a `num_slots` that contradicts `min_slots`
+        or `slots_multiple_of`.
+    InfeasibleError
+        If a sample is over the cap and ``over_long="error"``, if the samples do not fit in `num_slots` slots, or if
+        there are fewer samples than micro-batches and none may be empty.
+    TimeLimitError
+        If no packing into the slots was found and none was excluded.
+
+    Notes
+    -----
+    Deterministic: no clock is read and ties go to the lowest index. Building takes O(n (log n + R * tall slots)) time,
+    levelling what the budget buys. O(n + R * K) memory. ``"fewest"`` finds the least K unless bin packing is hard: then
+    a K that the packing bound does not reach may be one too many.
+
+    References
+    ----------
+    Dantzig, "Discrete-variable extremum problems", Operations Research 5(2), 1957 (the bound on what a slot absorbs).
+
+    Examples
+    --------
+    >>> lengths = np.array([8, 5, 4, 4, 3, 3, 2, 2, 1])
+    >>> result = schedule_micro_batches(lengths**2, lengths, num_ranks=2, cap=9)
+    >>> result.num_slots, result.slot_loads.tolist(), result.value, result.lower_bound
+    (2, [[64, 21], [41, 22]], 86, 84)
+    >>> check_schedule(lengths**2, lengths, result, num_ranks=2, cap=9)
+    """
+    started = time.perf_counter()
+    min_slots = as_count("min_slots", min_slots)
+    multiple = as_count("slots_multiple_of", slots_multiple_of)
+    request = _Request(
+        as_count("num_ranks", num_ranks), as_cap(cap), _as_choice("objective", objective, OBJECTIVES),
+        _as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
+        _as_flag("allow_empty", allow_empty), _as_choice("over_long", over_long, OVER_LONG),
+        work_units(as_budget(time_budget)),
+    )  # fmt: skip
+    if request.stages > 1 and request.objective != "pipeline":
+        raise ValueError(f"stages = {stages} contradicts objective = {objective!r}: only a pipeline has stages")
+    prepared = _prepare(costs, tokens, request)
+    found, bound = _choose(prepared, request, _first_slots(prepared, request))
+    return _result(as_costs(costs)[0], as_costs(tokens, "tokens")[0], prepared, request, found, bound, started)

@@ -1,0 +1,105 @@
+"""Schedules against all schedules, on cases small enough to try them all."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_oracles import optimal_value
+
+from solvers.errors import InfeasibleError
+from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
+
+SAMPLES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=6)
+SHAPES = st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
+
+
+@settings(max_examples=40)
+@given(SAMPLES, SHAPES, st.sampled_from(OBJECTIVES), st.integers(1, 3), st.booleans(), st.integers(4, 12))
+def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, objective, stages, allow_empty, cap):
+    costs, tokens = (list(column) for column in zip(*samples, strict=True))
+    num_ranks, num_slots = shape
+    stages = stages if objective == "pipeline" else 1
+    rules = {"objective": objective, "stages": stages, "allow_empty": allow_empty}
+    best = optimal_value(costs, tokens, num_ranks, cap, num_slots, **rules)
+    rules |= {"num_slots": num_slots, "over_long": "own"}
+    if best is None:
+        with pytest.raises(InfeasibleError):
+            schedule_micro_batches(costs, tokens, num_ranks, cap, **rules)
+        return
+    result = schedule_micro_batches(costs, tokens, num_ranks, cap, **rules)
+    check_schedule(costs, tokens, result, num_ranks=num_ranks, cap=cap, **rules)
+    assert result.lower_bound <= best <= result.value
+
+
+@settings(max_examples=25)
+@given(SAMPLES, st.integers(1, 2), st.sampled_from(OBJECTIVES), st.integers(1, 3), st.integers(6, 12))
+def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(samples, num_ranks, objective, stages, cap):
+    costs, tokens = (list(column) for column in zip(*samples, strict=True))
+    stages = stages if objective == "pipeline" else 1
+    rules = {"objective": objective, "stages": stages}
+    found = [
+        optimal_value(costs, tokens, num_ranks, cap, k, **rules) for k in range(1, len(costs) // num_ranks + 1) if k < 4
+    ]
+    permitted = [value for value in found if value is not None]
+    if not permitted:
+        if len(costs) < 4 * num_ranks:
+            with pytest.raises(InfeasibleError):
+                schedule_micro_batches(costs, tokens, num_ranks, cap, **rules)
+        return
+    result = schedule_micro_batches(costs, tokens, num_ranks, cap, **rules)
+    check_schedule(costs, tokens, result, num_ranks=num_ranks, cap=cap, **rules)
+    assert result.lower_bound <= min(permitted)
+    fewest = schedule_micro_batches(costs, tokens, num_ranks, cap, num_slots="fewest", **rules)
+    assert fewest.num_slots == 1 + next(k for k, value in enumerate(found) if value is not None)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_mostly_optimal_on_small_cases(objective):
+    optimal = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        tokens = rng.integers(1, 10, 6)
+        costs = tokens * (10 + tokens)
+        best = optimal_value(costs.tolist(), tokens.tolist(), 2, 24, 2, objective=objective)
+        assert best is not None
+        optimal += schedule_micro_batches(costs, tokens, 2, 24, objective=objective, num_slots=2).value == best
+    assert optimal >= 14
+
+
+def test_the_bound_is_reached_where_the_longest_samples_fill_one_slot():
+    costs = [100, 100, 9, 9, 9, 9]
+    result = schedule_micro_batches(costs, [10, 10, 9, 9, 9, 9], 2, 10)
+    assert (result.num_slots, result.value, result.lower_bound, result.bound_name) == (3, 118, 118, "mean")
+    result = schedule_micro_batches([100, 10, 10, 10], [10, 10, 10, 10], 2, 10)
+    assert (result.value, result.lower_bound, result.bound_name) == (110, 110, "tall_slots")
+    assert result.gap == 0
+
+
+def test_lockstep_beats_a_schedule_that_is_even_for_each_rank_only():
+    lengths = np.array([60, 60, *[10] * 12])
+    costs = lengths**2
+    lockstep = schedule_micro_batches(costs, lengths, 2, 60)
+    step = schedule_micro_batches(costs, lengths, 2, 60, objective="step")
+    assert lockstep.value <= step.slot_loads.max(axis=0).sum()
+    assert step.value <= lockstep.slot_loads.sum(axis=1).max()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_close_to_the_bound_under_quadratic_costs(seed):
+    rng = np.random.default_rng(1000 + seed)
+    lengths = np.clip(rng.lognormal(np.log(2000) - 0.5, 1, 1024).astype(np.int64), 1, 32768)
+    costs = 24576 * lengths + lengths * lengths
+    for num_slots in ("fewest", None):
+        result = schedule_micro_batches(costs, lengths, 16, 32768, num_slots=num_slots, time_budget=0.01)
+        check_schedule(costs, lengths, result, num_ranks=16, cap=32768, num_slots=num_slots)
+        assert result.gap < 0.015
+
+
+def test_all_small_shapes_with_equal_samples():
+    for num_ranks, num_slots, each in itertools.product((1, 2, 3), (1, 2, 3), (1, 2)):
+        n = num_ranks * num_slots * each
+        result = schedule_micro_batches([7] * n, [5] * n, num_ranks, 5 * each, num_slots=num_slots)
+        assert result.value == result.perfect == 7 * each * num_slots
+        assert result.status == "optimal"

@@ -231,4 +231,5 @@ def warmup(methods: Sequence[str] = ("auto", "lpt", "karmarkar_karp", "bldm", "r
                 if method in solvers.PARTITIONERS:
                     solvers.partition(lengths, num_ranks, method, equal_counts=equal_counts)
                     solvers.partition(frozen, num_ranks, method, equal_counts=equal_counts)
-    solvers.lpt(np.full(15, 2**59), 4)  # 62 bits of load and 2 of group are more than a packed heap key holds
+    for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
+        solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

@@ -48,21 +48,28 @@ def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> 
 def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound | None, bool]:
     """Return the best assignment that `work` buys, a bound if one was proven, and whether the work ran out.
 
-    LPT and SLACK (with equal counts, BLDM) always run. The better is improved first, then the other, then what
-    Karmarkar-Karp gives, until one is optimal. At last, bin completion looks for a better one, or proves there is none.
+    LPT and SLACK always run (with equal counts, LPT alone). The better is improved first, then the other, then what
+    Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. At last, bin completion looks for a better one,
+    or proves there is none.
     """
-    starts = [assign_lpt(problem), (assign_bldm if problem.equal_counts else assign_slack)(problem)]
+    starts = [assign_lpt(problem)]
+    if not problem.equal_counts:
+        starts.append(assign_slack(problem))
     starts.sort(key=problem.makespan_of)  # ties to LPT
     best, reached = starts[0].copy(), problem.makespan_of(starts[0])
-    differencing = cost_of_karmarkar_karp(len(best), problem.num_groups)
-    while starts and work > 0 and reached > problem.bound.value:
+    differencing = assign_bldm if problem.equal_counts else assign_karmarkar_karp
+    price = 0 if problem.equal_counts else cost_of_karmarkar_karp(len(best), problem.num_groups)
+    differenced = False
+    while work > 0 and reached > problem.bound.value:
+        if not starts:
+            if differenced or work <= price:
+                break
+            work -= price
+            starts, differenced = [differencing(problem)], True
         candidate = starts.pop(0)
         work = improve(problem, candidate, work)
         if (makespan := problem.makespan_of(candidate)) < reached:
             best, reached = candidate, makespan
-        if not starts and not problem.equal_counts and differencing and work > differencing:
-            work -= differencing
-            starts, differencing = [assign_karmarkar_karp(problem)], 0
     bound = None
     if work > 0 and reached > problem.bound.value and not problem.equal_counts:
         best, bound, work = close_gap(problem, best, work)

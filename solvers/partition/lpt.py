@@ -28,6 +28,19 @@ def _lpt_packed(costs, num_groups, bits, group_of_position):
 
 
 @kernel
+def _sort_keys(keys, scratch, digits, mask):
+    """Sort packed keys by the bits in which they differ."""
+    base = keys.min() & ~mask
+    spread = keys.max() - base
+    width = 0
+    while spread >> width:
+        width += 1
+    keys -= base
+    radix_sort(keys, scratch, digits, 0, width)
+    keys += base
+
+
+@kernel
 def _lpt_rounds(costs, num_groups, bits, group_of_position):
     """As :func:`_lpt_packed`, several times faster for many groups.
 
@@ -52,14 +65,7 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
             lowest_raised = min(lowest_raised, raised)
             turn += 1
             i += 1
-        base = keys.min() & ~mask
-        spread = keys.max() - base
-        width = 0
-        while spread >> width:
-            width += 1
-        keys -= base
-        radix_sort(keys, scratch, counts, 0, width)
-        keys += base
+        _sort_keys(keys, scratch, counts, mask)
         if turn * _SHORT_ROUND < num_groups:
             break
     while i < n:  # a sorted array is a heap
@@ -97,8 +103,60 @@ def _level_counts(num_groups, bits, group_of_position, first):
 
 
 @kernel
-def _lpt_quotas(costs, num_groups, group_of_position):
-    """Equal counts: a full group leaves the heap; n mod m groups may take one item more than the others."""
+def _lpt_quotas(costs, num_groups, bits, group_of_position):
+    """Equal counts, by rounds as :func:`_lpt_rounds`: a full group leaves; n mod m groups may take one item more."""
+    n = len(costs)
+    quota = n // num_groups
+    longer = n - quota * num_groups
+    keys = np.arange(num_groups)
+    scratch = np.empty_like(keys)
+    digits = np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64)
+    counts = np.zeros(num_groups, dtype=np.int64)
+    mask = (1 << bits) - 1
+    size = num_groups
+    i = 0
+    while i < n:
+        lowest_raised = np.int64(2**63 - 1)
+        turn, kept = 0, 0
+        while turn < size and i < n and keys[turn] < lowest_raised:
+            key = keys[turn]
+            turn += 1
+            g = key & mask
+            if counts[g] == quota and longer == 0:
+                continue
+            longer -= counts[g] == quota
+            counts[g] += 1
+            group_of_position[i] = g
+            key += costs[i] << bits
+            i += 1
+            if counts[g] <= quota and (counts[g] < quota or longer > 0):
+                keys[kept] = key
+                kept += 1
+                lowest_raised = min(lowest_raised, key)
+        rest = size - turn
+        for k in range(rest):
+            keys[kept + k] = keys[turn + k]
+        size = kept + rest
+        if size > 1:
+            _sort_keys(keys[:size], scratch[:size], digits, mask)
+        if turn * _SHORT_ROUND < size:
+            break
+    while i < n:  # a sorted array is a heap
+        g = keys[0] & mask
+        if counts[g] > quota or (counts[g] == quota and longer == 0):
+            size -= 1
+            sift_down_packed(keys, size, keys[size])
+            continue
+        longer -= counts[g] == quota
+        counts[g] += 1
+        group_of_position[i] = g
+        sift_down_packed(keys, size, keys[0] + (costs[i] << bits))
+        i += 1
+
+
+@kernel
+def _lpt_quotas_wide(costs, num_groups, group_of_position):
+    """As :func:`_lpt_quotas`, for loads of any size."""
     n = len(costs)
     quota = n // num_groups
     longer = n - quota * num_groups
@@ -108,17 +166,15 @@ def _lpt_quotas(costs, num_groups, group_of_position):
     size = num_groups
     i = 0
     while i < n:
-        group = groups[0]
-        full = counts[group] == quota + 1 or (counts[group] == quota and longer == 0)
-        if full:
+        g = groups[0]
+        if counts[g] > quota or (counts[g] == quota and longer == 0):
             size -= 1
             sift_down_wide(loads, groups, size, loads[size], groups[size])
             continue
-        if counts[group] == quota:
-            longer -= 1
-        counts[group] += 1
-        group_of_position[i] = group
-        sift_down_wide(loads, groups, size, loads[0] + costs[i], group)
+        longer -= counts[g] == quota
+        counts[g] += 1
+        group_of_position[i] = g
+        sift_down_wide(loads, groups, size, loads[0] + costs[i], g)
         i += 1
 
 
@@ -129,13 +185,19 @@ def assign_in_order(problem: PartitionProblem, costs: NDArray[np.int64]) -> Assi
     """
     num_groups = problem.num_groups
     assignment = np.empty(len(costs), dtype=np.int32)
-    if problem.equal_counts:
-        _lpt_quotas(costs, num_groups, assignment)
-        return assignment
-    positive = int(np.count_nonzero(costs))
     bits = group_bits(num_groups)
     largest = int(problem.sorted_costs[0]) if len(costs) else 0
-    if (problem.total // num_groups + largest).bit_length() + bits <= 63:  # no load is larger (Graham's argument)
+    # No load is larger than an even share and one item (Graham), but with quotas one may be the sum of all.
+    largest_load = problem.total if problem.equal_counts else problem.total // num_groups + largest
+    packed = largest_load.bit_length() + bits <= 63
+    if problem.equal_counts:
+        if packed:
+            _lpt_quotas(costs, num_groups, bits, assignment)
+        else:
+            _lpt_quotas_wide(costs, num_groups, assignment)
+        return assignment
+    positive = int(np.count_nonzero(costs))
+    if packed:
         assign = _lpt_rounds if num_groups >= _MANY_GROUPS else _lpt_packed
         assign(costs[:positive], num_groups, bits, assignment)
     else:

@@ -38,6 +38,7 @@ from solvers.packing._schedule_search import (
 )
 from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
 from solvers.packing.auto import auto
+from solvers.packing.best_fit import best_fit_decreasing
 from solvers.types import SolveStatus
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "schedule_micro_batches"]
@@ -45,7 +46,7 @@ __all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "sched
 _MOST_BINS = 2**26
 _MOST_TRIED = 4  # numbers of slots that are tried where the number is free
 _CLOSE = 512  # within 1/512 of the bound no further number of slots is tried
-_PACKING_BUDGET = 0.05  # seconds' worth of search for the fewest micro-batches
+_PACKING_BUDGET = 0.01  # seconds' worth of search for the fewest micro-batches, where these decide on K
 
 
 class _Request(NamedTuple):
@@ -142,7 +143,11 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     if len(alone):  # cap + 1 fits int64: there are tokens over the cap
         marked[alone] = cap + 1
     fits = np.flatnonzero(true_tokens <= request.cap)
-    packing = auto(marked[fits], max(1, cap), time_budget=_PACKING_BUDGET)
+    packing = best_fit_decreasing(marked[fits], max(1, cap))
+    most = _slots_for(packing.num_groups + len(alone), request)
+    given = request.num_slots if isinstance(request.num_slots, int) else 0
+    if most > max(given, _slots_for(packing.lower_bound + len(alone), request)):
+        packing = auto(marked[fits], max(1, cap), time_budget=_PACKING_BUDGET)
     packed = np.empty(len(kept), dtype=np.int32)
     packed[fits] = packing.group_of_item
     packed[alone] = packing.num_groups + np.arange(len(alone))
@@ -156,11 +161,16 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
     return _Prepared(instance, kept, clipped, own, dropped, packing.lower_bound + len(alone))
 
 
+def _slots_for(micro_batches: int, request: _Request) -> int:
+    """Return the least K that the rules permit and that has room for so many micro-batches."""
+    slots = max(request.min_slots, -(-micro_batches // request.num_ranks))
+    return -(-slots // request.multiple) * request.multiple
+
+
 def _first_slots(prepared: _Prepared, request: _Request) -> int:
     """Return the least K that nothing speaks against, or raise InfeasibleError that says what speaks against all."""
     num_ranks, n = request.num_ranks, len(prepared.kept)
-    first = max(request.min_slots, -(-prepared.least // num_ranks))
-    first = -(-first // request.multiple) * request.multiple
+    first = _slots_for(prepared.least, request)
     if isinstance(request.num_slots, int):
         bins = num_ranks * request.num_slots
         if first > request.num_slots:

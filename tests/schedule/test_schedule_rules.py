@@ -259,6 +259,14 @@ def test_a_bound_that_proves_too_much_is_caught(objective):
             check_schedule(costs, tokens, wrong, num_ranks=3, cap=40, objective=objective, num_slots=5)
 
 
+def test_a_dropped_sample_that_is_scheduled_is_caught():
+    rules = RULES | {"over_long": "drop"}
+    result = schedule_micro_batches(COSTS, TOKENS, **rules)
+    wrong = dataclasses.replace(result, rank_of_item=changed(result.rank_of_item, 8, 0))
+    with pytest.raises(CertificateError, match="sample 8 was dropped but lies on rank 0"):
+        check_schedule(COSTS, TOKENS, wrong, **rules)
+
+
 def test_an_empty_micro_batch_is_caught():
     result = schedule_micro_batches([5, 5], [5, 5], 2, 10, num_slots=2, allow_empty=True)
     check_schedule([5, 5], [5, 5], result, num_ranks=2, cap=10, allow_empty=True)

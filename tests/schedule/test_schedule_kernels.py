@@ -1,0 +1,69 @@
+"""Levelling: from any start, moves and swaps never raise the objective, break the cap, or lose an item."""
+
+import numpy as np
+import pytest
+from schedule_oracles import objective_of
+
+from solvers.packing._schedule_kernels import deal, fill_densest, level
+
+NEVER_ALONE = 10**9
+
+
+def start_of(seed, num_bins, n=40):
+    rng = np.random.default_rng(seed)
+    costs = np.sort(rng.integers(1, 1000, n))[::-1].copy()
+    tokens = rng.integers(0, 20, n)
+    layout = np.concatenate([np.arange(num_bins), rng.integers(0, num_bins, n - num_bins)]).astype(np.int32)
+    return costs, tokens, layout
+
+
+def value_of(costs, layout, num_bins, objective, num_ranks):
+    sums = [int(costs[layout == b].sum()) for b in range(num_bins)]
+    if objective == "step":  # rank by rank
+        slots = num_bins // num_ranks
+        cells = [sums[r * slots : (r + 1) * slots] for r in range(num_ranks)]
+    else:  # slot by slot
+        cells = [sums[r::num_ranks] for r in range(num_ranks)]
+    return objective_of(cells, objective, 1)
+
+
+@pytest.mark.parametrize("objective", ["lockstep", "step", "pipeline"])
+@pytest.mark.parametrize("seed", range(6))
+def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed):
+    num_ranks, num_slots = 3, 2
+    num_bins = num_ranks * num_slots
+    costs, tokens, layout = start_of(seed, num_bins)
+    before = value_of(costs, layout, num_bins, objective, num_ranks)
+    cap = int(np.bincount(layout, tokens, num_bins).max())
+    width, classes = {"lockstep": (1, num_slots), "step": (num_slots, 1), "pipeline": (1, 1)}[objective]
+    work = 100_000
+    left = level(costs, tokens, layout, num_bins, width, classes, cap, False, work)
+    after = value_of(costs, layout, num_bins, objective, num_ranks)
+    assert after < before
+    perfect = costs.sum() / num_ranks if objective != "pipeline" else num_slots * costs.sum() / num_bins
+    assert after <= 1.02 * perfect + 10
+    assert 0 < left < work
+    assert np.bincount(layout, tokens, num_bins).max() <= cap
+    assert np.bincount(layout, minlength=num_bins).min() >= 1
+
+
+def test_levelling_stops_when_its_work_is_spent():
+    costs, tokens, layout = start_of(0, 6)
+    assert level(costs, tokens, layout.copy(), 6, 1, 1, 1000, False, 1) <= 0
+
+
+def test_dealing_says_what_fits_nowhere_and_leaves_it_out():
+    costs, tokens = np.array([5, 4, 3]), np.array([5, 4, 3])
+    layout, loads, used = np.full(3, -1, dtype=np.int32), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    bins, unlimited = np.arange(1), np.array([NEVER_ALONE])
+    assert not deal(costs, tokens, np.arange(3), bins, unlimited, np.array([1]), 1, 0, 8, layout, loads, used)
+    assert layout.tolist() == [0, -1, 0]
+    assert (loads.tolist(), used.tolist()) == ([8], [8])
+
+
+def test_filling_keeps_to_height_and_cap():
+    costs, tokens = np.array([9, 6, 5, 4, 1]), np.array([3, 3, 3, 3, 3])
+    layout, loads, used = np.full(5, -1, dtype=np.int32), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    fill_densest(costs, tokens, np.arange(5), np.arange(2), 9, 6, layout, loads, used)
+    assert layout.tolist() == [0, 1, -1, -1, 1]
+    assert (loads.tolist(), used.tolist()) == ([9, 7], [3, 6])

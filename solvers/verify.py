@@ -127,6 +127,16 @@ def _pigeonhole_bound(costs: list[int], m: int) -> int:
     return max((sums[k * m + 1] - sums[k * m - k] for k in range(1, (len(costs) - 1) // m + 1)), default=0)
 
 
+def _lifted_bound(costs: list[int], m: int) -> int:
+    sums = np.array([0, *itertools.accumulate(costs)])
+    groups = np.arange(1, m + 1)
+    best = 0
+    for largest in range(m + 1, len(costs) + 1):
+        items = groups * (largest // m) + np.minimum(groups, largest % m)
+        best = max(best, int((-(-(sums[largest] - sums[largest - items]) // groups)).max()))
+    return best
+
+
 def _filler_bound(costs: list[int], m: int) -> int:
     fillers = max(len(costs) // m - 1, 0)
     return costs[0] + sum(costs[len(costs) - fillers :])
@@ -154,6 +164,7 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
     "mean": lambda costs, m: -(-sum(costs) // m),
     "largest": lambda costs, m: costs[0],
     "pigeonhole": _pigeonhole_bound,
+    "lifted": _lifted_bound,
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
 

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import solvers
+from solvers.bounds import lifted_bound
 
 NAMED = {
     "mean": oracles.mean_bound,
@@ -110,3 +111,22 @@ def test_input_order_and_form_do_not_matter() -> None:
     assert type(expected) is int
     assert solvers.makespan_lower_bound(costs[::-1], 7) == expected
     assert solvers.makespan_lower_bound(np.sort(costs).tolist(), 7) == expected
+
+
+@given(costs=st.lists(st.integers(0, 30), min_size=1, max_size=9), num_groups=st.integers(1, 4))
+def test_the_lifted_bound_holds(costs: list[int], num_groups: int) -> None:
+    descending = np.array(sorted(costs, reverse=True))
+    assert lifted_bound(descending, num_groups).value <= oracles.optimal_makespan(costs, num_groups)
+
+
+def test_the_lifted_bound_proves_what_the_others_do_not() -> None:
+    """Nine large items and a small one in five groups: four groups hold eight of the large ones."""
+    costs = [100, 100, 100, 100, 90, 90, 90, 90, 90, 1]
+    assert solvers.makespan_lower_bound(costs, 5) == 180
+    assert lifted_bound(np.array(costs), 5).value == 188  # (850 - 100) / 4, rounded up
+    assert oracles.optimal_makespan(costs, 5) == 190
+    assert solvers.auto(costs, 5).lower_bound == 190
+
+
+def test_the_lifted_bound_is_not_begun_where_it_would_take_long() -> None:
+    assert lifted_bound(np.ones(2_000, dtype=np.int64), 1_000).value == 0

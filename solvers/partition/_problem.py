@@ -6,7 +6,7 @@ What stands before (checks, sorting, bounds) and after (loads, certificate) is t
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
-from solvers.bounds import Bound, best_bound
+from solvers.bounds import Bound, best_bound, lifted_bound
 from solvers.groups import group_loads
 from solvers.types import PartitionResult, SolveStatus
 
@@ -64,6 +64,11 @@ class PartitionProblem:
         order, sorted_costs = sort_descending(array, largest)
         bound = best_bound(sorted_costs, total, num_groups, equal_counts)
         return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound)
+
+    def with_lifted_bound(self) -> "PartitionProblem":
+        """Return the problem with the lifted bound, which takes O(n m), if it is better than the one it has."""
+        lifted = lifted_bound(self.sorted_costs, self.num_groups)
+        return replace(self, bound=lifted) if lifted.value > self.bound.value else self
 
     def makespan_of(self, assignment: Assignment) -> int:
         """Return the largest load of `assignment`."""

@@ -14,6 +14,7 @@ from solvers.partition.karmarkar_karp import assign_karmarkar_karp
 from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.refine import refine
+from solvers.partition.regroup import regroup
 from solvers.partition.slack import assign_slack
 from solvers.types import PartitionResult
 
@@ -45,12 +46,12 @@ def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> 
     return work if problem.equal_counts else lower_target(problem, assignment, work, keep_counts=False)
 
 
-def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound | None, bool]:
-    """Return the best assignment that `work` buys, a bound if one was proven, and whether the work ran out.
+def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
+    """Return the best assignment that `work` buys, the best bound proven, and whether the work ran out.
 
     LPT and SLACK always run (with equal counts, LPT alone). The better is improved first, then the other, then what
-    Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. At last, bin completion looks for a better one,
-    or proves there is none.
+    Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. What gap is left, the lifted bound, groups
+    solved anew, and at last bin completion try to close.
     """
     starts = [assign_lpt(problem)]
     if not problem.equal_counts:
@@ -70,10 +71,15 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
         work = improve(problem, candidate, work)
         if (makespan := problem.makespan_of(candidate)) < reached:
             best, reached = candidate, makespan
+    if reached > problem.bound.value:
+        problem = problem.with_lifted_bound()
+    if work > 0 and reached > problem.bound.value and not problem.equal_counts:
+        work = regroup(problem, best, work)
+        reached = problem.makespan_of(best)
     bound = None
     if work > 0 and reached > problem.bound.value and not problem.equal_counts:
         best, bound, work = close_gap(problem, best, work)
-    return best, bound, work <= 0
+    return best, bound or problem.bound, work <= 0
 
 
 def auto(

@@ -15,9 +15,9 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 
-__all__ = ["close_gap"]
+__all__ = ["WORK_PER_NODE", "close_gap", "decide"]
 
-_WORK_PER_NODE = 6
+WORK_PER_NODE = 4
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
 
 
@@ -46,7 +46,7 @@ def _fits_another(left, values, capacity):
 
 
 @kernel
-def _decide(values, left, num_groups, makespan, used, nodes):
+def decide(values, left, num_groups, makespan, used, nodes):
     """Fill ``used[g, v]``, how many items of value v group g gets; returns a verdict, and the nodes left.
 
     The verdict is 1 if all items fit, 0 if they cannot, -1 if the nodes ran out.
@@ -78,6 +78,7 @@ def _decide(values, left, num_groups, makespan, used, nodes):
                         used[g + 1] = left
                     return 1, nodes
                 g += 1
+                nodes -= num_values // 4
                 capacity = makespan
                 first[g] = _begin_group(left, values, suffix[g])
                 v = first[g]
@@ -96,6 +97,7 @@ def _decide(values, left, num_groups, makespan, used, nodes):
                 capacity += used[g, v] * values[v]
                 used[g, v] = 0
                 v -= 1
+                nodes -= 1
             if v < first[g]:
                 if g == 0:
                     return 0, nodes
@@ -163,8 +165,8 @@ def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> t
         return assignment, None, work
     while makespan > problem.bound.value:
         used = np.zeros((problem.num_groups, len(values)), dtype=np.int64)
-        verdict, nodes = _decide(values, counts.copy(), problem.num_groups, makespan - 1, used, work // _WORK_PER_NODE)
-        work = nodes * _WORK_PER_NODE
+        verdict, nodes = decide(values, counts.copy(), problem.num_groups, makespan - 1, used, work // WORK_PER_NODE)
+        work = nodes * WORK_PER_NODE
         if verdict == 0:
             return assignment, Bound(makespan, "search"), work
         if verdict < 0:

@@ -132,7 +132,7 @@ def exact(
     assignment = assign_lpt(problem)
     improve(problem, assignment, work_units(seconds / 4))
     incumbent = problem.makespan_of(assignment)
-    bound = None
+    bound = problem.bound
     if incumbent > problem.bound.value:
         deadline = time.perf_counter() + 0.75 * seconds  # the start was counted work, worth a quarter
         assignment, bound = _search(problem, assignment, incumbent, deadline)

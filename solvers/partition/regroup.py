@@ -1,0 +1,124 @@
+"""Large neighbourhoods: a group over the target and a few others are taken apart and solved anew, exactly.
+
+Single exchanges fail where groups hold few items, because there are too few of them to choose from. But a handful of
+groups together can be divided in so many ways that one of them is mostly under the target, and with 20 to 40 items the
+search for it (:mod:`solvers.partition.bin_completion`) is short. Which groups join is drawn by a generator with a fixed
+seed, so that every rank draws the same.
+"""
+
+import numpy as np
+
+from solvers._jit import kernel
+from solvers.arguments import INT64_MAX
+from solvers.groups import group_loads
+from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition.bin_completion import WORK_PER_NODE, decide
+
+__all__ = ["regroup"]
+
+_MOST_GROUPS = 6
+_ATTEMPTS = 100  # for one group that is over the target, before the target is given up
+_NODES = 4_000  # of one search
+
+
+@kernel
+def _draw(state, below):
+    """Next number of a linear congruential generator, 0 <= number < below, and its state, which stays below 2^31."""
+    state = (state * 1103515245 + 12345) % 2147483648
+    return (state >> 8) % below, state
+
+
+@kernel
+def _choose(loads, over, count, target, chosen, state):
+    """Choose group `over` and ``count - 1`` others that have, all together, room for all; returns success and state."""
+    chosen[0] = over
+    room = target - loads[over]
+    for k in range(1, count):
+        for _ in range(20):
+            g, state = _draw(state, len(loads))
+            fresh = loads[g] <= target
+            for other in range(k):
+                fresh &= chosen[other] != g
+            if fresh and (loads[g] < target or k + 1 < count):
+                break
+        if not fresh:
+            return False, state
+        chosen[k] = g
+        room += target - loads[g]
+    return room >= 0, state
+
+
+@kernel
+def _solve_anew(costs, group, loads, chosen, count, target):
+    """Divide the items of the chosen groups anew under `target`; returns success and the nodes searched."""
+    index = np.full(len(loads), -1, dtype=np.int64)
+    for k in range(count):
+        index[chosen[k]] = k
+    positions = np.array([p for p in range(len(costs)) if index[group[p]] >= 0 and costs[p] > 0])
+    values = np.empty(len(positions), dtype=np.int64)
+    left = np.zeros(len(positions), dtype=np.int64)
+    size = 0
+    for p in positions:  # positions ascend, so costs descend
+        if size == 0 or values[size - 1] != costs[p]:
+            values[size] = costs[p]
+            size += 1
+        left[size - 1] += 1
+    used = np.zeros((count, size), dtype=np.int64)
+    verdict, nodes = decide(values[:size], left[:size], count, target, used, _NODES)
+    if verdict == 1:
+        for k in range(count):
+            loads[chosen[k]] = 0
+        v, k = 0, 0
+        for p in positions:
+            if values[v] != costs[p]:
+                v, k = v + 1, 0
+            while used[k, v] == 0:
+                k += 1
+            used[k, v] -= 1
+            group[p] = chosen[k]
+            loads[chosen[k]] += costs[p]
+    return verdict == 1, _NODES - nodes
+
+
+@kernel
+def _bring_under(costs, group, loads, target, state, work):
+    """Bring all groups under `target`, or give up at the first that cannot be; returns state and the work left."""
+    chosen = np.empty(_MOST_GROUPS, dtype=np.int64)
+    most = min(_MOST_GROUPS, len(loads))
+    for over in range(len(loads)):
+        attempt = 0
+        while loads[over] > target:
+            if attempt == _ATTEMPTS or work <= 0:
+                return state, work
+            count = min(2 + attempt % (most - 1), most)
+            attempt += 1
+            found, state = _choose(loads, over, count, target, chosen, state)
+            work -= 20 * count
+            if found:
+                _, nodes = _solve_anew(costs, group, loads, chosen, count, target)
+                work -= len(costs) + WORK_PER_NODE * nodes
+    return state, work
+
+
+@kernel
+def _regroup(costs, group, loads, bound, work):
+    state = 1
+    largest, too_low = loads.max(), bound - 1
+    while work > 0 and largest > bound and largest - too_low > 1:
+        target = max(bound, too_low + (largest - too_low) // 2)
+        state, work = _bring_under(costs, group, loads, target, state, work)
+        largest = loads.max()
+        if largest > target:
+            too_low = target
+    return work
+
+
+def regroup(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+    """Improve `assignment` in place, without equal counts; returns the work left.
+
+    Never makes it worse. O(n + m) memory; an attempt takes O(n) and at most 4,000 nodes of search.
+    """
+    loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
+    if problem.num_groups < 2 or int(loads.max()) > INT64_MAX // _MOST_GROUPS:
+        return work
+    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, work))

@@ -202,7 +202,7 @@ def describe(log: LengthLog, settings: LogSettings, steps: int, samples: int, di
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
-    """Read the plans of a plan file one after the other, everything recomputed from placements and lengths, and checked.
+    """Read the plans of a plan file one by one, everything recomputed from placements and lengths, and checked.
 
     Parameters
     ----------

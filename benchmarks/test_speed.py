@@ -50,4 +50,5 @@ def test_balance(benchmark, num_samples, num_ranks, what):
     if what == "argsort":
         measure(benchmark, group, argsort)
     else:
-        measure(benchmark, group, balancer.balance, lognormal_lengths(num_samples), num_ranks, 8, method=what, time_budget=1)
+        arguments = lognormal_lengths(num_samples), num_ranks, 8
+        measure(benchmark, group, balancer.balance, *arguments, method=what, time_budget=1)

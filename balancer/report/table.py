@@ -28,11 +28,10 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
+    samples = f"{summary.samples:,} {_plural('sample', summary.samples)}"
+    steps = f"{summary.steps:,} {_plural('step', summary.steps)}"
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
-    console.print(
-        f"{summary.samples:,} {_plural('sample', summary.samples)} in {summary.steps:,} {_plural('step', summary.steps)}, {runtime_s:.2f} s{rate}",
-        highlight=False,
-    )
+    console.print(f"{samples} in {steps}, {runtime_s:.2f} s{rate}", highlight=False)
 
 
 def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:

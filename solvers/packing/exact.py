@@ -91,20 +91,20 @@ def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_
             left[chosen] -= 1
             room -= sizes[chosen]
             volume_left -= sizes[chosen]
-            work -= _WORK_OF_PLACING
+            work -= _WORK_OF_PLACING + len(sizes) // 64  # classes used up are walked past
             was_first = held == 1
             chosen = _next_fitting(sizes, left, room, chosen) if held < max_items else len(sizes)
             forced = was_first and max_items >= n and chosen < len(sizes) and sizes[chosen] == room
             continue
         keep = False
-        work -= held
+        work -= held * (1 + len(sizes) // 16)
         if placed == n:
             best = groups
             best_class[:], best_group[:] = class_at, group_at
             if best <= target:
                 return best, True, work
         elif not _is_replaceable(sizes, left, room, held < max_items, class_at[placed - held : placed]):
-            work -= len(sizes)
+            work -= 4 * len(sizes)
             keep = not _needs_more(sizes, left, n - placed, volume_left, cap, max_items, best - 1 - groups)
         if keep:
             groups, held, room = groups + 1, 0, cap

@@ -97,7 +97,9 @@ def main() -> None:
                 if max(times) > PATIENCE_S:
                     too_slow.add(name)
                 middle, worst = f"{statistics.median(gaps) * 1e6:,.2f} ppm", f"{max(gaps) * 1e6:,.2f} ppm"
-                print(f"| {kind} | {n:,} on {m} | {name} | {middle} | {worst} | {statistics.median(times) * 1e3:,.2f} |")
+                print(
+                    f"| {kind} | {n:,} on {m} | {name} | {middle} | {worst} | {statistics.median(times) * 1e3:,.2f} |"
+                )
 
 
 if __name__ == "__main__":

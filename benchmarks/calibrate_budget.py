@@ -1,7 +1,7 @@
 """Is a budget of counted work the seconds that it is named after? Asked and taken, where the search never ends early.
 
-Run: python benchmarks/calibrate_budget.py. Sets nothing: `solvers/_budget.py` holds the rate. What always runs (sorting,
-LPT and SLACK) is not counted, so the smallest budgets take longer at the largest sizes.
+Run: python benchmarks/calibrate_budget.py. Sets nothing: `solvers/_budget.py` holds the rate. What always runs
+(sorting, LPT, SLACK) is not counted, so the smallest budgets take longer at the largest sizes.
 """
 
 import statistics

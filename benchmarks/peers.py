@@ -1,7 +1,8 @@
 """Beside public packages, in one run: the gap each leaves to the proven bound, and the time it takes.
 
 Run: pip install prtpy numberpartitioning binpacking; pip install --no-deps verl; python benchmarks/peers.py
-A package that is not installed is left out. Of verl, one file is loaded by path, with what it imports replaced by blanks.
+A package that is not installed is left out. Of verl, one file is loaded by path, and what that
+imports is replaced by blanks.
 """
 
 import importlib.util

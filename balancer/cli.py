@@ -189,9 +189,10 @@ def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: b
         return
     from rich.console import Console
 
-    from balancer.report.table import print_summary
+    from balancer.report.table import NARROWEST, print_summary
 
     console = Console(emoji=False)
+    console.width = max(console.width, NARROWEST)
     print_summary(console, summary, title, runtime_s)
     if out is not None:
         console.print(f"plan written to {out}", markup=False, highlight=False, soft_wrap=True)

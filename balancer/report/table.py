@@ -9,7 +9,10 @@ from rich.text import Text
 
 from balancer.report.summary import PhaseSummary, RunSummary
 
-__all__ = ["print_loads", "print_summary"]
+__all__ = ["NARROWEST", "print_loads", "print_summary"]
+
+NARROWEST = 76
+"""Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 
 
 def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float) -> None:

@@ -401,3 +401,12 @@ def test_without_a_command_there_is_help(command):
     assert outcome.code == 0
     assert outcome.err == ""
     assert "plan" in outcome.out
+
+
+def test_no_number_is_cut_on_a_narrow_terminal(command, log, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    out = command("plan", log, *SHAPE).out
+    assert "imbalance ratio" in out
+    assert "before" in out
+    assert "best possible" in out
+    assert "…" not in out

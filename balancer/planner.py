@@ -211,7 +211,7 @@ def _under_cap(
     )  # fmt: skip
 
 
-def warmup(methods: Sequence[str] = ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin", "padded")) -> None:
+def warmup(methods: Sequence[str] = tuple(m for m in METHODS if m not in solvers.USES_CLOCK)) -> None:
     """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
 
     Parameters

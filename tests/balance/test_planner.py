@@ -407,3 +407,10 @@ def test_warmup_takes_the_methods_to_make_ready():
     balancer.warmup(["lpt"])
     with pytest.raises(ValueError, match="unknown method 'nonsense'"):
         balancer.warmup(["nonsense"])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+def test_a_real_torch_tensor(dtype):
+    torch = pytest.importorskip("torch")
+    lengths = [900, 100, 400, 600, 500, 500]
+    assert balancer.balance(torch.tensor(lengths, dtype=getattr(torch, dtype)), 3) == balancer.balance(lengths, 3)

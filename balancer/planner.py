@@ -23,6 +23,9 @@ __all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", 
 METHODS = (*solvers.PARTITIONERS, "padded")
 """Every partition method that :func:`balance` takes."""
 
+COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
+"""Those whose budget is counted work, so that every rank computes the same plan."""
+
 
 def balance(
     lengths: ArrayLike,
@@ -211,7 +214,7 @@ def _under_cap(
     )  # fmt: skip
 
 
-def warmup(methods: Sequence[str] = tuple(m for m in METHODS if m not in solvers.USES_CLOCK)) -> None:
+def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
 
     Parameters

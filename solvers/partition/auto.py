@@ -63,23 +63,29 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     differenced = False
     while work > 0 and reached > problem.bound.value:
         if not starts:
-            if differenced or work <= price:
+            if differenced:
                 break
+            if work <= price:  # and nothing instead, or else a little more budget could end worse
+                return best, problem.bound, True
             work -= price
             starts, differenced = [differencing(problem)], True
         candidate = starts.pop(0)
         work = improve(problem, candidate, work)
         if (makespan := problem.makespan_of(candidate)) < reached:
             best, reached = candidate, makespan
-    if reached > problem.bound.value:
-        problem = problem.with_lifted_bound()
-    if work > 0 and reached > problem.bound.value and not problem.equal_counts:
-        work = regroup(problem, best, work)
-        reached = problem.makespan_of(best)
+    # The lifted bound takes at most a third of the work left, and is not taken from it: a budget that just affords it
+    # must not search less than one that just does not. So, too, regrouping goes by the bound that all budgets have.
+    proven = problem
+    if reached > problem.bound.value and work > 3 * len(best) * problem.num_groups:
+        proven = problem.with_lifted_bound()
     bound = None
-    if work > 0 and reached > problem.bound.value and not problem.equal_counts:
-        best, bound, work = close_gap(problem, best, work)
-    return best, bound or problem.bound, work <= 0
+    if not problem.equal_counts:
+        if work > 0 and reached > proven.bound.value:
+            work = regroup(problem, best, work)
+            reached = problem.makespan_of(best)
+        if work > 0 and reached > proven.bound.value:
+            best, bound, work = close_gap(proven, best, work)
+    return best, bound or proven.bound, work <= 0
 
 
 def auto(

@@ -225,14 +225,9 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     rng = np.random.default_rng(0)
     for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
         lengths = rng.integers(0, 1000, num_samples)
-        frozen = lengths.copy()
-        frozen.flags.writeable = False  # kernels are compiled for read-only and for writable arrays apart
         for method in methods:
             for equal_counts in (False, True):
                 cost = "padded" if method == "padded" else "linear"
                 balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
-                if method in solvers.PARTITIONERS:
-                    solvers.partition(lengths, num_ranks, method, equal_counts=equal_counts)
-                    solvers.partition(frozen, num_ranks, method, equal_counts=equal_counts)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.block import Block
 from balancer.placement import Placement
 from solvers.arguments import as_count, as_int64
 
@@ -81,22 +82,30 @@ class GlobalBatch:
             raise type(error)(str(error).replace("rank_of_sample", "home_rank")) from None
 
 
-def global_batches(
-    blocks: Iterable[NDArray[np.int64]], samples_per_step: int, drop_last: bool = False
-) -> Iterator[NDArray[np.int64]]:
-    """Cut a stream of lengths, in blocks of any size, into global batches of consecutive samples.
+def global_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
+    """Cut a stream of blocks of any size into global batches of consecutive samples.
 
     Yields
     ------
-    int64[samples_per_step]
-        The last may be shorter; it is left out if `drop_last`. Memory is one block and one batch.
+    Block
+        Of `samples_per_step` rows; the last may be shorter, and is left out if `drop_last`. Where a block of the stream
+        holds a whole batch, the batch shares its arrays. Memory is one block and one batch.
     """
-    rest = np.empty(0, dtype=np.int64)
+    parts: list[Block] = []  # of the batch that is not full yet
+    held = 0
     for block in blocks:
-        joined = np.concatenate((rest, block)) if len(rest) else block
-        whole = len(joined) - len(joined) % samples_per_step
-        for start in range(0, whole, samples_per_step):
-            yield joined[start : start + samples_per_step]
-        rest = joined[whole:]
-    if len(rest) and not drop_last:
-        yield rest
+        start = min(samples_per_step - held, len(block)) if held else 0
+        if start:
+            parts.append(block[:start])
+            held += start
+            if held < samples_per_step:
+                continue
+            yield Block.concatenate(parts)
+            parts, held = [], 0
+        stop = len(block) - (len(block) - start) % samples_per_step
+        for first in range(start, stop, samples_per_step):
+            yield block[first : first + samples_per_step]
+        if stop < len(block):
+            parts, held = [block[stop:]], len(block) - stop
+    if held and not drop_last:
+        yield Block.concatenate(parts)

@@ -19,7 +19,7 @@ from balancer._version import __version__
 from balancer.batch import HOMES, GlobalBatch, global_batches
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import LengthLog, file_sha256, open_log, read_lengths, unit_of
+from balancer.io.logs import LengthLog, file_sha256, open_log, read_columns, unit_of
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.placement import Placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
@@ -129,11 +129,9 @@ class _Homes:
 def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
     """Yield the problem of each step of a log."""
     homes = _Homes(settings)
-    blocks = (block[SINGLE_PHASE] for block in read_lengths(log, {SINGLE_PHASE: settings.columns}))
-    first = 0
-    for lengths in global_batches(blocks, settings.samples_per_step, settings.drop_last):
-        lengths.flags.writeable = False
-        batch = GlobalBatch(lengths, homes.of(len(lengths)), first)
+    blocks = read_columns(log, {SINGLE_PHASE: settings.columns})
+    for block in global_batches(blocks, settings.samples_per_step, settings.drop_last):
+        batch = GlobalBatch(block.sums[SINGLE_PHASE], homes.of(len(block)), block.first_row)
         try:
             problem = Problem.of(
                 batch,
@@ -145,7 +143,6 @@ def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
         except ValueError as error:
             raise InputError(f"{log.path}: {'+'.join(settings.columns)}: {error}") from None
         yield problem
-        first += len(lengths)
 
 
 def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[DispatchPlan]:

@@ -14,7 +14,7 @@ import balancer
 import solvers
 from balancer import CostModel
 from balancer.batch import global_batches
-from balancer.io.logs import open_log, read_lengths
+from balancer.io.logs import open_log, read_columns
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 COSTS = {"linear": CostModel(), "quadratic": CostModel(a=24576, b=1)}
@@ -52,8 +52,8 @@ def main() -> None:
                 for method in METHODS:
                     row(f"{label}, {n:,} on {m:,}", instances, method, equal_counts)
             columns = ("text_tokens", "image_tokens", "audio_tokens")
-            blocks = (block["all"] for block in read_lengths(open_log(LOG), {"all": columns}))
-            instances = [(cost.sample_costs(batch), 64) for batch in global_batches(blocks, 1024)]
+            blocks = read_columns(open_log(LOG), {"all": columns})
+            instances = [(cost.sample_costs(batch.sums["all"]), 64) for batch in global_batches(blocks, 1024)]
             for method in METHODS:
                 row(f"{label}, omni_mix_dev, 1,024 on 64", instances, method, equal_counts)
 

@@ -9,7 +9,7 @@ import decimal
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -21,10 +21,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-
-# One block as read: the needed columns, not yet validated, and the line of every row where that is known.
-RawBlock = tuple[Mapping[str, Any], Sequence[int] | None]
-Phases = Mapping[str, tuple[str, ...]]
 
 _TOO_LARGE = 2**63
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -166,10 +162,20 @@ def check_columns(log: LengthLog, columns: Sequence[str]) -> None:
     if not columns or _repeated(columns):
         raise InputError(f"{log.path}: lengths need at least one column, and no column twice; got {list(columns)}")
     for name in columns:
-        if name not in log.columns:
-            raise InputError(f"{log.path}: no column {name!r}; columns there are: {_listed(log.columns)}")
-        if log.columns.count(name) > 1:
-            raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
+        check_column(log, name)
+
+
+def check_column(log: LengthLog, name: str) -> None:
+    """Refuse a column that is not there, or is there twice."""
+    if name not in log.columns:
+        raise InputError(f"{log.path}: no column {name!r}; columns there are: {_listed(log.columns)}")
+    if log.columns.count(name) > 1:
+        raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
+
+
+def no_rows(path: Path) -> InputError:
+    """Give the error about an empty log."""
+    return InputError(f"{path}: holds no rows; a log needs at least one")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -183,25 +189,43 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block of cells stands: the row (from 0) of its first, the line (from 1) of each where known."""
+    """Where a block of cells stands.
+
+    Attributes
+    ----------
+    path : Path
+    column : str
+    first_row : int
+        Row (from 0) of the first cell.
+    lines : sequence of int or None
+        Line (from 1) of each row, where known.
+    offsets : int64[k + 1] or None
+        For the items of k lists: row i has the cells ``offsets[i]`` to ``offsets[i + 1]``. None: a cell is a row.
+    """
 
     path: Path
     column: str
     first_row: int = 0
     lines: Sequence[int] | None = None
+    offsets: NDArray[np.int64] | None = None
 
     def cell(self, index: int, complaint: str) -> InputError:
         """Give the error about the block's cell `index`."""
-        line = "" if self.lines is None else f" (line {self.lines[index]})"
-        row = self.first_row + index
-        return InputError(f"{self.path}: column {self.column!r}, row {row}{line}: {complaint}")
+        row, item = index, ""
+        if self.offsets is not None:
+            row = int(np.searchsorted(self.offsets, index, side="right")) - 1
+            item = f", item {index - self.offsets[row]}"
+        line = "" if self.lines is None else f" (line {self.lines[row]})"
+        return InputError(f"{self.path}: column {self.column!r}, row {self.first_row + row}{line}{item}: {complaint}")
 
-    def column_of(self, kind: object) -> InputError:
-        """Give the error about a column that is not of whole numbers."""
-        return InputError(
-            f"{self.path}: column {self.column!r} is of type {shown(str(kind), quote=False)}; "
-            "lengths must be whole numbers: name a column of integers, or cast this one"
-        )
+    def column_of(self, kind: object, rule: str | None = None) -> InputError:
+        """Give the error about a column of a type that cannot be used; without a rule, that for lengths."""
+        rule = rule or "lengths must be whole numbers: name a column of integers, or cast this one"
+        return InputError(f"{self.path}: column {self.column!r} is of type {shown(str(kind), quote=False)}; {rule}")
+
+    def damaged(self, error: Exception) -> InputError:
+        """Give the error about a column whose cells contradict one another."""
+        return InputError(f"{self.path}: column {self.column!r} is damaged: {error}")
 
 
 def shown(value: object, *, quote: bool = True) -> str:
@@ -258,19 +282,29 @@ def from_numpy(cells: NDArray[Any], place: Place) -> NDArray[np.int64]:
 
 def from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
     """Take integers, floats or decimals, dictionary-encoded or not; no copy for int64, hence read-only."""
-    if pa.types.is_dictionary(cells.type):
-        try:
-            cells = cells.dictionary.take(cells.indices)  # take checks the indices
-        except pa.ArrowException as error:
-            raise InputError(f"{place.path}: column {place.column!r} is damaged: {error}") from error
+    cells = decoded(cells, place)
     if not is_numeric(cells.type):
         raise place.column_of(cells.type)
     if cells.null_count:
-        index = int(np.argmax(cells.is_null().to_numpy(zero_copy_only=False)))
-        raise place.cell(index, str(complaint_about(None)))
+        raise place.cell(first_null(cells), str(complaint_about(None)))
     if pa.types.is_decimal(cells.type):
         return from_python(cells.to_pylist(), place)
     return from_numpy(cells.to_numpy(zero_copy_only=False), place)
+
+
+def decoded(cells: Any, place: Place) -> Any:
+    """Replace a dictionary-encoded Arrow array by its values; others stay as they are."""
+    if not pa.types.is_dictionary(cells.type):
+        return cells
+    try:
+        return cells.dictionary.take(cells.indices)  # take checks the indices
+    except pa.ArrowException as error:
+        raise place.damaged(error) from error
+
+
+def first_null(cells: Any) -> int:
+    """Return the index of the first null in an Arrow array that has one."""
+    return int(np.argmax(cells.is_null().to_numpy(zero_copy_only=False)))
 
 
 def is_numeric(kind: Any) -> bool:
@@ -367,47 +401,3 @@ def _one_by_one(
             raise place.cell(index, problem)
         lengths[index] = convert(value)
     return lengths
-
-
-def sum_phases(
-    path: Path,
-    blocks: Iterator[RawBlock],
-    phases: Phases,
-    converters: Mapping[str, Callable[[Any, Place], NDArray[np.int64]]],
-) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Validate every block's columns, each by its converter, and add them up to read-only lengths by phase."""
-    row = 0
-    for raw, lines in blocks:
-        cells = {name: convert(raw[name], Place(path, name, row, lines)) for name, convert in converters.items()}
-        size = len(next(iter(cells.values())))
-        if size == 0:
-            continue
-        block = {}
-        for phase, columns in phases.items():
-            block[phase] = _sum_of([cells[name] for name in columns], columns, path, row)
-            block[phase].flags.writeable = False
-        yield block
-        row += size
-    if row == 0:
-        raise no_rows(path)
-
-
-def no_rows(path: Path) -> InputError:
-    """Give the error about an empty log."""
-    return InputError(f"{path}: holds no rows; a log needs at least one")
-
-
-def _sum_of(
-    parts: Sequence[NDArray[np.int64]], columns: Sequence[str], path: Path, first_row: int
-) -> NDArray[np.int64]:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-        # Two numbers in [0, 2**63) that overflow always wrap to a negative one.
-        if total.min() < 0:
-            row = first_row + int(np.argmax(total < 0))
-            raise InputError(
-                f"{path}: row {row}: {shown(' + '.join(columns), quote=False)} is too large a sum; "
-                "lengths must be < 2**63"
-            )
-    return total

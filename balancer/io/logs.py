@@ -1,4 +1,4 @@
-"""Logs of sequence lengths: what they are, and their lengths block by block in one pass.
+"""Logs of sequence lengths: what they are, and their columns block by block in one pass.
 
 A log is one file of Parquet, CSV, JSON lines, Arrow IPC (file, Feather v2 or stream) or NumPy. Its content
 tells its format where it can, else its name does. Memory depends on the size of a block, never on that of
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from balancer.block import Block
 from balancer.errors import InputError
+from balancer.io.assemble import RawBlock, ToKeys, ToLengths, ToLists, Wanted, assembled
 from balancer.io.columns import (
     LengthLog,
-    Phases,
     Place,
-    RawBlock,
+    check_column,
     check_columns,
     choose_length,
     default_length,
@@ -40,9 +40,10 @@ from balancer.io.columns import (
     no_rows,
     parse_length,
     shown,
-    sum_phases,
     unit_of,
 )
+from balancer.io.keys import keys_from_arrow, keys_from_numpy, keys_from_python, keys_from_text
+from balancer.io.lists import lists_from_arrow, lists_from_python
 
 __all__ = [
     "LengthLog",
@@ -51,7 +52,7 @@ __all__ = [
     "file_sha256",
     "open_log",
     "parse_length",
-    "read_lengths",
+    "read_columns",
     "unit_of",
 ]
 
@@ -62,6 +63,8 @@ _ARROW_ROWS = 1 << 17
 _JSON_ROWS = 1 << 16
 _JSON_HEAD_ROWS = 100
 _NPY_ROWS = 1 << 20
+_LIST_ROWS = 1 << 14  # a row of lists may hold many values
+_MOST_ROWS = 1 << 20
 
 _IPC_FILE = b"ARROW1"
 _MAGIC = {b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
@@ -130,36 +133,60 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     return LengthLog(path, kind, tuple(columns), tuple(integers), kind == "jsonl" and "duration" in columns)
 
 
-def read_lengths(log: LengthLog, phases: Phases) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Read the lengths of every phase in one pass over the log.
+def read_columns(
+    log: LengthLog,
+    sums: Mapping[str, tuple[str, ...]],
+    keys: Sequence[str] = (),
+    lists: Sequence[str] = (),
+) -> Iterator[Block]:
+    """Read columns in one pass over the log.
 
     Parameters
     ----------
     log : LengthLog
         The log, from `open_log`.
-    phases : mapping of str to tuple of str
-        For every phase the columns whose row-wise sum is its length.
+    sums : mapping of str to tuple of str
+        For every name the columns whose row-wise sum is its length.
+    keys : sequence of str
+        Columns of integers or text that say which rows belong together. CSV has no types: there, all is text.
+    lists : sequence of str
+        Columns that hold a list of lengths in every row, possibly an empty one. Not in CSV and NumPy files.
 
     Returns
     -------
-    iterator of dict of str to ndarray
-        Blocks in row order: for every phase a read-only int64[k] in [0, 2**63), k >= 1 the same for all phases.
+    iterator of Block
+        In row order, each of at least one row; ``sums`` and ``lists`` in [0, 2**63).
 
     Raises
     ------
     InputError
-        At once if a phase has no columns, or a column is absent or stands twice in the log or in a phase;
-        while iterating if the log is damaged, holds no rows, or a row's cell or sum is no length.
+        At once if nothing is asked for, a sum has no columns, a column is absent, or stands twice in the log or in a
+        sum, or the format has no lists; while iterating if the log is damaged, holds no rows, or a cell or a sum is
+        not what it must be: the message names column, row, value and rule.
+
+    Notes
+    -----
+    Memory is a block's: at most 2**20 rows, and 2**14 where lists are read.
     """
-    if not phases:
-        raise InputError(f"{log.path}: no phases; name at least one column of lengths")
-    for columns in phases.values():
+    if not (sums or keys or lists):
+        raise InputError(f"{log.path}: no columns asked for; name at least one column of lengths")
+    for columns in sums.values():
         check_columns(log, columns)
-    needed = dict.fromkeys(name for columns in phases.values() for name in columns)
-    converters = dict.fromkeys(needed, _FORMATS[log.format].convert)
-    if log.is_manifest and "duration" in needed:
-        converters["duration"] = frames_from_seconds
-    return sum_phases(log.path, _raw_blocks(log, tuple(needed)), dict(phases), converters)
+    for name in (*keys, *lists):
+        check_column(log, name)
+    known = _FORMATS[log.format]
+    to_lists = known.to_lists
+    if lists and to_lists is None:
+        raise InputError(
+            f"{log.path}: column {lists[0]!r}: {known.title} has no columns of lists; use Parquet or JSON lines"
+        )
+    summed = dict.fromkeys(name for columns in sums.values() for name in columns)
+    lengths = dict.fromkeys(summed, known.to_lengths)
+    if log.is_manifest and "duration" in lengths:
+        lengths["duration"] = frames_from_seconds
+    listed = dict.fromkeys(lists, to_lists) if to_lists else {}
+    wanted = Wanted(dict(sums), lengths, dict.fromkeys(keys, known.to_keys), listed)
+    return assembled(log.path, _raw_blocks(log, wanted.columns, bool(lists)), wanted)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -187,10 +214,10 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
 
 
-def _raw_blocks(log: LengthLog, columns: Sequence[str]) -> Iterator[RawBlock]:
+def _raw_blocks(log: LengthLog, columns: Sequence[str], has_lists: bool) -> Iterator[RawBlock]:
     """Read the needed columns, and turn whatever the libraries raise into errors about the file."""
     try:
-        yield from _FORMATS[log.format].read(log, columns)
+        yield from _FORMATS[log.format].read(log, columns, _LIST_ROWS if has_lists else _MOST_ROWS)
     except InputError:
         raise
     except FileNotFoundError:
@@ -241,11 +268,11 @@ def _inspect_parquet(path: Path) -> tuple[_Names, _Names]:
         return _arrow_columns(file.schema_arrow)
 
 
-def _read_parquet(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+def _read_parquet(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
     # Pre-buffering would hold whole row groups: a log written as one row group would be in memory as a whole.
     options = {"buffer_size": _PARQUET_BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
     with pa.OSFile(os.fspath(log.path)) as source, pq.ParquetFile(source, **options) as file:
-        for batch in file.iter_batches(_ARROW_ROWS, columns=list(columns)):
+        for batch in file.iter_batches(min(_ARROW_ROWS, most_rows), columns=list(columns)):
             yield {name: batch.column(name) for name in columns}, None
 
 
@@ -264,13 +291,14 @@ def _inspect_ipc(path: Path) -> tuple[_Names, _Names]:
         return _arrow_columns(_open_ipc(source)[0])
 
 
-def _read_ipc(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+def _read_ipc(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
     with pa.memory_map(os.fspath(log.path)) as source:
         _, batches = _open_ipc(source, [log.columns.index(name) for name in columns])
         for batch in (whole.select(list(columns)) for whole in batches):
             batch.validate()
-            for start in range(0, batch.num_rows, _ARROW_ROWS):
-                block = batch.slice(start, _ARROW_ROWS)
+            size = min(_ARROW_ROWS, most_rows)
+            for start in range(0, batch.num_rows, size):
+                block = batch.slice(start, size)
                 yield {name: block.column(name) for name in columns}, None
 
 
@@ -302,7 +330,7 @@ def _inspect_csv(path: Path) -> tuple[_Names, _Names]:
     return columns, integers
 
 
-def _read_csv(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
     # Read as text: a type that Arrow infers from the first block may not hold what stands in a later one.
     as_text = {"include_columns": list(columns), "column_types": dict.fromkeys(columns, pa.string())}
     with pa.OSFile(os.fspath(log.path)) as source, _open_csv(source, log.path, **as_text) as reader:
@@ -355,9 +383,11 @@ def _inspect_json(path: Path) -> tuple[_Names, _Names]:
     return list(kinds), [name for name, found in kinds.items() if found - {type(None)} == {int}]
 
 
-def _read_json(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+def _read_json(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
     wanted = ((line, [row.get(name) for name in columns]) for line, row in _json_rows(log.path))
-    while numbered := list(islice(wanted, _JSON_ROWS)):  # not the rows themselves: they may hold whole documents
+    while numbered := list(
+        islice(wanted, min(_JSON_ROWS, most_rows))
+    ):  # not the rows themselves: they may hold whole documents
         cells = zip(*(cells for _, cells in numbered), strict=True)
         yield dict(zip(columns, map(list, cells), strict=True)), [line for line, _ in numbered]
 
@@ -380,7 +410,7 @@ def _inspect_npy(path: Path) -> tuple[_Names, _Names]:
     return list(columns), [name for name, cells in columns.items() if cells.dtype.kind in "iu" and cells.ndim == 1]
 
 
-def _read_npy(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
+def _read_npy(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
     arrays = _open_npy(log.path)
     for start in range(0, len(arrays[columns[0]]), _NPY_ROWS):
         yield {name: np.asarray(arrays[name][start : start + _NPY_ROWS]) for name in columns}, None
@@ -390,14 +420,16 @@ def _read_npy(log: LengthLog, columns: _Names) -> Iterator[RawBlock]:
 class _Format:
     title: str
     inspect: Callable[[Path], tuple[_Names, _Names]]  # all columns, those of integers
-    read: Callable[[LengthLog, _Names], Iterator[RawBlock]]
-    convert: Callable[[Any, Place], NDArray[np.int64]]
+    read: Callable[[LengthLog, _Names, int], Iterator[RawBlock]]  # columns, and how many rows a block may have
+    to_lengths: ToLengths
+    to_keys: ToKeys
+    to_lists: ToLists | None
 
 
 _FORMATS = {
-    "parquet": _Format("Parquet", _inspect_parquet, _read_parquet, from_arrow),
-    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, from_arrow),
-    "csv": _Format("CSV", _inspect_csv, _read_csv, from_text),
-    "jsonl": _Format("JSON lines", _inspect_json, _read_json, from_python),
-    "npy": _Format("NumPy .npy", _inspect_npy, _read_npy, from_numpy),
+    "parquet": _Format("Parquet", _inspect_parquet, _read_parquet, from_arrow, keys_from_arrow, lists_from_arrow),
+    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, from_arrow, keys_from_arrow, lists_from_arrow),
+    "csv": _Format("CSV", _inspect_csv, _read_csv, from_text, keys_from_text, None),
+    "jsonl": _Format("JSON lines", _inspect_json, _read_json, from_python, keys_from_python, lists_from_python),
+    "npy": _Format("NumPy .npy", _inspect_npy, _read_npy, from_numpy, keys_from_numpy, None),
 }

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from balancer.errors import InputError
 from balancer.io import columns as columns_module
 from balancer.io import logs
+from balancer.io.assemble import Wanted, assembled
 from balancer.io.logs import (
     LengthLog,
     default_length,
     file_sha256,
     open_log,
     parse_length,
-    read_lengths,
+    read_columns,
     unit_of,
 )
 
@@ -112,7 +113,7 @@ def write(kind, folder, data):
 def lengths_of(path, *columns):
     log = open_log(path)
     columns = columns or default_length(log)
-    return np.concatenate([block["all"] for block in read_lengths(log, {"all": columns})]).tolist()
+    return np.concatenate([block.sums["all"] for block in read_columns(log, {"all": columns})]).tolist()
 
 
 def failure(path, *columns):
@@ -156,13 +157,13 @@ def test_head_tells_format_and_columns(kind, tmp_path):
 def test_phases_are_sums_of_their_columns(kind, tmp_path):
     log = open_log(write(kind, tmp_path, DATA))
     phases = {"text": ("text_tokens",), "both": ("image_tokens", "text_tokens"), "image": ("image_tokens",)}
-    blocks = list(read_lengths(log, phases))
+    blocks = list(read_columns(log, phases))
     assert len(blocks) == 1
-    assert list(blocks[0]) == list(phases)
-    assert blocks[0]["text"].tolist() == DATA["text_tokens"]
-    assert blocks[0]["image"].tolist() == DATA["image_tokens"]
-    assert blocks[0]["both"].tolist() == [6, 2, 20, LARGEST, 3]
-    for lengths in blocks[0].values():
+    assert list(blocks[0].sums) == list(phases)
+    assert blocks[0].sums["text"].tolist() == DATA["text_tokens"]
+    assert blocks[0].sums["image"].tolist() == DATA["image_tokens"]
+    assert blocks[0].sums["both"].tolist() == [6, 2, 20, LARGEST, 3]
+    for lengths in blocks[0].sums.values():
         assert lengths.dtype == np.int64
         assert not lengths.flags.writeable
 
@@ -297,13 +298,13 @@ def test_absent_column_lists_those_there_are(kind, tmp_path):
 def test_wrong_phases_are_refused_before_iterating(kind, tmp_path):
     log = open_log(write(kind, tmp_path, {"a": [1], "b": [2]}))
     for phases, complaint in [
-        ({}, "no phases"),
+        ({}, "no columns asked for"),
         ({"p": ()}, "at least one column"),
         ({"p": ("a", "a")}, "no column twice"),
         ({"p": ("a",), "q": ("c",)}, "no column 'c'"),
     ]:
         with pytest.raises(InputError, match=complaint):
-            read_lengths(log, phases)
+            read_columns(log, phases)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather"])
@@ -362,9 +363,9 @@ def test_blocks_without_rows_are_no_blocks(tmp_path):
         yield {"n": np.array([3], dtype=np.int32)}, None
 
     def lengths(given):
-        return list(columns_module.sum_phases(tmp_path, given, {"p": ("n",)}, {"n": columns_module.from_numpy}))
+        return list(assembled(tmp_path, given, Wanted({"p": ("n",)}, {"n": columns_module.from_numpy}, {}, {})))
 
-    assert [block["p"].tolist() for block in lengths(blocks())] == [[3]]
+    assert [block.sums["p"].tolist() for block in lengths(blocks())] == [[3]]
     with pytest.raises(InputError, match="holds no rows"):
         lengths(islice(blocks(), 1))
 
@@ -382,7 +383,7 @@ def test_file_that_vanished(tmp_path):
         log = open_log(path)
         path.unlink()
         with pytest.raises(InputError, match="no such file"):
-            list(read_lengths(log, {"p": ("n",)}))
+            list(read_columns(log, {"p": ("n",)}))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow_file", "arrow_stream", "feather", "npy"])
@@ -404,7 +405,7 @@ def test_empty_record_batches_are_skipped(tmp_path):
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for values in ([], [1, 2], [], [3]):
             writer.write_batch(pa.record_batch([pa.array(values, pa.int64())], schema))
-    blocks = [block["p"].tolist() for block in read_lengths(open_log(path), {"p": ("n",)})]
+    blocks = [block.sums["p"].tolist() for block in read_columns(open_log(path), {"p": ("n",)})]
     assert blocks == [[1, 2], [3]]
 
 
@@ -714,7 +715,7 @@ def test_json_later_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "_JSON_ROWS", 4)
     lines = [json.dumps({"n": i}) for i in range(10)]
     log = open_log(jsonl(tmp_path, *lines))
-    assert [len(block["p"]) for block in read_lengths(log, {"p": ("n",)})] == [4, 4, 2]
+    assert [len(block.sums["p"]) for block in read_columns(log, {"p": ("n",)})] == [4, 4, 2]
     lines[9] = '{"n": -9}'
     assert failure(jsonl(tmp_path, *lines)).startswith("column 'n', row 9 (line 10): -9 is negative")
 
@@ -853,11 +854,11 @@ def peak_memory(log, rows):
     seen, arrow_peak = 0, 0
     tracemalloc.start()
     try:
-        for block in read_lengths(log, {"sum": ("n", "m"), "n": ("n",)}):
-            size = len(block["sum"])
-            assert size == len(block["n"]) <= 1100
-            assert block["n"][0] == seen
-            assert block["sum"][-1] == seen + size
+        for block in read_columns(log, {"sum": ("n", "m"), "n": ("n",)}):
+            size = len(block.sums["sum"])
+            assert size == len(block.sums["n"]) <= 1100
+            assert block.sums["n"][0] == seen
+            assert block.sums["sum"][-1] == seen + size
             seen += size
             arrow_peak = max(arrow_peak, pool.bytes_allocated() - before)
         python_peak = tracemalloc.get_traced_memory()[1]
@@ -891,7 +892,7 @@ def test_one_row_group_is_not_held_as_a_whole(tmp_path, monkeypatch):
     pool = pa.default_memory_pool()
     before = pool.bytes_allocated()
     peak = 0
-    for _ in read_lengths(open_log(path), {"p": ("n",)}):
+    for _ in read_columns(open_log(path), {"p": ("n",)}):
         peak = max(peak, pool.bytes_allocated() - before)
     assert peak < 8 * rows / 2
 
@@ -899,8 +900,8 @@ def test_one_row_group_is_not_held_as_a_whole(tmp_path, monkeypatch):
 def test_nothing_is_read_ahead_of_need(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "_ARROW_ROWS", 10)
     path = write("parquet", tmp_path, {"n": [1] * 50 + [-1]})
-    blocks = read_lengths(open_log(path), {"p": ("n",)})
-    assert next(blocks)["p"].tolist() == [1] * 10
+    blocks = read_columns(open_log(path), {"p": ("n",)})
+    assert next(blocks).sums["p"].tolist() == [1] * 10
     with pytest.raises(InputError, match="row 50"):
         list(blocks)
 
@@ -908,9 +909,9 @@ def test_nothing_is_read_ahead_of_need(tmp_path, monkeypatch):
 def test_arrays_outlive_their_file(tmp_path):
     for kind in WRITERS:
         path = write(kind, tmp_path, {"n": list(range(1000))})
-        blocks = list(read_lengths(open_log(path), {"p": ("n",)}))
+        blocks = list(read_columns(open_log(path), {"p": ("n",)}))
         path.unlink()
-        assert blocks[0]["p"].tolist() == list(range(1000))
+        assert blocks[0].sums["p"].tolist() == list(range(1000))
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from balancer.cost import CostModel, parse_cost
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import choose_length, open_log
 from balancer.io.plan_writer import PlanWriter
+from balancer.micro_batches import OVER_LONG, SCHEDULES, MicroBatches
 from balancer.offline import LogSettings, PlanDigest, describe, load_plans, plan_log
 from balancer.plan import SINGLE_PHASE
 from balancer.planner import METHODS, balance
@@ -43,8 +44,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
         _fail(BAD_INPUT, f"{error.format_message()}{hint}")
-    except (PlanError, SolverError) as error:
+    except PlanError as error:
         _fail(FAILED, str(error))
+    except SolverError as error:
+        _fail(FAILED, _as_options(str(error)))
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(DONE)
@@ -61,9 +64,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 _OPTION_OF = {
     "num_ranks": "--ranks",
     "num_groups": "--groups",
-    **{name.replace("-", "_"): f"--{name}" for name in ("ranks-per-node", "batch-per-rank", "time-budget")},
-    "max_tokens_per_rank": "--max-tokens-per-rank",
-}
+    "num_micro_batches": "--micro-batches",
+    "caps": "--cap",
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            "ranks_per_node", "batch_per_rank", "time_budget", "max_tokens_per_rank", "min_samples_per_rank",
+            "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
+            "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
+            "over_long", "equal_counts",
+        )
+    },
+}  # fmt: skip
 
 
 def _as_options(message: str) -> str:
@@ -108,6 +120,92 @@ _budget_option = click.option(
 _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
 
 
+def _constraint_options(command: Any) -> Any:
+    """Add what a plan must keep to on every rank."""
+    options = (
+        _equal_counts_option,
+        click.option("--max-tokens-per-rank", type=int, metavar="T", help="No rank gets a larger sum of lengths."),
+        click.option("--min-samples-per-rank", type=int, default=0, metavar="K", help="Every rank gets K or more."),
+        click.option("--max-samples-per-rank", type=int, metavar="K", help="No rank gets more than K samples."),
+        click.option(
+            "--cap", "caps", multiple=True, metavar="COL[+COL...]=MAX",
+            help="No rank gets more than MAX of another quantity; may be given several times.",
+        ),
+        click.option("--keep-together", metavar="COL", help="Rows with equal values in COL run on one rank."),
+        click.option("--allowed-ranks", metavar="COL", help="COL lists the ranks on which a row may run."),
+        click.option(
+            "--rank-speeds", metavar="S,S,...", help="Work units that each rank does in a unit of time, as integers."
+        ),
+        click.option("--initial-loads", metavar="L,L,...", help="Work units that each rank has already."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _micro_batch_options(command: Any) -> Any:
+    """Add how a rank's share is cut into micro-batches."""
+    options = (
+        click.option("--micro-batch-tokens", type=int, metavar="T", help="Cut shares into micro-batches of at most T."),
+        click.option(
+            "--schedule", metavar="S", default=None,
+            help=f"Where ranks wait for each other with micro-batches: {' | '.join(SCHEDULES)} [default: lockstep].",
+        ),
+        click.option("--micro-batches", metavar="K", help="How many a rank; or 'fewest' [default: the fastest]."),
+        click.option("--min-micro-batches", type=int, metavar="K", help="At least K [default: 1]."),
+        click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
+        click.option("--pipeline-stages", type=int, metavar="P", help="With --schedule pipeline [default: 1]."),
+        click.option("--over-long", metavar="W", help=f"A row over the cap: {' | '.join(OVER_LONG)} [default: error]."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_FIELD_OF = {
+    "schedule": "schedule",
+    "micro_batches": "count",
+    "min_micro_batches": "at_least",
+    "micro_batches_multiple_of": "multiple_of",
+    "pipeline_stages": "pipeline_stages",
+    "over_long": "over_long",
+}
+
+
+def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
+    """Take the micro-batch options out of all options."""
+    tokens = options.pop("micro_batch_tokens")
+    given = {name: value for name in _FIELD_OF if (value := options.pop(name)) is not None}
+    if tokens is None:
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"{names} needs --micro-batch-tokens, the cap on a micro-batch")
+        return None
+    count = given.get("micro_batches")
+    if count is not None and count != "fewest":
+        if not re.fullmatch("[0-9]{1,9}", count):
+            raise InputError(f"--micro-batches must be a whole number or 'fewest', got {count!r}")
+        given["micro_batches"] = int(count)
+    return MicroBatches(tokens, **{_FIELD_OF[name]: value for name, value in given.items()})
+
+
+def _capped(text: str) -> tuple[str, int]:
+    columns, equals, limit = text.rpartition("=")
+    if not equals or not columns or not re.fullmatch("[0-9]{1,18}", limit):
+        raise InputError(f"--cap {text!r} must be COL[+COL...]=MAX, such as image_patches=60000")
+    return columns, int(limit)
+
+
+def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    for word in words:
+        if not re.fullmatch("[0-9]{1,18}", word.strip()):
+            raise InputError(f"{name} must be whole numbers with commas between them, got {word!r}")
+    return tuple(map(int, words))
+
+
 @cli.command("plan", short_help="Plan every global batch of a length log.")
 @click.argument("log", type=click.Path())
 @click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks.")
@@ -120,8 +218,8 @@ _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As man
 @_method_option(METHODS)
 @click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")
 @click.option("--drop-last", is_flag=True, help="Leave out a last, short step.")
-@_equal_counts_option
-@click.option("--max-tokens-per-rank", type=int, metavar="T", help="No rank gets a larger sum of lengths.")
+@_constraint_options
+@_micro_batch_options
 @_budget_option
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @_json_option
@@ -134,9 +232,16 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     cost = parse_cost(options.pop("cost"))
     length = options.pop("length")
+    caps = tuple(_capped(text) for text in options.pop("caps"))
+    per_rank: dict[str, Any] = {
+        name: _one_a_rank(f"--{name.replace('_', '-')}", options.pop(name)) for name in ("rank_speeds", "initial_loads")
+    }
+    micro_batches = _micro_batches(options)
     opened = open_log(log)
     columns = choose_length(opened, length)
-    settings = LogSettings(topology=topology, columns=columns, cost=cost, **options)
+    settings = LogSettings(
+        topology=topology, columns=columns, cost=cost, caps=caps, micro_batches=micro_batches, **per_rank, **options
+    )
     if out is not None and os.path.exists(out) and os.path.samefile(log, out):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     _make_ready(settings)
@@ -150,7 +255,8 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
                 digest.add(plan)
                 target = plan.target
                 samples = _consecutive(first, plan.num_samples)
-                writer.append(step, SINGLE_PHASE, samples, target.rank_of_sample, 0, target.position_of_sample)
+                slot = plan.slot_of_sample if plan.num_slots > 1 else 0
+                writer.append(step, SINGLE_PHASE, samples, target.rank_of_sample, slot, target.position_of_sample)
             tick(plan.num_samples)
         if summary.steps == 0:
             raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")

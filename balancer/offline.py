@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from balancer._version import __version__
 from balancer.batch import HOMES, GlobalBatch, global_batches
+from balancer.block import Block
+from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import InputError, PlanError
-from balancer.io.logs import LengthLog, file_sha256, open_log, read_columns, unit_of
+from balancer.io.logs import LengthLog, choose_length, file_sha256, open_log, read_columns, unit_of
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
+from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import check_method, plan_problem, replay_plan
@@ -48,8 +51,18 @@ class LogSettings:
         The columns whose sum is a row's length.
     home : str
         A name in :data:`balancer.batch.HOMES`.
-    cost, method, equal_counts, max_tokens_per_rank, time_budget
+    cost, method, equal_counts, max_tokens_per_rank, min_samples_per_rank, max_samples_per_rank, time_budget
         As :func:`balancer.balance` takes them.
+    keep_together : str or None
+        The column whose equal values keep samples on one rank.
+    caps : tuple of (str, int)
+        Columns, as ``"a"`` or ``"a+b"``, and the most of their sum that a rank may get.
+    allowed_ranks : str or None
+        The column that lists the ranks on which a sample may run.
+    initial_loads, rank_speeds : tuple of int or None
+        One number a rank.
+    micro_batches : MicroBatches or None
+        How each rank's share is cut into slots.
     drop_last : bool
         Leave out the last global batch if it is short.
     """
@@ -64,14 +77,21 @@ class LogSettings:
     max_tokens_per_rank: int | None = None
     time_budget: float = 0.01
     drop_last: bool = False
+    min_samples_per_rank: int = 0
+    max_samples_per_rank: int | None = None
+    keep_together: str | None = None
+    caps: tuple[tuple[str, int], ...] = ()
+    allowed_ranks: str | None = None
+    initial_loads: tuple[int, ...] | None = None
+    rank_speeds: tuple[int, ...] | None = None
+    micro_batches: MicroBatches | None = None
 
     def __post_init__(self) -> None:
         as_count("batch_per_rank", self.batch_per_rank)
         as_count("global batch (ranks * batch_per_rank)", self.topology.num_ranks * self.batch_per_rank)
         as_budget(self.time_budget)
         check_method(self.method, self.cost)
-        if self.max_tokens_per_rank is not None:
-            as_count("max_tokens_per_rank", self.max_tokens_per_rank)
+        Constraints.of(0, self.topology.num_ranks, **self.constraints_of_ranks())
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")
 
@@ -79,6 +99,14 @@ class LogSettings:
     def samples_per_step(self) -> int:
         """Samples of a full global batch."""
         return self.topology.num_ranks * self.batch_per_rank
+
+    def constraints_of_ranks(self) -> dict[str, Any]:
+        """Return the constraints that need no column of the log, as :meth:`Constraints.of` takes them."""
+        names = (
+            "equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "initial_loads",
+            "rank_speeds",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""
@@ -90,16 +118,22 @@ class LogSettings:
             "cost": str(self.cost),
             "solver": {
                 "method": self.method,
-                "equal_counts": self.equal_counts,
-                "max_tokens_per_rank": self.max_tokens_per_rank,
                 "time_budget": self.time_budget,
+                "keep_together": self.keep_together,
+                "caps": [list(cap) for cap in self.caps],
+                "allowed_ranks": self.allowed_ranks,
+                **self.constraints_of_ranks(),
             },
+            "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
             "drop_last": self.drop_last,
         }
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> "LogSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
+        solver, micro_batches = dict(description["solver"]), description.get("micro_batches")
+        for name in ("initial_loads", "rank_speeds"):
+            solver[name] = None if solver.get(name) is None else tuple(solver[name])
         return cls(
             topology=Topology(description["topology"]["node_sizes"]),
             batch_per_rank=description["batch_per_rank"],
@@ -107,7 +141,9 @@ class LogSettings:
             home=description["home"],
             cost=parse_cost(description["cost"]),
             drop_last=description["drop_last"],
-            **description["solver"],
+            caps=tuple((columns, limit) for columns, limit in solver.pop("caps", ())),
+            micro_batches=MicroBatches(**micro_batches) if micro_batches else None,
+            **solver,
         )
 
 
@@ -126,20 +162,47 @@ class _Homes:
         return self._known[num_samples]
 
 
+def _blocks(log: LengthLog, settings: LogSettings) -> Iterator[Block]:
+    """Read the columns that the settings name: lengths, capped quantities, keys and lists."""
+    sums = {SINGLE_PHASE: settings.columns}
+    sums |= {f"cap {columns}": choose_length(log, columns) for columns, _ in settings.caps}
+    keys = () if settings.keep_together is None else (settings.keep_together,)
+    lists = () if settings.allowed_ranks is None else (settings.allowed_ranks,)
+    return read_columns(log, sums, keys, lists)
+
+
+def _constraints(block: Block, settings: LogSettings) -> Constraints:
+    """Put the constraints of one step together."""
+    num_ranks = settings.topology.num_ranks
+    mask = None
+    if settings.allowed_ranks is not None:
+        allowed = block.lists[settings.allowed_ranks]
+        if (outside := allowed.values >= num_ranks).any():
+            row = block.first_row + int(allowed.row_of_value[np.argmax(outside)])
+            rank = allowed.values[np.argmax(outside)]
+            raise ValueError(
+                f"{settings.allowed_ranks} of row {row} must be ranks within 0..{num_ranks - 1}, got {rank}"
+            )
+        mask = np.zeros((len(block), num_ranks), dtype=np.bool_)
+        mask[allowed.row_of_value, allowed.values] = True
+    return Constraints.of(
+        len(block),
+        num_ranks,
+        keep_together=None if settings.keep_together is None else block.keys[settings.keep_together],
+        caps={columns: (block.sums[f"cap {columns}"], limit) for columns, limit in settings.caps},
+        allowed_ranks=mask,
+        **settings.constraints_of_ranks(),
+    )
+
+
 def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
     """Yield the problem of each step of a log."""
     homes = _Homes(settings)
-    blocks = read_columns(log, {SINGLE_PHASE: settings.columns})
-    for block in global_batches(blocks, settings.samples_per_step, settings.drop_last):
+    for block in global_batches(_blocks(log, settings), settings.samples_per_step, settings.drop_last):
         batch = GlobalBatch(block.sums[SINGLE_PHASE], homes.of(len(block)), block.first_row)
         try:
-            problem = Problem.of(
-                batch,
-                settings.topology,
-                settings.cost,
-                equal_counts=settings.equal_counts,
-                max_tokens_per_rank=settings.max_tokens_per_rank,
-            )
+            constraints = _constraints(block, settings)
+            problem = Problem.of(batch, settings.topology, settings.cost, constraints, settings.micro_batches)
         except ValueError as error:
             raise InputError(f"{log.path}: {'+'.join(settings.columns)}: {error}") from None
         yield problem
@@ -267,15 +330,16 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
         placements = next(placed, None)
         if placements is None or placements.step != step:
             raise PlanError(f"{plan_file.path}: step {step} is missing")
-        target = _target(plan_file, placements, problem)
-        _check_constraints(f"{plan_file.path}: step {step}", problem, target)
-        yield replay_plan(problem, target, settings.method, settings.time_budget)
+        target, slots = _target(plan_file, placements, problem)
+        yield replay_plan(problem, target, settings.method, settings.time_budget, slots)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 
 
-def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> Placement:
-    """Check that a step places each of its samples exactly once, and return where."""
+def _target(
+    plan_file: PlanFile, placements: PlanStep, problem: Problem
+) -> tuple[Placement, tuple[NDArray[np.int32], int]]:
+    """Check that a step places each of its samples exactly once, within the constraints; return where, and slots."""
     where = f"{plan_file.path}: step {placements.step}"
     order = np.argsort(placements.sample, kind="stable")
     expected = np.arange(len(problem.costs)) + problem.batch.first_sample
@@ -283,28 +347,31 @@ def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> Plac
         missing = np.setdiff1d(expected, placements.sample)
         what = f"sample {missing[0]} is not placed" if len(missing) else "samples are placed twice or belong elsewhere"
         raise PlanError(f"{where}: {what}")
-    if placements.slot.any():
-        raise PlanError(f"{where}: has micro-batch slots, which this version does not read")
-    return _checked(where, placements.rank[order], placements.position[order], problem.topology)
-
-
-def _check_constraints(where: str, problem: Problem, target: Placement) -> None:
-    """Raise PlanError unless `target` keeps to the constraints that the plan was made under."""
-    counts = np.diff(target.offsets)
-    if problem.equal_counts and counts.max() - counts.min() > 1:
-        raise PlanError(f"{where}: counts are not equal: ranks hold {counts.min()} to {counts.max()} samples")
-    if problem.max_tokens_per_rank is not None:
-        tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, problem.topology.num_ranks)
-        if (largest := int(tokens.max())) > problem.max_tokens_per_rank:
-            rank = int(np.argmax(tokens))
-            raise PlanError(f"{where}: rank {rank} holds {largest} tokens, cap {problem.max_tokens_per_rank}")
-
-
-def _checked(where: str, rank: NDArray[np.int32], position: NDArray[np.int32], topology: Topology) -> Placement:
+    topology = problem.topology
     try:
-        return Placement.checked(rank, topology.num_ranks, position)
+        target = Placement.checked(placements.rank[order], topology.num_ranks, placements.position[order])
     except ValueError as error:
         raise PlanError(f"{where}: {error}") from None
+    tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, topology.num_ranks)
+    broken = problem.constraints.violation(target.rank_of_sample, tokens)
+    slots = placements.slot[order], int(placements.slot.max(initial=0)) + 1
+    broken = broken or _broken_slots(problem, target, *slots)
+    if broken is not None:
+        raise PlanError(f"{where}: {broken}")
+    return target, slots
+
+
+def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int) -> str | None:
+    """Say what is wrong with a step's micro-batches; None if nothing is."""
+    if problem.micro_batches is None:
+        return "has micro-batch slots, which its description does not mention" if slots.any() else None
+    if (slots < 0).any():
+        return f"slot must be >= 0, got {slots.min()}"
+    ordered, rank = slots[target.samples], target.rank_of_sample[target.samples]
+    if ((ordered[1:] < ordered[:-1]) & (rank[1:] == rank[:-1])).any():
+        return "a rank's samples must stand in order of their slots"
+    ranks = target.rank_of_sample
+    return problem.micro_batches.violation(problem.batch.lengths, ranks, slots, target.num_ranks, num_slots)
 
 
 def _self_contained(plan_file: PlanFile) -> DispatchPlan:
@@ -315,9 +382,10 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
         topology = Topology(description["topology"]["node_sizes"])
         cost = parse_cost(description["cost"])
         solver, certificate = description["solver"], description["certificate"]
-        method, equal_counts = str(solver["method"]), bool(solver["equal_counts"])
+        method, constraints = str(solver["method"]), dict(solver["constraints"])
         bound = Bound(int(certificate["lower_bound"]), str(certificate["bound_name"]))
         status = SolveStatus(certificate["status"])
+        micro_batches = MicroBatches(**description["micro_batches"]) if description["micro_batches"] else None
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
     if len(steps) > 1:
@@ -328,10 +396,12 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
     lengths, homes = np.asarray(step.length)[by_sample], np.asarray(step.home_rank)[by_sample]
     try:
         batch = GlobalBatch.of(lengths, topology.num_ranks, homes)
-        problem = Problem.of(batch, topology, cost, equal_counts=equal_counts)
+        kept = Constraints.of(len(lengths), topology.num_ranks, **constraints)
+        problem = Problem.of(batch, topology, cost, kept, micro_batches)
     except ValueError as error:
         raise PlanError(f"{plan_file.path}: {error}") from None
-    plan = replay_plan(problem, _target(plan_file, step, problem), method)
+    target, slots = _target(plan_file, step, problem)
+    plan = replay_plan(problem, target, method, slots=slots)
     return _with_certificate(plan_file, plan, bound, status)
 
 

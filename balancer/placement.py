@@ -42,6 +42,37 @@ class Placement:
         return cls(rank_of_sample, positions, samples, offsets)
 
     @classmethod
+    def by_slots(
+        cls, rank_of_sample: NDArray[np.int32], slot_of_sample: NDArray[np.int32], num_ranks: int, num_slots: int
+    ) -> "Placement":
+        """Each rank's samples by slot, then in ascending order. O(n + num_ranks * num_slots)."""
+        bins = rank_of_sample * np.int64(num_slots) + slot_of_sample
+        samples, offsets, _ = members_by_group(bins.astype(np.int32), num_ranks * num_slots)
+        offsets = offsets[::num_slots].copy()
+        positions = np.empty(len(samples), dtype=np.int32)
+        positions[samples] = np.arange(len(samples)) - offsets[rank_of_sample[samples]]
+        return cls(rank_of_sample, positions, samples, offsets)
+
+    def lifted(self, sample_of_item: NDArray[np.int64]) -> "Placement":
+        """Place items where their samples are: by position of the sample, then in ascending order.
+
+        Parameters
+        ----------
+        sample_of_item : int64[k]
+            Ascending. O(n + k).
+        """
+        starts = np.searchsorted(sample_of_item, np.arange(len(self.samples) + 1))
+        counts = np.diff(starts)[self.samples]
+        ends = np.cumsum(counts)
+        items = np.repeat(starts[self.samples] - (ends - counts), counts) + np.arange(len(sample_of_item))
+        rank_of_item = self.rank_of_sample[sample_of_item]
+        offsets = np.zeros(self.num_ranks + 1, dtype=np.int64)
+        offsets[1:] = np.concatenate(([0], ends))[self.offsets[1:]]
+        positions = np.empty(len(items), dtype=np.int32)
+        positions[items] = np.arange(len(items)) - offsets[rank_of_item[items]]
+        return Placement(rank_of_item, positions, items, offsets)
+
+    @classmethod
     def checked(
         cls, rank_of_sample: ArrayLike, num_ranks: int, position_of_sample: ArrayLike | None = None
     ) -> "Placement":

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer._version import __version__
+from balancer.constraints import Constraints
 from balancer.cost import CostModel
 from balancer.errors import PlanError
 from balancer.exchange import RankExchange, rank_exchange
+from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
 from balancer.topology import Topology
 from solvers.bounds import Bound
@@ -36,6 +38,9 @@ class DispatchPlan:
         Where the samples lie before dispatch, and where they run.
     home_loads, loads : int64[num_ranks]
         Load of each rank in cost units, before and after.
+    makespan : int
+        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over
+        speed, rounded up; with micro-batches, what their schedule makes of it.
     lower_bound : int
         Proven: no placement under the same constraints has a smaller makespan.
     bound_name : str
@@ -43,8 +48,14 @@ class DispatchPlan:
     status : SolveStatus
     method : str
         The partition method asked for.
-    equal_counts : bool
-        Whether every rank holds the same number of samples, within one.
+    constraints : Constraints
+        What the plan keeps to.
+    micro_batches : MicroBatches or None
+        How each rank's share is cut into slots, where it is.
+    slot_of_sample : int32[n]
+        The micro-batch that each sample is in; 0 without micro-batches. A rank's samples are in order of slots.
+    num_slots : int
+        Micro-batches a step, the same on every rank.
     binding_sample : int or None
         The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound.
     runtime_s : float
@@ -58,17 +69,23 @@ class DispatchPlan:
     target: Placement
     home_loads: NDArray[np.int64]
     loads: NDArray[np.int64]
+    makespan: int
     lower_bound: int
     bound_name: str
     status: SolveStatus
     method: str
-    equal_counts: bool = False
+    constraints: Constraints = field(default_factory=Constraints)
+    micro_batches: MicroBatches | None = None
+    slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    num_slots: int = 1
     binding_sample: int | None = None
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        self.home_loads.flags.writeable = False
-        self.loads.flags.writeable = False
+        if len(self.slot_of_sample) != len(self.lengths):
+            object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
+        for array in (self.home_loads, self.loads, self.slot_of_sample):
+            array.flags.writeable = False
 
     @property
     def num_samples(self) -> int:
@@ -89,10 +106,25 @@ class DispatchPlan:
         """Sample indices that run on `rank`, in dispatch order: int64[k]."""
         return self.target.samples_on_rank(rank)
 
+    def samples_in_slot(self, rank: int, slot: int) -> NDArray[np.int64]:
+        """Sample indices of one micro-batch, in dispatch order: int64[k]."""
+        if not 0 <= slot < self.num_slots:
+            raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")
+        samples = self.samples_on_rank(rank)
+        inside: NDArray[np.bool_] = self.slot_of_sample[samples] == slot
+        return samples[inside]
+
     @property
-    def makespan(self) -> int:
-        """The largest load of any rank, in cost units."""
-        return int(self.loads.max())
+    def equal_counts(self) -> bool:
+        """Whether every rank holds the same number of samples, within one, by constraint."""
+        return self.constraints.equal_counts
+
+    @property
+    def slot_loads(self) -> NDArray[np.int64]:
+        """Cost of each micro-batch, int64[num_ranks, num_slots]; computed when asked for."""
+        bins = self.rank_of_sample * np.int32(self.num_slots) + self.slot_of_sample
+        costs = self.cost.sample_costs(self.lengths)
+        return self.cost.loads(costs, bins, self.num_ranks * self.num_slots).reshape(self.num_ranks, self.num_slots)
 
     @property
     def gap(self) -> float:
@@ -101,13 +133,29 @@ class DispatchPlan:
 
     @property
     def imbalance_ratio(self) -> float:
-        """Largest load over mean load; 1.0 is perfect, and also what all-zero loads have."""
-        return imbalance_ratio(self.loads)
+        """Makespan over that of perfect evenness; 1.0 is perfect, and also what all-zero loads have.
+
+        Where ranks have no speeds and meet once a step, that is largest load over mean load. A pipeline's is over that
+        of equal micro-batches, its bubble included in both.
+        """
+        return self._ratio(self.makespan, self.loads, self.micro_batches)
 
     @property
     def home_imbalance_ratio(self) -> float:
-        """:attr:`imbalance_ratio` of the placement before dispatch."""
-        return imbalance_ratio(self.home_loads)
+        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once."""
+        return self._ratio(self.constraints.makespan(self.home_loads), self.home_loads, None)
+
+    def _ratio(self, makespan: int, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> float:
+        total, share = self.perfect(loads, micro_batches)
+        return makespan * share / total if total else 1.0  # of integers, so that equal loads give 1.0
+
+    def perfect(self, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> tuple[int, int]:
+        """Return the makespan of perfectly even ranks, as a fraction: numerator and denominator."""
+        speeds = self.constraints.rank_speeds
+        total = int(loads.sum())
+        if micro_batches is not None:
+            return micro_batches.perfect(total, self.num_ranks, self.num_slots)
+        return total, self.num_ranks if speeds is None else int(speeds.sum())
 
     @property
     def inter_node_volume(self) -> int:
@@ -123,9 +171,10 @@ class DispatchPlan:
     def inverse(self) -> "DispatchPlan":
         """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged."""
         bound = Bound(self.lower_bound, self.bound_name)
-        if self.equal_counts:  # that bound does not hold for homes of any count
+        if self.constraints.names() or self.micro_batches:  # that bound does not hold for homes of any kind
             bound = self.cost.lower_bound(self.cost.sample_costs(self.lengths), self.num_ranks)
-        optimal = int(self.home_loads.max()) == bound.value
+        makespan = int(self.home_loads.max())
+        optimal = makespan == bound.value
         return DispatchPlan(
             self.topology,
             self.cost,
@@ -134,6 +183,7 @@ class DispatchPlan:
             target=self.home,
             home_loads=self.loads,
             loads=self.home_loads,
+            makespan=makespan,
             lower_bound=bound.value,
             bound_name=bound.name,
             status=SolveStatus.OPTIMAL if optimal else SolveStatus.FEASIBLE,
@@ -145,7 +195,8 @@ class DispatchPlan:
 
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
-        return placements_digest(self.topology, self.home, self.target)
+        slots = self.slot_of_sample if self.num_slots > 1 else None
+        return placements_digest(self.topology, self.home, self.target, slots)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a plan file that holds all of this plan; :func:`balancer.load_plan` reads it. Atomic, and no pickle.
@@ -166,7 +217,7 @@ class DispatchPlan:
                 SINGLE_PHASE,
                 np.arange(n),
                 self.rank_of_sample,
-                0,
+                self.slot_of_sample,
                 self.target.position_of_sample,
                 self.lengths,
                 self.home.rank_of_sample,
@@ -175,7 +226,8 @@ class DispatchPlan:
                 {
                     "topology": {"node_sizes": list(self.topology.node_sizes)},
                     "cost": str(self.cost),
-                    "solver": {"method": self.method, "equal_counts": self.equal_counts},
+                    "solver": {"method": self.method, "constraints": self.constraints.to_json()},
+                    "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
                     "certificate": {
                         "makespan": self.makespan,
                         "lower_bound": self.lower_bound,
@@ -199,7 +251,10 @@ class DispatchPlan:
         if not isinstance(other, DispatchPlan):
             return NotImplemented
         mine, theirs = (
-            (p.topology, p.cost, p.home, p.target, p.lower_bound, p.bound_name, p.status, p.method, p.equal_counts)
+            (
+                (p.topology, p.cost, p.home, p.target, p.method, p.constraints.names(), p.micro_batches),
+                (p.makespan, p.lower_bound, p.bound_name, p.status, p.num_slots),
+            )
             for p in (self, other)
         )
         return (
@@ -207,22 +262,19 @@ class DispatchPlan:
             and np.array_equal(self.lengths, other.lengths)
             and np.array_equal(self.loads, other.loads)
             and np.array_equal(self.home_loads, other.home_loads)
+            and np.array_equal(self.slot_of_sample, other.slot_of_sample)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def imbalance_ratio(loads: NDArray[np.int64]) -> float:
-    """Largest over mean load; 1.0 where all are 0."""
-    total = int(loads.sum())
-    return int(loads.max()) * len(loads) / total if total else 1.0  # of integers, so that equal loads give 1.0
-
-
-def placements_digest(topology: Topology, home: Placement, target: Placement) -> str:
-    """SHA-256, in hex, over counts, node sizes, ranks and positions as little-endian integers."""
+def placements_digest(
+    topology: Topology, home: Placement, target: Placement, slots: NDArray[np.int32] | None = None
+) -> str:
+    """SHA-256, in hex, over counts, node sizes, ranks, positions and slots as little-endian integers."""
     header = topology.num_nodes, len(home.samples), *topology.node_sizes
     digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
-    for placement in (home, target):
-        for array in (placement.rank_of_sample, placement.position_of_sample):
-            digest.update(np.ascontiguousarray(array, dtype="<i4").data)
+    arrays = [home.rank_of_sample, home.position_of_sample, target.rank_of_sample, target.position_of_sample]
+    for array in arrays if slots is None else [*arrays, slots]:
+        digest.update(np.ascontiguousarray(array, dtype="<i4").data)
     return digest.hexdigest()

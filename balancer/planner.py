@@ -5,18 +5,22 @@ lengths -> :class:`~balancer.batch.GlobalBatch` -> :class:`~balancer.problem.Pro
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.batch import GlobalBatch
+from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
+from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
+from solvers.bounds import Bound, makespan_bound
+from solvers.packing.schedule import schedule_micro_batches
 
 __all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
 
@@ -39,6 +43,16 @@ def balance(
     time_budget: float = 0.01,
     *,
     topology: Topology | None = None,
+    min_samples_per_rank: int = 0,
+    max_samples_per_rank: int | None = None,
+    keep_together: ArrayLike | None = None,
+    caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
+    allowed_ranks: ArrayLike | None = None,
+    initial_loads: ArrayLike | None = None,
+    rank_speeds: ArrayLike | None = None,
+    micro_batch_tokens: int | None = None,
+    schedule: str = "lockstep",
+    micro_batches: MicroBatches | None = None,
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -56,7 +70,7 @@ def balance(
     cost : str or CostModel
         ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, or ``"padded"`` for rows times the longest row.
     method : str
-        A name in :data:`METHODS`; ``"auto"`` suits every cost.
+        A name in :data:`METHODS`; ``"auto"`` suits every cost and constraint.
     equal_counts : bool
         Give every rank n/num_ranks samples, within one where that does not divide.
     max_tokens_per_rank : int, optional
@@ -65,6 +79,25 @@ def balance(
         Seconds' worth of work for the solver, counted and not timed: every rank computes the same plan.
     topology : Topology, optional
         In place of `ranks_per_node`, for nodes of unequal size.
+    min_samples_per_rank, max_samples_per_rank : int, optional
+        How many samples a rank gets at least and at most.
+    keep_together : int[n] or str[n], optional
+        Samples with equal keys run on one rank, adjacent or not: the responses to one prompt, say.
+    caps : mapping of str to (int64[n], int), optional
+        Further quantities by name: what each sample has of it, and the cap on a rank's sum, never exceeded.
+    allowed_ranks : bool[n, num_ranks], optional
+        Where each sample may run.
+    initial_loads : int64[num_ranks], optional
+        Load in cost units that ranks have already.
+    rank_speeds : int64[num_ranks], optional
+        Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
+    micro_batch_tokens : int, optional
+        Cut every rank's share into micro-batches of at most so many elements: the same number on every rank.
+    schedule : str
+        With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``
+        or ``"pipeline"``; see :class:`balancer.MicroBatches`.
+    micro_batches : MicroBatches, optional
+        In place of `micro_batch_tokens` and `schedule`, to say more: how many, a multiple of what, over-long samples.
 
     Returns
     -------
@@ -77,7 +110,7 @@ def balance(
     InfeasibleError
         No plan keeps to the constraints; it says why and by how much.
     SolverError
-        No plan under the token cap was found, though none was proven impossible.
+        No plan that keeps to the constraints was found, though none was proven impossible.
 
     Examples
     --------
@@ -91,13 +124,25 @@ def balance(
         raise ValueError(
             f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
         )
-    problem = Problem.of(
-        GlobalBatch.of(lengths, num_ranks, home_rank),
-        topology,
-        parse_cost(cost),
+    if micro_batch_tokens is not None:
+        if micro_batches is not None:
+            raise ValueError("give micro_batch_tokens or micro_batches, not both")
+        micro_batches = MicroBatches(micro_batch_tokens, schedule)
+    batch = GlobalBatch.of(lengths, topology.num_ranks, home_rank)
+    constraints = Constraints.of(
+        len(batch.lengths),
+        topology.num_ranks,
         equal_counts=equal_counts,
         max_tokens_per_rank=max_tokens_per_rank,
+        min_samples_per_rank=min_samples_per_rank,
+        max_samples_per_rank=max_samples_per_rank,
+        keep_together=keep_together,
+        caps=caps,
+        allowed_ranks=allowed_ranks,
+        initial_loads=initial_loads,
+        rank_speeds=rank_speeds,
     )
+    problem = Problem.of(batch, topology, parse_cost(cost), constraints, micro_batches)
     return plan_problem(problem, method, time_budget)
 
 
@@ -112,22 +157,26 @@ def check_method(method: str, cost: CostModel) -> str:
     return "padded" if cost.padded else method
 
 
-def plan_problem(problem: Problem, method: str = "auto", time_budget: float = 0.01) -> DispatchPlan:
+def plan_problem(
+    problem: Problem, method: str = "auto", time_budget: float = 0.01, placement: str = "relocate"
+) -> DispatchPlan:
     """Solve a problem and make the plan; as :func:`balance`, for who has the problem already."""
     started = time.perf_counter()
     name = check_method(method, problem.cost)
-    num_ranks = problem.topology.num_ranks
-    if name == "padded":
-        result = solvers.padded(problem.costs, num_ranks, equal_counts=problem.equal_counts)
-    else:
-        result = solvers.partition(problem.costs, num_ranks, name, time_budget, equal_counts=problem.equal_counts)
-    if problem.max_tokens_per_rank is not None:
-        result = _under_cap(problem, result, problem.max_tokens_per_rank, time_budget)
-    target = Placement.by_sample_order(result.group_of_item, num_ranks)
-    return _plan(problem, target, result.lower_bound, result.bound_name, method, result.status, started)
+    if problem.micro_batches is not None:
+        return _schedule(problem, problem.micro_batches, method, time_budget, started)
+    result = _solve(problem, name, time_budget)
+    target = Placement.by_sample_order(result.group_of_item, problem.topology.num_ranks)
+    return _plan(problem, target, Bound(result.lower_bound, result.bound_name), method, result.status, started)
 
 
-def replay_plan(problem: Problem, target: Placement, method: str, time_budget: float | None = None) -> DispatchPlan:
+def replay_plan(
+    problem: Problem,
+    target: Placement,
+    method: str,
+    time_budget: float | None = None,
+    slots: tuple[NDArray[np.int32], int] | None = None,
+) -> DispatchPlan:
     """Make the plan of a placement that is known already, with loads and bound computed anew.
 
     The bound is the closed-form one; where it leaves a gap, `time_budget` is given and `method` counts its work, the
@@ -135,42 +184,96 @@ def replay_plan(problem: Problem, target: Placement, method: str, time_budget: f
     """
     started = time.perf_counter()
     num_ranks = problem.topology.num_ranks
-    bound, name = problem.cost.lower_bound(problem.costs, num_ranks, problem.equal_counts)
-    largest = int(problem.cost.loads(problem.costs, target.rank_of_sample, num_ranks).max())
-    if largest > bound and time_budget is not None and not problem.cost.padded and method not in solvers.USES_CLOCK:
-        again = solvers.partition(problem.costs, num_ranks, method, time_budget, equal_counts=problem.equal_counts)
-        bound, name = again.lower_bound, again.bound_name
-    return _plan(problem, target, bound, name, method, None, started)
+    bound = _bound(problem)
+    plan = _plan(problem, target, bound, method, None, started, slots)
+    if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
+        return plan
+    if problem.micro_batches is not None:
+        again = schedule_micro_batches(
+            problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget,
+            **problem.micro_batches.solver_keywords(),
+        )  # fmt: skip
+        bound = Bound(again.lower_bound, again.bound_name)
+    else:
+        result = _solve(problem, method, time_budget)
+        bound = Bound(result.lower_bound, result.bound_name)
+    return _plan(problem, target, bound, method, None, started, slots)
+
+
+def _solve(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
+    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
+    if method == "padded":
+        result = solvers.padded(problem.costs, num_ranks, equal_counts=constraints.equal_counts)
+        cap = constraints.max_tokens_per_rank
+        return result if cap is None else _padded_under_cap(problem, result, cap)
+    keywords = constraints.solver_keywords(problem.batch.lengths)
+    return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
+
+
+def _bound(problem: Problem) -> Bound:
+    """Return the best closed-form bound on what a step takes."""
+    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
+    if not constraints.names():
+        return problem.cost.lower_bound(problem.costs, num_ranks)
+    if problem.cost.padded:
+        return problem.cost.lower_bound(problem.costs, num_ranks, constraints.equal_counts)
+    return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
+
+
+def _schedule(
+    problem: Problem, micro_batches: MicroBatches, method: str, time_budget: float, started: float
+) -> DispatchPlan:
+    """Plan rank and slot of every sample."""
+    if method != "auto":
+        raise ValueError(f"method {method!r} makes no micro-batches; use 'auto'")
+    num_ranks = problem.topology.num_ranks
+    result = schedule_micro_batches(
+        problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget, **micro_batches.solver_keywords()
+    )
+    target = Placement.by_slots(result.rank_of_item, result.slot_of_item, num_ranks, result.num_slots)
+    bound = Bound(result.lower_bound, result.bound_name)
+    return _plan(problem, target, bound, method, result.status, started, (result.slot_of_item, result.num_slots))
 
 
 def _plan(
     problem: Problem,
     target: Placement,
-    lower_bound: int,
-    bound_name: str,
+    bound: Bound,
     method: str,
     status: solvers.SolveStatus | None,
     started: float,
+    slots: tuple[NDArray[np.int32], int] | None = None,
 ) -> DispatchPlan:
     home, costs, num_ranks = problem.batch.home, problem.costs, problem.topology.num_ranks
-    loads = problem.cost.loads(costs, target.rank_of_sample, num_ranks)
-    if int(loads.max()) == lower_bound:
+    constraints, cost = problem.constraints, problem.cost
+    loads = constraints.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
+    makespan = constraints.makespan(loads)
+    slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
+    if problem.micro_batches is not None:
+        bins = target.rank_of_sample * np.int32(num_slots) + slot_of_sample
+        slot_loads = cost.loads(costs, bins, num_ranks * num_slots).reshape(num_ranks, num_slots)
+        makespan = problem.micro_batches.makespan(slot_loads)
+    if makespan == bound.value:
         status = solvers.SolveStatus.OPTIMAL
     elif status is None or status is solvers.SolveStatus.OPTIMAL:
         status = solvers.SolveStatus.FEASIBLE
     return DispatchPlan(
         topology=problem.topology,
-        cost=problem.cost,
+        cost=cost,
         lengths=problem.batch.lengths,
         home=home,
         target=target,
-        home_loads=problem.cost.loads(costs, home.rank_of_sample, num_ranks),
+        home_loads=constraints.with_initial(cost.loads(costs, home.rank_of_sample, num_ranks)),
         loads=loads,
-        lower_bound=lower_bound,
-        bound_name=bound_name,
+        makespan=makespan,
+        lower_bound=bound.value,
+        bound_name=bound.name,
         status=status,
         method=method,
-        equal_counts=problem.equal_counts,
+        constraints=constraints,
+        micro_batches=problem.micro_batches,
+        slot_of_sample=slot_of_sample,
+        num_slots=num_slots,
         binding_sample=_binding_sample(costs, loads),
         runtime_s=time.perf_counter() - started,
     )
@@ -185,18 +288,12 @@ def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int |
     return largest if costs[largest] > fair_share else None
 
 
-def _under_cap(
-    problem: Problem, result: solvers.PartitionResult, cap: int, time_budget: float
-) -> solvers.PartitionResult:
+def _padded_under_cap(problem: Problem, result: solvers.PartitionResult, cap: int) -> solvers.PartitionResult:
     """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
-    lengths = problem.batch.lengths
-    num_ranks = problem.topology.num_ranks
+    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
     if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
         return result
-    if problem.cost.padded:
-        even = solvers.padded(lengths, num_ranks, equal_counts=problem.equal_counts)
-    else:
-        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=problem.equal_counts)
+    even = solvers.padded(lengths, num_ranks, equal_counts=problem.constraints.equal_counts)
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"max_tokens_per_rank = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
@@ -205,7 +302,7 @@ def _under_cap(
     if even.makespan > cap:
         raise solvers.SolverError(
             f"no plan with at most max_tokens_per_rank = {cap} was found (best: {even.makespan}) and none was proven "
-            "impossible; raise the cap or time_budget"
+            "impossible; raise the cap"
         )
     loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
     return solvers.PartitionResult(

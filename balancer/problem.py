@@ -1,17 +1,60 @@
 """One phase's problem: a global batch, the ranks it is for, what it costs, and what the plan must keep to."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.batch import GlobalBatch
+from balancer.constraints import Constraints
 from balancer.cost import CostModel
+from balancer.micro_batches import MicroBatches
+from balancer.placement import Placement
 from balancer.topology import Topology
-from solvers.arguments import as_count
+from solvers.arguments import as_costs
 from solvers.errors import InfeasibleError
 
-__all__ = ["Problem"]
+__all__ = ["Affinity", "Problem"]
+
+
+class Affinity(NamedTuple):
+    """How much of each sample already lies on which rank, sample after sample (CSR).
+
+    Attributes
+    ----------
+    offsets : int64[n + 1]
+    ranks : int32[k]
+        Ascending within a sample, each once.
+    volumes : int64[k]
+        Bytes of the sample on that rank.
+    """
+
+    offsets: NDArray[np.int64]
+    ranks: NDArray[np.int32]
+    volumes: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, sample: NDArray[np.int64], rank: NDArray[np.int32], volume: NDArray[np.int64], num_samples: int
+    ) -> "Affinity":
+        """Add up parts, given as sample, rank and volume of each, in any order. O(k log k)."""
+        order = np.lexsort((rank, sample))
+        sample, rank, volume = sample[order], rank[order], volume[order]
+        first = np.ones(len(sample), dtype=bool)
+        first[1:] = (sample[1:] != sample[:-1]) | (rank[1:] != rank[:-1])
+        starts = np.flatnonzero(first)
+        volumes = np.add.reduceat(volume, starts) if len(starts) else volume
+        offsets = np.searchsorted(sample[starts], np.arange(num_samples + 1))
+        return cls(offsets, rank[starts].astype(np.int32), volumes)
+
+    def of_samples(self, members: NDArray[np.int64], first_rank: int = 0) -> "Affinity":
+        """Return that of some of the samples, with ranks counted from `first_rank`."""
+        counts = np.diff(self.offsets)[members]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        index = np.repeat(self.offsets[members] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return Affinity(offsets, self.ranks[index] - np.int32(first_rank), self.volumes[index])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,18 +68,24 @@ class Problem:
     cost : CostModel
     costs : int64[n]
         Cost of each sample.
-    equal_counts : bool
-        Every rank gets n/ranks samples, within one where that does not divide.
-    max_tokens_per_rank : int or None
-        No rank gets more elements than this, padding included where the cost model pads.
+    constraints : Constraints
+        What each rank's share must keep to.
+    micro_batches : MicroBatches or None
+        How each rank's share is cut into slots; None: not at all.
+    volumes : int64[n] or None
+        What moving each sample takes; None: its length.
+    affinity : Affinity or None
+        Where the parts of each sample lie, if not all on its home rank.
     """
 
     batch: GlobalBatch
     topology: Topology
     cost: CostModel
     costs: NDArray[np.int64]
-    equal_counts: bool = False
-    max_tokens_per_rank: int | None = None
+    constraints: Constraints = field(default_factory=Constraints)
+    micro_batches: MicroBatches | None = None
+    volumes: NDArray[np.int64] | None = None
+    affinity: Affinity | None = None
 
     @classmethod
     def of(
@@ -44,37 +93,98 @@ class Problem:
         batch: GlobalBatch,
         topology: Topology,
         cost: CostModel,
-        *,
-        equal_counts: bool = False,
-        max_tokens_per_rank: int | None = None,
+        constraints: Constraints | None = None,
+        micro_batches: MicroBatches | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
 
         Raises
         ------
         ValueError
-            A cost or a sum of costs that does not fit int64, naming the sample.
+            A cost or a sum of costs that does not fit int64, naming the sample; constraints that nothing here keeps
+            together.
         InfeasibleError
             A token cap that a sample, or all of them together, exceed; it says by how much.
         """
+        constraints = constraints or Constraints()
         costs = cost.sample_costs(batch.lengths, batch.first_sample)
-        if max_tokens_per_rank is not None:
-            max_tokens_per_rank = as_count("max_tokens_per_rank", max_tokens_per_rank)
-            _check_cap(batch, topology.num_ranks, max_tokens_per_rank)
-        return cls(batch, topology, cost, costs, bool(equal_counts), max_tokens_per_rank)
+        _check_together(cost, constraints, micro_batches)
+        if constraints.max_tokens_per_rank is not None:
+            _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
+        if micro_batches is not None and micro_batches.over_long == "error":
+            remedy = "; over_long='own' gives such a sample a micro-batch of its own"
+            _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, remedy)
+        return cls(batch, topology, cost, costs, constraints, micro_batches)
+
+    def of_samples(self, members: NDArray[np.int64]) -> "Problem":
+        """Return the problem of some of the samples, on all ranks."""
+        return self.of_ranks(members, 0, self.topology.num_ranks)
+
+    def of_ranks(self, members: NDArray[np.int64], first_rank: int, num_ranks: int) -> "Problem":
+        """Return the problem of some samples on `num_ranks` consecutive ranks, on which all of them lie.
+
+        Per-sample and per-rank constraints are not taken along.
+        """
+        node = self.topology.node_of_rank[first_rank : first_rank + num_ranks]
+        home = Placement.by_sample_order(self.batch.home.rank_of_sample[members] - np.int32(first_rank), num_ranks)
+        kept = self.constraints
+        least = kept.min_samples_per_rank if len(members) >= kept.min_samples_per_rank * num_ranks else 0
+        return Problem(
+            GlobalBatch(self.batch.lengths[members], home),
+            Topology(np.unique(node, return_counts=True)[1].tolist()),
+            self.cost,
+            self.costs[members],
+            Constraints(kept.equal_counts, kept.max_tokens_per_rank, least, kept.max_samples_per_rank),
+            None,
+            None if self.volumes is None else self.volumes[members],
+            None if self.affinity is None else self.affinity.of_samples(members, first_rank),
+        )
+
+    @classmethod
+    def joint(cls, problems: "Sequence[Problem]") -> "Problem":
+        """Return the problem of several phases' items as if they were one phase's, with additive costs of one unit."""
+        for problem in problems:
+            if problem.cost.padded or problem.constraints.names():
+                what = "padded costs" if problem.cost.padded else ", ".join(problem.constraints.names())
+                raise ValueError(f"phases cannot be balanced jointly under {what}; use mode='separate'")
+        first = problems[0]
+        ranks = np.concatenate([problem.batch.home.rank_of_sample for problem in problems])
+        lengths = np.concatenate([problem.batch.lengths for problem in problems])
+        volumes = [problem.batch.lengths if problem.volumes is None else problem.volumes for problem in problems]
+        costs = as_costs(np.concatenate([problem.costs for problem in problems]))[0]
+        home = Placement.by_sample_order(ranks, first.topology.num_ranks)
+        batch = GlobalBatch(lengths, home)
+        return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
+
+
+def _check_together(cost: CostModel, constraints: Constraints, micro_batches: MicroBatches | None) -> None:
+    names = constraints.names()
+    if micro_batches is not None and (names or cost.padded):
+        with_what = f"cost '{cost}'" if cost.padded else ", ".join(names)
+        raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")
+    unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
+    if cost.padded and unsupported:
+        raise ValueError(
+            f"cost '{cost}' does not take {', '.join(unsupported)}; with padded costs equal_counts and "
+            "max_tokens_per_rank can be kept"
+        )
 
 
 def _check_cap(batch: GlobalBatch, num_ranks: int, cap: int) -> None:
+    _check_longest(batch, "max_tokens_per_rank", cap)
+    total, room = sum(batch.lengths.tolist()), cap * num_ranks
+    if total > room:
+        raise InfeasibleError(
+            f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
+            f"max_tokens_per_rank = {cap}"
+        )
+
+
+def _check_longest(batch: GlobalBatch, name: str, cap: int, remedy: str = "") -> None:
     lengths = batch.lengths
     if len(lengths) and lengths.max() > cap:
         sample = int(np.argmax(lengths))
         raise InfeasibleError(
             f"sample {batch.first_sample + sample} has length {lengths[sample]}, {lengths[sample] - cap} more than "
-            f"max_tokens_per_rank = {cap}"
-        )
-    total, room = sum(lengths.tolist()), cap * num_ranks
-    if total > room:
-        raise InfeasibleError(
-            f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
-            f"max_tokens_per_rank = {cap}"
+            f"{name} = {cap}{remedy}"
         )

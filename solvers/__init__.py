@@ -5,6 +5,19 @@ Nothing here knows a token, a file or a GPU. Start with :func:`partition`.
 
 from solvers.bounds import makespan_lower_bound
 from solvers.errors import CertificateError, InfeasibleError, SolverError, TimeLimitError
+from solvers.packing import (
+    PACKERS,
+    PackingResult,
+    ScheduleResult,
+    SplitResult,
+    check_packing,
+    check_schedule,
+    check_split,
+    pack,
+    schedule_micro_batches,
+    split_contiguous,
+    split_fewest,
+)
 from solvers.partition import (
     PARTITIONERS,
     USES_CLOCK,
@@ -23,24 +36,35 @@ from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
 
 __all__ = [
+    "PACKERS",
     "PARTITIONERS",
     "USES_CLOCK",
     "CertificateError",
     "InfeasibleError",
+    "PackingResult",
     "PartitionResult",
+    "ScheduleResult",
     "SolveStatus",
     "SolverError",
+    "SplitResult",
     "TimeLimitError",
     "auto",
     "bldm",
+    "check_packing",
     "check_partition",
+    "check_schedule",
+    "check_split",
     "exact",
     "karmarkar_karp",
     "lpt",
     "makespan_lower_bound",
     "multifit",
+    "pack",
     "padded",
     "partition",
     "round_robin",
+    "schedule_micro_batches",
     "slack",
+    "split_contiguous",
+    "split_fewest",
 ]

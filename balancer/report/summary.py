@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from balancer.plan import DispatchPlan
@@ -14,15 +15,18 @@ class PhaseSummary:
     """Sums over the steps of one phase; constant memory.
 
     Ratios over many steps are of rank-time: what all ranks spend, each as long as the slowest of its step, over what
-    they work. So a step counts for as long as it takes.
+    they would spend were all even. So a step counts for as long as it takes.
     """
 
     steps: int = 0
-    spent_before: int = 0
-    spent_after: int = 0
-    spent_at_bound: int = 0
-    worked_before: int = 0
-    worked_after: int = 0
+    spent_before: Fraction = Fraction(0)
+    spent_after: Fraction = Fraction(0)
+    spent_at_bound: Fraction = Fraction(0)
+    worked_before: Fraction = Fraction(0)
+    worked_after: Fraction = Fraction(0)
+    fewest_slots: int = 0
+    most_slots: int = 0
+    schedule: str | None = None
     gap_sum: float = 0.0
     gap_max: float = 0.0
     proven_optimal_steps: int = 0
@@ -38,12 +42,16 @@ class PhaseSummary:
     def add(self, plan: DispatchPlan, first_row: int) -> None:
         """Take in the next step, whose first sample is row `first_row` of the log."""
         gap = plan.gap
-        ranks, worked = plan.num_ranks, int(plan.loads.sum())
-        self.spent_before += int(plan.home_loads.max()) * ranks
+        ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
+        self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += int(plan.home_loads.sum())
+        self.worked_before += Fraction(*plan.perfect(plan.home_loads, None)) * ranks
         self.worked_after += worked
+        if plan.micro_batches is not None:
+            self.schedule = plan.micro_batches.schedule
+            self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
+            self.most_slots = max(self.most_slots, plan.num_slots)
         self.gap_sum += gap
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
@@ -52,7 +60,7 @@ class PhaseSummary:
         self.inter_node_volume += plan.inter_node_volume
         if plan.binding_sample is not None:
             self.capped_steps += 1
-            ratio = _ratio(plan.lower_bound * ranks, worked)
+            ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 self.cap_row = first_row + plan.binding_sample
@@ -89,6 +97,9 @@ class PhaseSummary:
             "capped_steps": self.capped_steps,
             "capping_sample": None,
         }
+        if self.schedule is not None:
+            document["schedule"] = self.schedule
+            document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,
@@ -99,9 +110,9 @@ class PhaseSummary:
         return document
 
 
-def _ratio(spent: int, worked: int) -> float:
-    """Of integers, so that equal loads give exactly 1; and so does no load at all."""
-    return spent / worked if worked else 1.0
+def _ratio(spent: Fraction, worked: Fraction) -> float:
+    """Of exact numbers, so that equal loads give exactly 1; and so does no load at all."""
+    return float(spent / worked) if worked else 1.0
 
 
 def _finite(value: float) -> float | None:

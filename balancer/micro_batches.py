@@ -1,0 +1,135 @@
+"""Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.arguments import as_count
+from solvers.groups import group_loads
+from solvers.packing import OBJECTIVES
+
+__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches"]
+
+SCHEDULES = OBJECTIVES
+"""Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
+
+OVER_LONG = ("error", "own")
+"""What a sample over the cap gets; to leave it out, leave it out of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """What every rank's micro-batches must keep to.
+
+    Attributes
+    ----------
+    max_tokens : int
+        No micro-batch holds more elements.
+    schedule : str
+        ``"lockstep"``: ranks meet in every micro-batch slot, as FSDP's do; a step takes the sum over the slots of the
+        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: a step takes
+        (K + pipeline_stages - 1) times the largest micro-batch. In doubt lockstep: its plans are nearly as even once
+        a step, while those for ``"step"`` may take twice as long in lockstep.
+    count : int, "fewest" or None
+        K, the same on all ranks; None: whichever is fastest.
+    at_least, multiple_of : int
+        What K must be at least, and a multiple of.
+    pipeline_stages : int
+        Stages of the pipeline; 1 for the other schedules.
+    allow_empty : bool
+        Whether a micro-batch may hold nothing.
+    over_long : str
+        A sample over the cap is an ``"error"``, or gets a micro-batch of its ``"own"``.
+    """
+
+    max_tokens: int
+    schedule: str = "lockstep"
+    count: int | str | None = None
+    at_least: int = 1
+    multiple_of: int = 1
+    pipeline_stages: int = 1
+    allow_empty: bool = False
+    over_long: str = "error"
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "max_tokens", as_count("micro_batch_tokens", self.max_tokens))
+        set_(self, "at_least", as_count("min_micro_batches", self.at_least))
+        set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
+        set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
+        set_(self, "allow_empty", bool(self.allow_empty))
+        _check_choice("schedule", self.schedule, SCHEDULES)
+        _check_choice("over_long", self.over_long, OVER_LONG)
+        if self.count is not None and self.count != "fewest":
+            if isinstance(self.count, str):
+                raise ValueError(f"num_micro_batches must be an integer, 'fewest' or None, got {self.count!r}")
+            set_(self, "count", as_count("num_micro_batches", self.count))
+            if self.count < self.at_least or self.count % self.multiple_of:
+                raise ValueError(
+                    f"num_micro_batches = {self.count} contradicts min_micro_batches = {self.at_least} or "
+                    f"micro_batches_multiple_of = {self.multiple_of}"
+                )
+        if self.pipeline_stages > 1 and self.schedule != "pipeline":
+            raise ValueError(
+                f"pipeline_stages = {self.pipeline_stages} contradicts schedule = {self.schedule!r}: only 'pipeline' "
+                "has stages"
+            )
+
+    def solver_keywords(self) -> dict[str, Any]:
+        """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""
+        return {
+            "cap": self.max_tokens,
+            "objective": self.schedule,
+            "num_slots": self.count,
+            "min_slots": self.at_least,
+            "slots_multiple_of": self.multiple_of,
+            "stages": self.pipeline_stages,
+            "allow_empty": self.allow_empty,
+            "over_long": self.over_long,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; ``MicroBatches(**fields)`` is this again."""
+        return asdict(self)
+
+    def makespan(self, slot_loads: NDArray[np.int64]) -> int:
+        """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K]."""
+        if self.schedule == "step":
+            return int(slot_loads.sum(axis=1).max())
+        if self.schedule == "lockstep":
+            return int(slot_loads.max(axis=0).sum())
+        num_slots: int = slot_loads.shape[1]
+        return (num_slots + self.pipeline_stages - 1) * int(slot_loads.max())
+
+    def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
+        """Return what a step would take were all even, as a fraction: numerator and denominator."""
+        if self.schedule == "pipeline":
+            return (num_slots + self.pipeline_stages - 1) * total, num_ranks * num_slots
+        return total, num_ranks
+
+    def violation(
+        self, lengths: NDArray[np.int64], rank: NDArray[np.int32], slot: NDArray[np.int32], num_ranks: int, slots: int
+    ) -> str | None:
+        """Say which rule micro-batches break first; None if they keep to all."""
+        bins = (rank.astype(np.int64) * slots + slot).astype(np.int32)
+        tokens, counts = group_loads(lengths, bins, num_ranks * slots), np.bincount(bins, minlength=num_ranks * slots)
+        over = tokens > self.max_tokens
+        if self.over_long == "own":
+            over &= counts > 1
+        if over.any():
+            first = int(np.argmax(over))
+            where = f"micro-batch {first % slots} of rank {first // slots}"
+            return f"{where} holds {tokens[first]} tokens, cap {self.max_tokens}"
+        if not self.allow_empty and len(lengths) and counts.min() == 0:
+            first = int(np.argmin(counts))
+            return f"micro-batch {first % slots} of rank {first // slots} is empty"
+        if slots < self.at_least or slots % self.multiple_of or (isinstance(self.count, int) and slots != self.count):
+            return f"there are {slots} micro-batches a rank, which is not what was asked for"
+        return None
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

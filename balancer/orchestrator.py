@@ -1,0 +1,330 @@
+"""From a multimodal batch to the plan of a step: every phase balanced for itself, and the streams between them.
+
+columns -> :func:`~balancer.phases.resolve_phases` -> one :class:`~balancer.problem.Problem` a phase -> dispatch plans
+-> streams -> :class:`~balancer.step_plan.StepPlan`.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+import solvers
+from balancer.batch import GlobalBatch
+from balancer.constraints import Constraints
+from balancer.micro_batches import MicroBatches
+from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
+from balancer.placement import Placement
+from balancer.plan import DispatchPlan
+from balancer.planner import plan_problem, replay_plan
+from balancer.problem import Affinity, Problem
+from balancer.ragged import Ragged
+from balancer.step_plan import Parts, PhasePlan, StepPlan, own_name, parts_of
+from balancer.stream import Stream
+from balancer.topology import Topology
+from solvers.arguments import as_count
+
+__all__ = ["MODES", "Settings", "assemble", "orchestrate", "step_batch"]
+
+MODES = ("separate", "joint", "auto")
+"""How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the phases of a step are planned; as :func:`orchestrate` takes them."""
+
+    method: str = "auto"
+    placement: str = "relocate"
+    time_budget: float = 0.01
+    mode: str = "separate"
+    group_size: int | None = None
+    micro_batches: MicroBatches | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """What all phases of a step share."""
+
+    topology: Topology
+    home: Placement
+    items: tuple[PhaseItems, ...]
+    settings: Settings
+
+    def problem(self, items: PhaseItems) -> Problem:
+        """Return the problem of one phase by itself."""
+        num_ranks, phase = self.topology.num_ranks, items.phase
+        batch = GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+        least = int(phase.every_rank_nonempty and len(items.lengths) >= num_ranks)
+        constraints = Constraints.of(
+            len(items.lengths),
+            num_ranks,
+            equal_counts=phase.equal_counts,
+            max_tokens_per_rank=phase.max_tokens_per_rank,
+            min_samples_per_rank=least,
+        )
+        try:
+            return Problem.of(batch, self.topology, items.cost, constraints)
+        except ValueError as error:
+            raise type(error)(f"phase {phase.name!r}: {error}") from None
+
+
+def orchestrate(
+    batch: Columns,
+    phases: Sequence[Phase] | Mapping[str, str],
+    topology: Topology | int,
+    *,
+    home_rank: ArrayLike | None = None,
+    method: str = "auto",
+    placement: str = "relocate",
+    time_budget: float = 0.01,
+    mode: str = "separate",
+    part_order: Ragged | None = None,
+    group_size: int | None = None,
+    micro_batches: MicroBatches | None = None,
+) -> StepPlan:
+    """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
+
+    Parameters
+    ----------
+    batch : mapping of str to int64[n] or Ragged
+        The columns of the global batch: a number, or a list of numbers, for each of n samples.
+    phases : sequence of Phase, or mapping of name to items
+        In the order in which they compute; the others feed the last one unless they say otherwise.
+    topology : Topology or int
+        Ranks and nodes; a number stands for so many ranks of one node.
+    home_rank : int32[n], optional
+        Where each sample lies before the step; by default equal contiguous shares.
+    method, placement, time_budget
+        As :func:`balancer.balance` takes them, for every phase.
+    mode : str
+        ``"separate"``: every encoder even by itself, for when ranks wait for each other between encoders. ``"joint"``:
+        the sum of the encoders even, for when they run one after the other without waiting; their costs must be in
+        one unit. ``"auto"``: joint if that makes the largest sum smaller.
+    part_order : Ragged, optional
+        Of each sample, in which order its parts are read by the last phase: a permutation of its parts as
+        :class:`balancer.step_plan.Parts` counts them by default, encoder after encoder and then its own.
+    group_size : int, optional
+        Plan within groups of so many consecutive ranks, with nothing exchanged between groups; must divide the ranks.
+    micro_batches : MicroBatches, optional
+        Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
+        item in the slot in which the last phase computes its sample.
+
+    Returns
+    -------
+    StepPlan
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that cannot be used, or a column that is not there; it names phase, argument, value and rule.
+    InfeasibleError, SolverError
+        As :func:`balancer.balance`, with the phase.
+
+    Examples
+    --------
+    >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 80, 30]}
+    >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2)
+    >>> plan["vision"].loads.tolist(), plan["llm"].loads.tolist()
+    ([256, 128], [120, 120])
+    """
+    started = time.perf_counter()
+    settings = Settings(method, placement, time_budget, _as_mode(mode), group_size, micro_batches)
+    step = step_batch(batch, phases, topology, home_rank, settings)
+    plans = _plan_phases(step)
+    return assemble(step, plans, "orchestrated", started, part_order)
+
+
+def _as_mode(mode: str) -> str:
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    return mode
+
+
+def step_batch(
+    batch: Columns,
+    phases: Sequence[Phase] | Mapping[str, str],
+    topology: Topology | int,
+    home_rank: ArrayLike | None,
+    settings: Settings,
+) -> _Step:
+    """Check the batch and find every phase's items."""
+    if isinstance(topology, int | np.integer):
+        topology = Topology.uniform(int(topology), None)
+    if isinstance(phases, Mapping):
+        phases = [Phase(name, items) for name, items in phases.items()]
+    items = resolve_phases(batch, phases)
+    home = GlobalBatch.of(items[-1].lengths, topology.num_ranks, home_rank).home
+    if settings.group_size is not None:
+        size = as_count("group_size", settings.group_size)
+        if topology.num_ranks % size:
+            raise ValueError(f"group_size must divide the {topology.num_ranks} ranks, got {size}")
+    return _Step(topology, home, items, settings)
+
+
+def _plan_phases(step: _Step) -> dict[str, DispatchPlan]:
+    """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
+    plans: dict[str, DispatchPlan] = {}
+    slots = _last_phase_slots(step)
+    encoders = [items for items in step.items[:-1] if not items.fed_by]
+    if slots is not None:
+        plans[step.items[-1].phase.name] = slots
+        for items in step.items[:-1]:
+            plans[items.phase.name] = _plan_in_slots(step, items, slots)
+        return plans
+    for items in encoders:
+        plans[items.phase.name] = _plan_phase(step, items, _from_home(step, items))
+    if step.settings.mode != "separate" and len(encoders) > 1:
+        joint = _plan_jointly(step, encoders)
+        if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
+            plans = joint
+    for items in step.items:
+        if items.phase.name not in plans:
+            plans[items.phase.name] = _plan_phase(step, items, _from_parts(step, items, plans))
+    return plans
+
+
+def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:
+    """Return the most that a rank computes in all these phases."""
+    return int(sum(plan.loads for plan in plans.values()).max())  # type: ignore[union-attr]
+
+
+def _from_home(step: _Step, items: PhaseItems) -> Problem:
+    """Return an encoder's problem, with what moving each of its raw items takes."""
+    return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
+
+
+def _from_parts(step: _Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]) -> Problem:
+    """Return a fed phase's problem, with how many bytes of each of its samples already lie on which rank."""
+    feeders = [_find(step, name) for name in items.fed_by]
+    samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
+    ranks = [plans[feeder.phase.name].rank_of_sample for feeder in feeders]
+    ranks.append(step.home.rank_of_sample[samples[-1]])
+    volumes = [feeder.outputs * feeder.phase.bytes_out for feeder in feeders]
+    volumes.append(items.own.values * items.phase.bytes_in)
+    affinity = Affinity.of(np.concatenate(samples), np.concatenate(ranks), np.concatenate(volumes), len(items.lengths))
+    return replace(step.problem(items), affinity=affinity)
+
+
+def _find(step: _Step, name: str) -> PhaseItems:
+    return next(items for items in step.items if items.phase.name == name)
+
+
+def _plan_phase(step: _Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
+    """Plan one phase, over all ranks or within groups of them."""
+    settings = step.settings
+    try:
+        if settings.group_size is None:
+            return plan_problem(problem, settings.method, settings.time_budget, settings.placement)
+        return _plan_in_groups(problem, settings, settings.group_size)
+    except (ValueError, solvers.SolverError) as error:
+        raise _about(items.phase.name, error) from None
+
+
+def _about(phase: str, error: Exception) -> Exception:
+    """Return the error with the phase in its message, and whatever else it carries."""
+    error.args = (f"phase {phase!r}: {error.args[0] if error.args else ''}", *error.args[1:])
+    return error
+
+
+def _plan_in_groups(problem: Problem, settings: Settings, size: int) -> DispatchPlan:
+    """Plan each group of `size` consecutive ranks by itself; the bound is that of all ranks together."""
+    num_ranks = problem.topology.num_ranks
+    rank_of_item = np.empty(len(problem.costs), dtype=np.int32)
+    group_of_item = problem.batch.home.rank_of_sample // size
+    for group in range(num_ranks // size):
+        members = np.flatnonzero(group_of_item == group)
+        part = problem.of_ranks(members, group * size, size)
+        plan = plan_problem(part, settings.method, settings.time_budget, settings.placement)
+        rank_of_item[members] = plan.rank_of_sample + group * size
+    return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings.method)
+
+
+def _plan_jointly(step: _Step, encoders: Sequence[PhaseItems]) -> dict[str, DispatchPlan]:
+    """Balance the sum of all encoders: their items are dealt out as if they were one phase's."""
+    problems = [_from_home(step, items) for items in encoders]
+    union = Problem.joint(problems)
+    plan = _plan_phase(step, encoders[0], union)
+    plans, first = {}, 0
+    for items, problem in zip(encoders, problems, strict=True):
+        ranks = plan.rank_of_sample[first : first + len(items.lengths)]
+        first += len(items.lengths)
+        target = Placement.by_sample_order(ranks.copy(), step.topology.num_ranks)
+        plans[items.phase.name] = replay_plan(problem, target, step.settings.method)
+    return plans
+
+
+def _last_phase_slots(step: _Step) -> DispatchPlan | None:
+    """Plan rank and slot of the last phase, where there are micro-batches."""
+    if step.settings.micro_batches is None:
+        return None
+    problem = replace(step.problem(step.items[-1]), micro_batches=step.settings.micro_batches)
+    return plan_problem(problem, step.settings.method, step.settings.time_budget, step.settings.placement)
+
+
+def _plan_in_slots(step: _Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
+    """Plan an encoder slot by slot: each item in the slot of its sample, the items of a slot even over the ranks."""
+    problem = _from_home(step, items)
+    slot_of_item = last.slot_of_sample[items.sample_of_item]
+    rank_of_item = np.empty(len(items.lengths), dtype=np.int32)
+    for slot in range(last.num_slots):
+        members = np.flatnonzero(slot_of_item == slot)
+        part = problem.of_samples(members)
+        rank_of_item[members] = _plan_phase(step, items, part).rank_of_sample
+    target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
+    lockstep = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", last.num_slots, allow_empty=True)
+    return replay_plan(
+        replace(problem, micro_batches=lockstep), target, step.settings.method, slots=(slot_of_item, last.num_slots)
+    )
+
+
+def assemble(
+    step: _Step, plans: Mapping[str, DispatchPlan], strategy: str, started: float, part_order: Ragged | None = None
+) -> StepPlan:
+    """Put plans of all phases together with the streams between them."""
+    by_name = {items.phase.name: items for items in step.items}
+    streams: dict[str, Stream] = {}
+    parts: dict[str, Parts] = {}
+    for name, items in by_name.items():
+        target = plans[name].target
+        if items.feeds is not None:
+            taker = plans[items.feeds].target
+            if not items.fed_by:
+                volumes = items.lengths * items.phase.bytes_in
+                streams[f"{name}:in"] = Stream(f"{name}:in", plans[name].home, target, items.lengths, volumes)
+            volumes = items.outputs * items.phase.bytes_out
+            lifted = taker.lifted(items.sample_of_item)
+            streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
+        if items.fed_by or items.feeds is None:
+            sample = items.own.row_of_value
+            volumes = items.own.values * items.phase.bytes_in
+            own = Stream(own_name(name), step.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
+            streams[own_name(name)] = own
+            parts[name] = parts_of(items, by_name, len(step.home.samples))
+    last = step.items[-1].phase.name
+    if part_order is not None:
+        parts[last] = _reordered(parts[last], part_order, len(step.home.samples))
+    return StepPlan(
+        step.topology, step.home, {name: PhasePlan(by_name[name], plans[name]) for name in by_name}, streams, parts,
+        step.settings.mode, strategy, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _reordered(parts: Parts, order: Ragged, num_samples: int) -> Parts:
+    """Bring the parts of every sample into the order that the caller gives."""
+    counts = np.bincount(parts.sample_of_part, minlength=num_samples)
+    if len(order) != num_samples or not np.array_equal(order.counts, counts):
+        sample = int(np.argmax(order.counts != counts)) if len(order) == num_samples else -1
+        what = f"sample {sample} has {counts[sample]} parts, got {order.counts[sample]}" if sample >= 0 else "samples"
+        raise ValueError(f"part_order must have an entry for every part of each of {num_samples} samples: {what}")
+    first = np.repeat(order.offsets[:-1], order.counts)
+    index = first + order.values
+    seen = np.zeros(len(index), dtype=bool)
+    inside = (order.values >= 0) & (order.values < np.repeat(order.counts, order.counts))
+    seen[index[inside]] = True
+    if not (inside.all() and seen.all()):
+        sample = int(order.row_of_value[np.argmin(inside if not inside.all() else seen)])
+        raise ValueError(f"part_order of sample {sample} must be a permutation of 0..{counts[sample] - 1}")
+    return Parts(parts.streams, parts.stream_of_part[index], parts.item_of_part[index], parts.sample_of_part)

@@ -4,6 +4,7 @@ columns -> :func:`~balancer.phases.resolve_phases` -> one :class:`~balancer.prob
 -> streams -> :class:`~balancer.step_plan.StepPlan`.
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,8 +68,8 @@ class _Step:
         )
         try:
             return Problem.of(batch, self.topology, items.cost, constraints)
-        except ValueError as error:
-            raise type(error)(f"phase {phase.name!r}: {error}") from None
+        except (ValueError, solvers.SolverError) as error:
+            raise _about(items, error) from None
 
 
 def orchestrate(
@@ -220,12 +221,18 @@ def _plan_phase(step: _Step, items: PhaseItems, problem: Problem) -> DispatchPla
             return plan_problem(problem, settings.method, settings.time_budget, settings.placement)
         return _plan_in_groups(problem, settings, settings.group_size)
     except (ValueError, solvers.SolverError) as error:
-        raise _about(items.phase.name, error) from None
+        raise _about(items, error) from None
 
 
-def _about(phase: str, error: Exception) -> Exception:
-    """Return the error with the phase in its message, and whatever else it carries."""
-    error.args = (f"phase {phase!r}: {error.args[0] if error.args else ''}", *error.args[1:])
+def _about(items: PhaseItems, error: Exception) -> Exception:
+    """Return the error with the phase in its message, items called by their samples, and whatever else it carries."""
+
+    def by_sample(match: re.Match[str]) -> str:
+        item = int(match[1])
+        return f"item {item} (of sample {items.sample_of_item[item]})" if item < len(items.lengths) else match[0]
+
+    message = re.sub(r"\bsample (\d+)", by_sample, str(error.args[0]) if error.args else "")
+    error.args = (f"phase {items.phase.name!r}: {message}", *error.args[1:])
     return error
 
 

@@ -1,0 +1,264 @@
+"""`orchestrate`: every part arrives where its sample is, once, in order, by one exchange after its encoder."""
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_cases import Case, cases, labelled, travel
+
+import balancer
+from balancer import InputError, MicroBatches, Phase, Ragged, Topology, orchestrate
+from balancer.exchange import all_exchanges, rank_exchange
+
+OMNI = [
+    Phase("vision", "image_patches", outputs="image_tokens"),
+    Phase("audio", "audio_frames", outputs="audio_tokens"),
+    Phase("llm", "text_tokens+image_tokens+audio_tokens"),
+]
+
+
+def planned(case: Case, **options):
+    return orchestrate(case.batch, case.phases, case.topology, home_rank=case.home_rank, **options)
+
+
+def labels_of(case: Case, name: str) -> list:
+    return [(name, s, j) for s, lists in enumerate(case.encoders[name]) for j in range(len(lists))]
+
+
+def parts_of_sample(case: Case, sample: int) -> list:
+    parts = [(name, sample, j) for name, lists in case.encoders.items() for j in range(len(lists[sample]))]
+    return parts + [("text", sample, 0)] * (case.text[sample] > 0)
+
+
+options = st.fixed_dictionaries(
+    {"mode": st.sampled_from(["separate", "joint", "auto"]), "micro_batches": st.none() | st.just(MicroBatches(
+        10**6, allow_empty=True))}
+)  # fmt: skip
+
+
+# --- every part arrives ----------------------------------------------------------------------------------------------
+
+
+@given(cases(), options)
+def test_every_part_arrives_once_in_order_at_the_rank_of_its_sample(case, chosen):
+    plan = planned(case, **chosen)
+    after_encoders = []
+    for name in case.encoders:
+        labels = labels_of(case, name)
+        stream = plan.streams[f"{name}:in"]
+        at_home = labelled(plan.home.lifted(np.array([s for _, s, _ in labels], dtype=np.int64)), labels)
+        encoded = travel(stream, at_home)
+        assert encoded == labelled(plan[name].target, labels), "raw items arrive at their encoder"
+        after_encoders.append(encoded)
+    text = [("text", s, 0) for s in range(plan.num_samples) if case.text[s]]
+    after_encoders.append(labelled(plan.home.lifted(np.array([s for _, s, _ in text], dtype=np.int64)), text))
+    held = [[label for stage in after_encoders for label in stage[rank]] for rank in range(plan.num_ranks)]
+    arrived = travel(plan.inputs_of("llm"), held)
+    for rank in range(plan.num_ranks):
+        expected = [part for s in plan["llm"].samples_on_rank(rank).tolist() for part in parts_of_sample(case, s)]
+        assert arrived[rank] == expected
+
+
+@given(cases(), options)
+def test_the_composed_exchange_is_the_two_exchanges_one_after_the_other(case, chosen):
+    plan = planned(case, **chosen)
+    for name in case.encoders:
+        stream, labels = plan.streams[f"{name}:out"], labels_of(case, name)
+        home = plan[name].home
+        by_way_of_home = balancer.stream.Stream("", stream.source, home, stream.lengths, stream.bytes_of_item)
+        on_to_llm = balancer.stream.Stream("", home, stream.target, stream.lengths, stream.bytes_of_item)
+        encoded = labelled(stream.source, labels)
+        assert travel(stream, encoded) == travel(on_to_llm, travel(by_way_of_home, encoded))
+
+
+@given(cases(), options)
+def test_backward_of_forward_is_the_identity(case, chosen):
+    plan = planned(case, **chosen)
+    for stream in [*plan.streams.values(), plan.inputs_of("llm")]:
+        held = labelled(stream.source, list(range(len(stream.lengths))))
+        assert travel(stream.inverse(), travel(stream, held)) == held
+
+
+@given(cases())
+def test_all_exchanges_at_once_are_each_rank_s_own(case):
+    plan = planned(case)
+    for stream in [*plan.streams.values(), plan.inputs_of("llm")]:
+        every = all_exchanges(stream.source, stream.target, stream.lengths)
+        for rank in range(plan.num_ranks):
+            one = rank_exchange(stream.source, stream.target, stream.lengths, rank)
+            sent = every.send_items[stream.source.offsets[rank] : stream.source.offsets[rank + 1]]
+            assert sent.tolist() == stream.source.samples_on_rank(rank)[one.send_order].tolist()
+            arrived = every.arrival_items[stream.target.offsets[rank] : stream.target.offsets[rank + 1]]
+            assert arrived[one.receive_order].tolist() == stream.target.samples_on_rank(rank).tolist()
+            pairs = slice(every.pair_offsets[rank], every.pair_offsets[rank + 1])
+            to = every.pair_target[pairs].tolist()
+            assert to == np.flatnonzero(one.input_split_sizes).tolist()
+            assert every.pair_items[pairs].tolist() == one.input_split_sizes[to].tolist()
+            assert every.pair_elements[pairs].tolist() == one.input_split_elements[to].tolist()
+
+
+@given(cases())
+def test_bytes_that_move_are_those_of_the_items_that_move(case):
+    plan = planned(case)
+    node = plan.topology.node_of_rank
+    for name in case.encoders:
+        inter = intra = 0
+        for item, (_, sample, j) in enumerate(labels_of(case, name)):
+            source, target = plan[name].rank_of_sample[item], plan["llm"].rank_of_sample[sample]
+            volume = 3 * case.encoders[name][sample][j]
+            inter += volume * (node[source] != node[target])
+            intra += volume * (node[source] == node[target] and source != target)
+        traffic = plan.streams[f"{name}:out"].traffic(plan.topology)
+        assert (traffic.inter_node, traffic.intra_node) == (inter, intra)
+
+
+# --- what is balanced ------------------------------------------------------------------------------------------------
+
+
+@given(cases())
+def test_each_phase_is_as_even_as_it_would_be_by_itself(case):
+    plan = planned(case, placement="any")
+    for name, lists in case.encoders.items():
+        lengths = [length for items in lists for length in items]
+        alone = balancer.balance(lengths, plan.num_ranks)
+        assert plan[name].makespan == alone.makespan
+        assert plan[name].lower_bound <= plan[name].makespan
+
+
+@given(cases(most_samples=4))
+def test_joint_balances_the_sum(case):
+    plan = planned(case, mode="joint", time_budget=0.1)
+    lengths = [length for lists in case.encoders.values() for items in lists for length in items]
+    if not case.encoders or len(lengths) > 7:
+        return
+    summed = sum(plan[name].loads for name in case.encoders)
+    best = oracles.optimal_makespan(lengths, plan.num_ranks, False)
+    if len(case.encoders) > 1:
+        assert summed.max() == best
+
+
+@given(cases(), st.data())
+def test_groups_exchange_nothing_with_each_other(case, data):
+    ranks = case.topology.num_ranks
+    size = data.draw(st.sampled_from([g for g in range(1, ranks + 1) if ranks % g == 0]))
+    plan = planned(case, group_size=size)
+    for stream in plan.streams.values():
+        assert (stream.source.rank_of_sample // size == stream.target.rank_of_sample // size).all()
+
+
+@given(cases())
+def test_idle_ranks_hold_nothing_and_all_others_something(case):
+    plan = planned(case)
+    for name, idle in plan.idle_ranks.items():
+        counts = [len(plan[name].samples_on_rank(rank)) for rank in range(plan.num_ranks)]
+        assert idle.tolist() == [rank for rank, count in enumerate(counts) if count == 0]
+        assert plan.dummy_ranks[name].tolist() == []
+
+
+@given(cases(every_rank_nonempty=True))
+def test_no_rank_is_left_empty_where_there_are_enough_items(case):
+    plan = planned(case)
+    for name, lists in case.encoders.items():
+        if sum(map(len, lists)) >= plan.num_ranks:
+            assert len(plan.idle_ranks[name]) == 0
+        assert plan.dummy_ranks[name].tolist() == plan.idle_ranks[name].tolist()
+
+
+@given(cases())
+def test_micro_batches_put_items_in_the_slot_of_their_sample(case):
+    plan = planned(case, micro_batches=MicroBatches(10**6, count=2, allow_empty=True))
+    for name in case.encoders:
+        slots = plan[name].slot_of_sample
+        assert slots.tolist() == plan["llm"].slot_of_sample[plan.phases[name].items.sample_of_item].tolist()
+        assert plan[name].num_slots == plan["llm"].num_slots == plan.num_slots == 2
+
+
+def test_the_same_batch_gives_the_same_digest():
+    batch = {"a": [5, 3, 9, 1], "b": [2, 2, 2, 8]}
+    first, second = (orchestrate(batch, {"vision": "a", "llm": "b"}, 2) for _ in range(2))
+    other = orchestrate(batch | {"a": [5, 3, 9, 50]}, {"vision": "a", "llm": "b"}, 2)
+    assert first.digest() == second.digest() != other.digest()
+
+
+# --- corners ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_phase_with_no_items():
+    plan = orchestrate({"image": [0, 0, 0], "text": [5, 6, 7]}, {"vision": "image", "llm": "text"}, 2)
+    assert plan["vision"].num_samples == 0
+    assert plan.idle_ranks["vision"].tolist() == [0, 1]
+    assert plan.inputs_of("llm").lengths.tolist() == [5, 6, 7]
+
+
+def test_a_sample_with_no_text_and_one_with_nothing():
+    phases = [Phase("vision", "image"), Phase("llm", "image+text")]
+    plan = orchestrate({"image": [4, 0, 9], "text": [0, 0, 7]}, phases, 2)
+    assert plan.streams["llm:own"].lengths.tolist() == [7]
+    assert sorted(plan.inputs_of("llm").lengths.tolist()) == [4, 7, 9]
+
+
+def test_a_sample_with_ten_thousand_images():
+    images = Ragged.of([[1] * 10_000, [500], []])
+    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens")]
+    plan = orchestrate({"images": images, "tokens": [10_000, 500, 40]}, phases, 4)
+    assert plan["vision"].gap == 0
+    assert plan["vision"].imbalance_ratio < 1.001
+
+
+def test_an_empty_batch():
+    plan = orchestrate({"image": [], "text": []}, {"vision": "image", "llm": "text"}, 2)
+    assert plan.num_samples == 0
+    assert plan["llm"].imbalance_ratio == 1.0
+
+
+def test_part_order_is_how_the_llm_reads():
+    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens", own="lengths(text)")]
+    batch = {"images": Ragged.of([[3, 4], [5]]), "text": Ragged.of([[1, 2, 1], []]), "tokens": [11, 5]}
+    order = Ragged.of([[2, 0, 3, 1, 4], [0]])  # text, image, text, image, text
+    plan = orchestrate(batch, phases, 1, part_order=order)
+    assert plan.inputs_of("llm").lengths.tolist() == [1, 3, 2, 4, 1, 5]
+
+
+def test_a_phase_fed_by_one_that_is_fed():
+    phases = [
+        Phase("vision", "lengths(images)", feeds="resampler"),
+        Phase("resampler", "patches"),
+        Phase("llm", "text"),
+    ]
+    batch = {"images": Ragged.of([[3, 4], [5]]), "patches": [7, 5], "text": [9, 9]}
+    plan = orchestrate(batch, phases, 2)
+    assert set(plan.streams) == {"vision:in", "vision:out", "resampler:own", "resampler:out", "llm:own"}
+    assert plan.inputs_of("resampler").lengths.tolist() == [3, 4, 5]
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+BY_NAME = {"v": "image", "llm": "image+text"}
+CAPPED = [Phase("v", "image", max_tokens_per_rank=3), Phase("llm", "text")]
+BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2], [3]])}
+
+
+@pytest.mark.parametrize(
+    ("batch", "phases", "options", "message"),
+    [
+        (BATCH, {"vision": "images", "llm": "text"}, {}, "no column 'images'; columns there are: image, text, lists"),
+        (BATCH, {"vision": "lists", "llm": "text"}, {}, r"'lists' holds lists; write lengths\(lists\)"),
+        (BATCH, {"vision": "image", "llm": "lengths(lists)"}, {}, "phase 'llm' computes whole samples"),
+        (BATCH, {}, {}, "at least one phase"),
+        (BATCH, [Phase("a", "image"), Phase("a", "text")], {}, "different names, got a, a"),
+        (BATCH, [Phase("a", "image", feeds="b"), Phase("llm", "text")], {}, "must feed a later phase, got 'b'"),
+        (BATCH, [Phase("llm", "text", feeds="llm")], {}, "is the last and feeds none"),
+        (BATCH | {"image": [1]}, {"v": "image", "llm": "text"}, {}, "one length: 'image' has 1 samples, 'text' 3"),
+        (BATCH | {"image": [1, -2, 3]}, {"v": "image", "llm": "text"}, {}, r"image\[1\] must be >= 0, got -2"),
+        (BATCH, {"v": "image", "llm": "text"}, {"mode": "both"}, "mode must be one of separate, joint, auto"),
+        (BATCH, {"v": "image", "llm": "text"}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
+        (BATCH, [Phase("v", "lengths(lists)", outputs="image"), Phase("llm", "text")], {}, "'v': sample 1 has 2 items"),
+        (BATCH, CAPPED, {}, r"'v': item 1 \(of sample 2\) has length 9"),
+        (BATCH, BY_NAME, {"part_order": Ragged.of([[0], [0], [0]])}, "sample 0 has 2 parts, got 1"),
+        (BATCH, BY_NAME, {"part_order": Ragged.of([[0, 0], [0], [0, 1]])}, "sample 0 must be a perm"),
+    ],
+)  # fmt: skip
+def test_bad_input(batch, phases, options, message):
+    with pytest.raises((ValueError, InputError, balancer.planner.solvers.SolverError), match=message):
+        orchestrate(batch, phases, Topology([2]), **options)

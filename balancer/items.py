@@ -173,6 +173,8 @@ class ItemsExpression:
         columns = [lists[name] for name in self.columns]
         first = columns[0]
         for name, other in zip(self.columns, columns, strict=True):
+            if len(other) != len(first):
+                raise ValueError(f"lists must be of the same rows, got {len(first)} rows and {len(other)}")
             unequal = other.counts != first.counts
             if unequal.any():
                 row = int(np.argmax(unequal))

@@ -29,11 +29,14 @@ def keys_from_arrow(cells: Any, place: Place) -> NDArray[Any]:
         raise place.column_of(cells.type, _CAST)
     if cells.null_count:
         raise place.cell(first_null(cells), _MISSING)
+    if not is_text:
+        return keys_from_numpy(cells.to_numpy(zero_copy_only=False), place)
     try:
-        keys: NDArray[Any] = cells.to_numpy(zero_copy_only=False)
-    except (pa.ArrowException, ValueError) as error:  # bytes that are no UTF-8
+        cells.validate(full=True)  # that the text is UTF-8, and lies inside of its buffer: Arrow would read past it
+    except pa.ArrowException as error:
         raise place.damaged(error) from error
-    return keys.astype(object) if is_text else keys_from_numpy(keys, place)
+    keys: NDArray[Any] = cells.to_numpy(zero_copy_only=False)
+    return keys
 
 
 def keys_from_numpy(cells: NDArray[Any], place: Place) -> NDArray[Any]:

@@ -1,0 +1,171 @@
+"""Items inside samples: the functions against definitions in plain Python, and against a log's own counts."""
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from balancer.errors import InputError
+from balancer.io.logs import open_log, read_columns
+from balancer.items import ITEM_FUNCTIONS, ItemsExpression, parse_items, qwen2vl_patches, qwen2vl_tokens
+from balancer.ragged import Ragged
+
+PAGES = Path(__file__).parents[2] / "data" / "docs_msdev_interleaved.parquet"
+
+LARGEST, SMALLEST = 12_845_056, 3_136
+SIDES = st.integers(1, 2**26 - 1) | st.integers(1, 9000) | st.integers(1, 80)
+
+
+def sides_in_floats(width, height):
+    """Scale as the image processor does: Python's floats, one image at a time."""
+    across, down = (round(side / 28) * 28 for side in (width, height))
+    if across * down > LARGEST:
+        scale = math.sqrt(height * width / LARGEST)
+        across, down = (max(28, math.floor(side / scale / 28) * 28) for side in (width, height))
+    elif across * down < SMALLEST:
+        scale = math.sqrt(SMALLEST / (height * width))
+        across, down = (math.ceil(side * scale / 28) * 28 for side in (width, height))
+    return across, down
+
+
+def sides_in_integers(width, height):
+    """Scale without rounding errors; True as well if a scaled side is a multiple of 28, where floats may go astray."""
+    across, down = (round(Fraction(side, 28)) * 28 for side in (width, height))  # round: halves to even
+    if SMALLEST <= across * down <= LARGEST:
+        return (across, down), False
+    # side * sqrt(area / (width * height)) / 28 = sqrt(square), with the other side below the fraction bar
+    area = LARGEST if across * down > LARGEST else SMALLEST
+    squares = [Fraction(side * area, other * 784) for side, other in ((width, height), (height, width))]
+    roots = [math.isqrt(math.floor(square)) for square in squares]
+    whole = [root * root == square for root, square in zip(roots, squares, strict=True)]
+    if area == LARGEST:
+        return tuple(max(1, root) * 28 for root in roots), any(whole)
+    return tuple((root + (not exact)) * 28 for root, exact in zip(roots, whole, strict=True)), any(whole)
+
+
+def patches(sides):
+    return (sides[0] // 14) * (sides[1] // 14)
+
+
+@settings(max_examples=400)
+@example([(14, 14), (42, 42), (70, 98), (126, 3584)])  # halves of 28
+@example([(19, 19), (38, 76), (3601, 3601), (7680, 4320), (5000, 20000)])  # roots that are whole, or nearly
+@example([(1, 2**26 - 1), (2**26 - 1, 1), (1, 1), (2**26 - 1, 2**26 - 1)])
+@given(st.lists(st.tuples(SIDES, SIDES), max_size=20))
+def test_patches_as_the_image_processor_has_them(sizes):
+    widths, heights = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+    found = qwen2vl_patches(widths, heights)
+    assert found.tolist() == [patches(sides_in_floats(*size)) for size in sizes]
+    assert (qwen2vl_tokens(widths, heights) * 4).tolist() == found.tolist()
+
+
+@settings(max_examples=400)
+@given(SIDES, SIDES)
+def test_floats_agree_with_integers_but_at_whole_roots(width, height):
+    exact, is_whole = sides_in_integers(width, height)
+    found = int(qwen2vl_patches(np.array([width]), np.array([height]))[0])
+    if not is_whole:
+        assert found == patches(exact)
+
+
+def test_every_small_image():
+    widths, heights = (side.ravel() for side in np.meshgrid(np.arange(1, 120), np.arange(1, 120)))
+    expected = [patches(sides_in_floats(*size)) for size in zip(widths.tolist(), heights.tolist(), strict=True)]
+    assert qwen2vl_patches(widths, heights).tolist() == expected
+
+
+def test_halves_of_a_unit_go_to_the_even_one():
+    units = np.arange(1, 100)
+    tall = qwen2vl_tokens(28 * units + 14, np.full(99, 28 * 100)) // 100
+    assert tall.tolist() == [unit + unit % 2 for unit in units.tolist()]
+
+
+def test_squares_at_which_rounding_errors_decide():
+    sides = np.arange(3700, 20_000)
+    tokens = qwen2vl_tokens(sides, sides)
+    assert set(tokens.tolist()) == {127 * 127, 128 * 128}
+    assert 0.1 < np.mean(tokens == 127 * 127) < 0.15  # what the docstring tells
+
+
+@pytest.mark.parametrize(
+    ("function", "total"), [("qwen2vl_patches", "image_patches"), ("qwen2vl_tokens", "image_tokens")]
+)
+def test_items_of_each_page_sum_to_its_own_count(function, total):
+    items = parse_items(f"{function}(image_widths,image_heights)")
+    rows = 0
+    for block in read_columns(open_log(PAGES), {"total": (total,)}, lists=items.columns):
+        assert items.evaluate(block.lists).sums().tolist() == block.sums["total"].tolist()
+        rows += len(block)
+    assert rows == 2898
+
+
+def test_largest_image_of_each_page():
+    items = parse_items("qwen2vl_patches(image_widths,image_heights)")
+    (block,) = read_columns(open_log(PAGES), {"largest": ("max_image_patches",)}, lists=items.columns)
+    found = [max(row, default=0) for row in items.evaluate(block.lists).to_lists()]
+    assert found == block.sums["largest"].tolist()
+
+
+@pytest.mark.parametrize("text", ["lengths(clips)", "qwen2vl_patches(w,h)", "qwen2vl_tokens(a b,c.d)"])
+def test_expressions_come_back(text):
+    expression = parse_items(text)
+    assert str(expression) == text
+    assert parse_items(text.replace(",", " , ").replace("(", " ( ")) == expression
+    assert expression.name in ITEM_FUNCTIONS
+
+
+def test_lengths_are_the_list_itself():
+    clips = Ragged.of([[3, 0], [], [7]])
+    assert ItemsExpression("lengths", ("clips",)).evaluate({"clips": clips, "other": Ragged.of([])}) == clips
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image_widths", ["'image_widths'", "FUNCTION(COLUMN", "qwen2vl_patches(WIDTHS, HEIGHTS)", "lengths("]),
+        ("", ["''", "FUNCTION(COLUMN"]),
+        ("qwen2vl_patches(a,b) + 1", ["FUNCTION(COLUMN"]),
+        ("patches(a,b)", ["'patches'", "qwen2vl_patches(WIDTHS, HEIGHTS)", "qwen2vl_tokens", "lengths("]),
+        ("qwen2vl_patches(a)", ["must name 2", "got 1", "qwen2vl_patches(WIDTHS, HEIGHTS)"]),
+        ("qwen2vl_patches(a,b,c)", ["must name 2", "got 3"]),
+        ("qwen2vl_patches(a,)", ["must name 2", "got 1"]),
+        ("lengths()", ["must name 1", "got 0"]),
+    ],
+)
+def test_expressions_that_are_none(text, words):
+    with pytest.raises(InputError) as caught:
+        parse_items(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("side", [0, -5, 2**26, 2**63 - 1])
+@pytest.mark.parametrize("column", ["image_widths", "image_heights"])
+def test_sides_that_are_none_are_named(column, side):
+    good = Ragged.of([[5], [], [8, 9], [1]])
+    bad = Ragged.of([[5], [], [8, side], [side]])
+    lists = {"image_widths": good, "image_heights": good, column: bad}
+    with pytest.raises(InputError) as caught:
+        parse_items("qwen2vl_patches(image_widths,image_heights)").evaluate(lists, first_row=100)
+    rule = "must be a side within 1..67108863 px"
+    assert str(caught.value) == f"column {column!r}, row 102, item 1: {rule}, got {side}"
+
+
+def test_bare_functions_name_their_argument():
+    with pytest.raises(ValueError, match=r"heights\[1\] must be a side within 1..67108863 px, got 0"):
+        qwen2vl_tokens(np.array([1, 2]), np.array([1, 0]))
+
+
+def test_unequal_lists_name_the_row():
+    lists = {"w": Ragged.of([[5], [6, 7], [8]]), "h": Ragged.of([[5], [6], [8, 9]])}
+    with pytest.raises(InputError, match=r"row 11: 'w' lists 2 items and 'h' 1; qwen2vl_tokens needs both"):
+        parse_items("qwen2vl_tokens(w,h)").evaluate(lists, first_row=10)
+
+
+def test_unequal_rows_are_the_callers_mistake():
+    with pytest.raises(ValueError, match="2 rows"):
+        parse_items("qwen2vl_tokens(w,h)").evaluate({"w": Ragged.of([[5], [6]]), "h": Ragged.of([[5]])})

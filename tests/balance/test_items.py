@@ -54,6 +54,7 @@ def patches(sides):
 @settings(max_examples=400)
 @example([(14, 14), (42, 42), (70, 98), (126, 3584)])  # halves of 28
 @example([(19, 19), (38, 76), (3601, 3601), (7680, 4320), (5000, 20000)])  # roots that are whole, or nearly
+@example([(3590, 3578), (20, 100), (3584, 3584), (28, 112)])  # rounded to exactly the largest and the smallest area
 @example([(1, 2**26 - 1), (2**26 - 1, 1), (1, 1), (2**26 - 1, 2**26 - 1)])
 @given(st.lists(st.tuples(SIDES, SIDES), max_size=20))
 def test_patches_as_the_image_processor_has_them(sizes):
@@ -145,14 +146,15 @@ def test_expressions_that_are_none(text, words):
 
 @pytest.mark.parametrize("side", [0, -5, 2**26, 2**63 - 1])
 @pytest.mark.parametrize("column", ["image_widths", "image_heights"])
-def test_sides_that_are_none_are_named(column, side):
+@pytest.mark.parametrize("item", [0, 1])
+def test_sides_that_are_none_are_named(column, side, item):
     good = Ragged.of([[5], [], [8, 9], [1]])
-    bad = Ragged.of([[5], [], [8, side], [side]])
+    bad = Ragged.of([[5], [], [side, 9] if item == 0 else [8, side], [side]])
     lists = {"image_widths": good, "image_heights": good, column: bad}
     with pytest.raises(InputError) as caught:
         parse_items("qwen2vl_patches(image_widths,image_heights)").evaluate(lists, first_row=100)
     rule = "must be a side within 1..67108863 px"
-    assert str(caught.value) == f"column {column!r}, row 102, item 1: {rule}, got {side}"
+    assert str(caught.value) == f"column {column!r}, row 102, item {item}: {rule}, got {side}"
 
 
 def test_bare_functions_name_their_argument():

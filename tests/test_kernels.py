@@ -178,7 +178,7 @@ import sys
 import numba.core.event as event
 with event.install_recorder("numba:compile") as recorder:
     import solvers
-heavy = {"ortools", "pyarrow", "torch", "scipy", "networkx", "balancer"} & set(sys.modules)
+heavy = {"ortools", "pyarrow", "torch", "scipy.optimize", "networkx", "balancer"} & set(sys.modules)
 print(len(recorder.buffer), sorted(heavy))
 """
     assert run_python(code, NUMBA_DISABLE_JIT="0").split(maxsplit=1) == ["0", "[]\n"]

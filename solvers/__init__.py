@@ -4,7 +4,15 @@ Nothing here knows a token, a file or a GPU. Start with :func:`partition`.
 """
 
 from solvers.bounds import makespan_lower_bound
-from solvers.errors import CertificateError, InfeasibleError, SolverError, TimeLimitError
+from solvers.constraints import Constraints
+from solvers.errors import (
+    CertificateError,
+    ContradictionError,
+    InfeasibilityCertificate,
+    InfeasibleError,
+    SolverError,
+    TimeLimitError,
+)
 from solvers.packing import (
     PACKERS,
     PackingResult,
@@ -20,6 +28,7 @@ from solvers.packing import (
 )
 from solvers.partition import (
     PARTITIONERS,
+    SUPPORTED,
     USES_CLOCK,
     auto,
     bldm,
@@ -38,8 +47,12 @@ from solvers.verify import check_partition
 __all__ = [
     "PACKERS",
     "PARTITIONERS",
+    "SUPPORTED",
     "USES_CLOCK",
     "CertificateError",
+    "Constraints",
+    "ContradictionError",
+    "InfeasibilityCertificate",
     "InfeasibleError",
     "PackingResult",
     "PartitionResult",

@@ -1,12 +1,14 @@
 """Checks of what solvers claim, from scratch: the tests, the command line and debug mode all use these."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._constrained_check import check_constrained
 from solvers.arguments import as_costs, as_count
+from solvers.constraints import Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
 from solvers.types import PartitionResult, SolveStatus
@@ -21,6 +23,15 @@ def check_partition(
     num_groups: int | None = None,
     equal_counts: bool = False,
     padded: bool = False,
+    sizes: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
+    min_items: int = 0,
+    max_items: int | None = None,
+    allowed: ArrayLike | Sequence[Sequence[int] | None] | None = None,
+    keep_together: ArrayLike | Sequence[int | str | None] | None = None,
+    initial_loads: ArrayLike | None = None,
+    speeds: ArrayLike | None = None,
+    objective: str = "sum",
 ) -> None:
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
@@ -29,13 +40,15 @@ def check_partition(
 
     Parameters
     ----------
-    costs : int64[n]
+    costs : int64[n] or int64[n, c]
         The costs the result was made from.
     result : PartitionResult
     num_groups : int, optional
         The number of groups asked for; by default, that of ``result.loads``.
     equal_counts, padded : bool
         Whether the result was made under equal counts, or for padded costs.
+    sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+        The constraints it was made under, as given to :func:`solvers.partition`.
 
     Raises
     ------
@@ -49,6 +62,16 @@ def check_partition(
     >>> import solvers
     >>> check_partition([5, 4, 3, 3, 3], solvers.partition([5, 4, 3, 3, 3], 2))
     """
+    constraints = Constraints(
+        equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+    )
+    if not padded and (is_vector(costs) or constraints.beyond_counts):
+        problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
+        filler = {"filler": _filler_bound} if equal_counts and keep_together is None else {}
+        check_constrained(problem, result, _BOUNDS | filler, TRUSTED_BOUNDS)
+        return
+    if padded and constraints.beyond_counts:
+        raise ValueError(f"padded costs take no constraint but equal_counts, got {', '.join(constraints.names())}")
     array, largest, _ = as_costs(costs)
     if padded:
         check_padded_overflow(largest, len(array))

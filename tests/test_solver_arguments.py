@@ -67,10 +67,15 @@ BAD_COSTS: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
+TAKES_VECTORS = {"partition", "makespan_lower_bound", "check_partition"}
+
+
 @pytest.mark.parametrize("who", EVERYONE)
 @pytest.mark.parametrize("what", BAD_COSTS)
 def test_bad_costs(who: str, what: str) -> None:
     costs, error, message = BAD_COSTS[what]
+    if what.startswith("two dimensions") and who in TAKES_VECTORS:
+        pytest.skip("two dimensions are vector costs here")
     with pytest.raises(error, match="^" + re.escape(message)) as caught:
         EVERYONE[who](costs)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None

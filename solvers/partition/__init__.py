@@ -1,10 +1,13 @@
 """Items to groups, the largest load as small as possible: one file an algorithm, and the registry of them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget
+from solvers.constraints import Constraints, is_vector
+from solvers.partition._constrained import CONSTRAINTS, SUPPORTED, solve_constrained
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
 from solvers.partition.exact import exact
@@ -16,8 +19,8 @@ from solvers.partition.round_robin import round_robin
 from solvers.partition.slack import slack
 from solvers.types import PartitionResult
 
-__all__ = ["PARTITIONERS", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt", "multifit", "padded",
-           "partition", "round_robin", "slack"]  # fmt: skip
+__all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt",
+           "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
 
 
 class Partitioner(Protocol):
@@ -51,13 +54,23 @@ def partition(
     time_budget: float = 0.01,
     *,
     equal_counts: bool = False,
+    sizes: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
+    min_items: int = 0,
+    max_items: int | None = None,
+    allowed: ArrayLike | Sequence[Sequence[int] | None] | None = None,
+    keep_together: ArrayLike | Sequence[int | str | None] | None = None,
+    initial_loads: ArrayLike | None = None,
+    speeds: ArrayLike | None = None,
+    objective: str = "sum",
 ) -> PartitionResult:
     """Put items into groups so that the largest load is as small as possible (P||Cmax, multiway number partitioning).
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers whose sum fits int64. Integral floats are accepted.
+    costs : int64[n] or int64[n, c]
+        Non-negative integers whose sum fits int64. Integral floats are accepted. With c components the loads are
+        int64[m, c] and `objective` makes one makespan of them.
     num_groups : int
         At least 1; may exceed n, and then some groups are empty.
     method : str
@@ -66,6 +79,9 @@ def partition(
         Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
+    sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+        Constraints, alone or in any combination: see :class:`solvers.Constraints` for shapes and rules, and
+        :data:`SUPPORTED` for the methods that take them.
 
     Returns
     -------
@@ -77,16 +93,28 @@ def partition(
     TypeError
         Costs or counts of the wrong type.
     ValueError
-        An unknown method, a negative cost, costs of the wrong shape, a sum past int64, a budget that is not positive.
+        An unknown method, a negative cost, costs of the wrong shape, a sum past int64, a budget that is not positive,
+        a constraint of the wrong shape or sign, or one that the method does not take.
+    InfeasibleError
+        Proven: no assignment keeps all constraints. The certificate says which, for which items, and by how much.
+    SolverError
+        No assignment that keeps them was found, nor was it proven that there is none.
 
     Examples
     --------
     >>> result = partition([5, 4, 3, 3, 3], 2)
     >>> result.group_of_item.tolist(), result.loads.tolist(), result.gap
     ([0, 0, 1, 1, 1], [9, 9], 0.0)
+    >>> partition([9, 4, 4, 1], 2, sizes=[3, 2, 2, 1], caps=5, speeds=[2, 1]).loads.tolist()
+    [13, 5]
     """
     solver = PARTITIONERS.get(method)
     if solver is None:
         raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PARTITIONERS)}")
     as_budget(time_budget)  # refused by all if by one
+    constraints = Constraints(
+        equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+    )
+    if is_vector(costs) or constraints.beyond_counts:
+        return solve_constrained(costs, num_groups, method, time_budget, constraints, solver)
     return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)

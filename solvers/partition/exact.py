@@ -16,14 +16,15 @@ from solvers.partition.auto import assign_auto, improve
 from solvers.partition.lpt import assign_lpt
 from solvers.types import PartitionResult
 
-__all__ = ["exact"]
+__all__ = ["exact", "load_cp_model", "trusted_bound"]
 
 _SECONDS_PER_LITERAL = 4e-6  # building the model in Python; a model that takes the budget to build is not built
 _MAX_TOTAL = 2**60  # CP-SAT refuses sums near the end of int64
 _SURE_FLOAT = 2**52  # CP-SAT reports its bound as a float; past this, its last digit is not to be trusted
 
 
-def _load_cp_model() -> Any:
+def load_cp_model() -> Any:
+    """Import CP-SAT's model, which takes a while: only where it is used."""
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:  # pragma: no cover - OR-Tools is a dependency; this is for broken installs
@@ -61,7 +62,7 @@ def _build_model(cp_model: Any, problem: PartitionProblem, start: Assignment, in
 
 def _search(problem: PartitionProblem, start: Assignment, incumbent: int, deadline: float) -> tuple[Assignment, Bound]:
     """Return the best assignment and bound that CP-SAT finds before `deadline`; at worst those it was given."""
-    cp_model = _load_cp_model()
+    cp_model = load_cp_model()
     start = _relabel_by_first_item(start, problem.num_groups)
     model, literal = _build_model(cp_model, problem, start, incumbent)
     solver = cp_model.CpSolver()
@@ -70,18 +71,19 @@ def _search(problem: PartitionProblem, start: Assignment, incumbent: int, deadli
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         reported = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0
-        return start, _trusted_bound(reported, incumbent)
+        return start, trusted_bound(reported, incumbent)
     found = np.array([next(g for g, v in enumerate(row) if solver.boolean_value(v)) for row in literal], dtype=np.int32)
     makespan = problem.makespan_of(found)
     if status == cp_model.OPTIMAL:
         return found, Bound(makespan, "cp_sat")
-    return found, _trusted_bound(solver.best_objective_bound, makespan)
+    return found, trusted_bound(solver.best_objective_bound, makespan)
 
 
-def _trusted_bound(reported: float, makespan: int) -> Bound:
+def trusted_bound(reported: float, makespan: float) -> Bound:
+    """Return the bound that CP-SAT reported, as far as a float's digits can be trusted."""
     if not 0 < reported < _SURE_FLOAT:
         return Bound(0, "cp_sat")
-    return Bound(min(makespan, math.ceil(reported - 1e-6)), "cp_sat")
+    return Bound(int(min(makespan, math.ceil(reported - 1e-6))), "cp_sat")
 
 
 def exact(

@@ -7,7 +7,7 @@ import pytest
 import solvers
 from solvers import SolveStatus
 from solvers.bounds import Bound
-from solvers.partition.exact import _relabel_by_first_item, _trusted_bound
+from solvers.partition.exact import _relabel_by_first_item, trusted_bound
 
 # On these no closed-form bound reaches the optimum, so that only a search can prove it.
 ONLY_SEARCH_PROVES = [
@@ -43,7 +43,7 @@ def test_a_factor_scales_the_optimum(factor: int) -> None:
      (float("inf"), 0), (float("nan"), 0), (2.0**53, 0)],
 )  # fmt: skip
 def test_which_reported_bounds_are_trusted(reported: float, bound: int) -> None:
-    assert _trusted_bound(reported, makespan=12) == Bound(bound, "cp_sat")
+    assert trusted_bound(reported, makespan=12) == Bound(bound, "cp_sat")
 
 
 def test_groups_are_numbered_by_their_first_item() -> None:
@@ -89,7 +89,7 @@ def test_costs_that_cp_sat_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None
 
     costs, num_groups, _ = ONLY_SEARCH_PROVES[0]
     costs = [c * 2**54 for c in costs]
-    monkeypatch.setattr(sys.modules[solvers.exact.__module__], "_load_cp_model", lambda: pytest.fail("CP-SAT called"))
+    monkeypatch.setattr(sys.modules[solvers.exact.__module__], "load_cp_model", lambda: pytest.fail("CP-SAT called"))
     result = solvers.exact(costs, num_groups, time_budget=1)
     solvers.check_partition(costs, result)
     assert (result.makespan, result.status) == (24 * 2**54, SolveStatus.OPTIMAL)
@@ -99,6 +99,6 @@ def test_no_search_where_the_start_is_optimal(monkeypatch: pytest.MonkeyPatch) -
     import sys
 
     module = sys.modules[solvers.exact.__module__]
-    monkeypatch.setattr(module, "_load_cp_model", lambda: pytest.fail("CP-SAT was called"))
+    monkeypatch.setattr(module, "load_cp_model", lambda: pytest.fail("CP-SAT was called"))
     assert solvers.exact([5, 4, 3, 3, 3], 2, time_budget=5).status is SolveStatus.OPTIMAL
     assert solvers.exact([], 2, time_budget=5).makespan == 0

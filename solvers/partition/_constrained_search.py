@@ -1,0 +1,258 @@
+"""The search under constraints: relaxed, constructed, repaired, improved, and where it is small, exhausted.
+
+The order of the stages and the work that each may take do not depend on the budget, which only says where to stop: a
+larger budget goes on from where a smaller one ended, and never returns anything worse.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound
+from solvers.constrained_bounds import total_bound
+from solvers.errors import InfeasibleError, SolverError
+from solvers.partition._constrained_exchange import exchange
+from solvers.partition._constrained_exhaust import exhaust
+from solvers.partition._constrained_greedy import greedy
+from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
+from solvers.partition._constrained_state import State
+from solvers.partition._problem import PartitionProblem
+from solvers.partition.auto import assign_auto
+from solvers.partition.lpt import assign_lpt
+
+__all__ = ["Search", "search"]
+
+Ints = NDArray[np.int64]
+
+_SMALL = 12  # units and groups up to which everything is tried
+_SMALL_WORK = 60_000_000
+_STEPS = 14  # halvings of the step by which a target is lowered, from half of the gap
+
+
+@dataclass(slots=True)
+class Search:
+    """The best assignment so far, the bound, and the work left.
+
+    Attributes
+    ----------
+    state : State
+    work : int
+        Negative once the budget is spent.
+    bound : Bound
+    floors : list of int
+        Lower bounds on the largest time of each component.
+    best : int64[u] or None
+        Feasible.
+    makespan : int
+        Of `best`.
+    """
+
+    state: State
+    work: int
+    bound: Bound = field(init=False)
+    floors: list[int] = field(init=False)
+    best: Ints | None = None
+    makespan: int = 2**63 - 1
+
+    def __post_init__(self) -> None:
+        self.bound, self.floors = total_bound(self.state.problem, self.state.units)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to gain, or to spend."""
+        return self.work <= 0 or self.makespan <= self.bound.value
+
+    def offer(self, assignment: Ints) -> bool:
+        """Keep a copy of `assignment` if it is feasible and better than the best. Returns whether it is."""
+        makespan = self.state.makespan(assignment)
+        if makespan >= self.makespan or not self.state.feasible(assignment):
+            return False
+        self.best, self.makespan = assignment.astype(np.int64), makespan
+        return True
+
+
+def search(state: State, work: int) -> Search:
+    """Return the best that `work` buys.
+
+    Raises
+    ------
+    InfeasibleError
+        With a certificate, where it is proven that there is no assignment.
+    SolverError
+        Where none was found, nor proven impossible.
+    """
+    check_feasible(state)
+    found = Search(state, work)
+    starts = _relax(found)
+    if found.makespan > found.bound.value:
+        starts += _construct(found)
+    if found.best is None:
+        prove_infeasible(state)
+        _repair(found, starts)
+    _exhaust_small(found)
+    if found.best is None:
+        raise SolverError(
+            f"no assignment was found that keeps {', '.join(state.problem.names)}, nor was it proven that there is "
+            "none; remedy: a larger time_budget, looser constraints, or method='exact'"
+        )
+    _improve(found)
+    return found
+
+
+def _relax(found: Search) -> list[Ints]:
+    """Solve without the constraints: what keeps them all anyway is the answer, and what does not is a start."""
+    state = found.state
+    if state.components > 1 or not state.problem.plain_groups:
+        return []
+    units, m = state.units, state.problem.num_groups
+    equal = state.problem.least_items > 0 and state.problem.least_items == len(state.problem.costs) // m
+    equal = equal and state.problem.key_of_item is None
+    problem = PartitionProblem.prepare(units.costs[:, 0], m, equal)
+    assert_order = problem.order  # units are sorted already, so this is 0, 1, 2, ...
+    assignment = np.empty(len(assert_order), dtype=np.int64)
+    assignment[assert_order] = assign_lpt(problem)
+    starts = [assignment]
+    if not state.feasible(assignment):
+        return starts
+    found.offer(assignment)
+    spend = 40 * (len(assignment) + m)
+    while not found.done:
+        groups, bound, ended = assign_auto(problem, min(spend, found.work))
+        found.work -= spend
+        assignment = np.empty(len(groups), dtype=np.int64)
+        assignment[problem.order] = groups
+        found.offer(assignment)
+        if bound.value > found.bound.value:
+            found.bound = bound
+        if not ended or not state.feasible(assignment):
+            break
+        spend *= 4
+    return starts
+
+
+def _orders(state: State) -> list[Ints]:
+    """Orders in which the greedy places units: by cost; by tightness; by both; and first those with few groups."""
+    c, units = state.components, state.units
+    u = len(units.items)
+    by_cost = np.arange(u)
+    orders = [by_cost]
+    rooms = [float(np.minimum(state.upper[:, d], 2**62).mean()) for d in range(c, state.amounts.shape[1])]
+    tight = np.zeros(u)
+    for d, room in enumerate(rooms):
+        tight = np.maximum(tight, state.amounts[:, c + d] / max(room, 1.0))
+    cost = np.zeros(u)
+    for k in range(c):
+        cost = np.maximum(cost, units.costs[:, k] * (state.problem.num_groups / max(int(units.costs[:, k].sum()), 1)))
+    if state.problem.sizes.shape[1] or state.problem.key_of_item is not None:
+        orders.append(np.argsort(-tight, kind="stable"))
+        orders.append(np.argsort(-np.maximum(tight, cost), kind="stable"))
+    if state.masked:
+        freedom = state.allowed.sum(axis=1)[state.mask_of_unit]
+        orders.insert(0, np.lexsort((by_cost, freedom)))
+        if len(orders) > 2:
+            orders.append(np.lexsort((by_cost, -tight, freedom)))
+    return orders
+
+
+def _construct(found: Search) -> list[Ints]:
+    """Run the greedy in every order; all of what they give are starts for a repair if none is feasible."""
+    starts = []
+    for order in _orders(found.state):
+        assignment, failed = greedy(found.state, order)
+        starts.append(assignment)
+        if failed == 0:
+            found.offer(assignment)
+        if found.makespan <= found.bound.value:
+            break
+    return starts
+
+
+def _round(state: State) -> int:
+    return 4_000_000 + 40 * len(state.amounts) + 200 * state.problem.num_groups
+
+
+def _repair(found: Search, starts: list[Ints]) -> None:
+    """Lower the violation of the starts in turn until one is feasible; those with masks broken are left out.
+
+    Twice: with costs left free, and then from where that ended.
+    """
+    state = found.state
+    if state.masked:
+        starts = [s for s in starts if state.allowed[state.mask_of_unit, s].all()]
+    for _ in range(3):
+        for start in starts:
+            if found.work <= 0:
+                return
+            spent = 4 * _round(state)
+            left = exchange(state, start, state.upper, min(spent, found.work), hard=False)
+            found.work -= min(spent, found.work) - left
+            if found.offer(start):
+                return
+
+
+def _improve(found: Search) -> None:
+    """Lower one target after another, by half of what may be left, or less where that was too much."""
+    state = found.state
+    assert_best = found.best
+    if assert_best is None:
+        return
+    c = state.components
+    slots = [[k] for k in range(c)] if state.problem.objective == "sum" else [list(range(c))]
+    if c > 1 and state.problem.objective == "sum":
+        slots.insert(0, list(range(c)))
+    shifts = [1] * len(slots)
+    current = assert_best.copy()
+    while not found.done and min(shifts) <= _STEPS:
+        for s, slot in enumerate(slots):
+            if found.done or shifts[s] > _STEPS:
+                continue
+            targets = _targets(found, slot, shifts[s], current)
+            if targets is None:
+                shifts[s] = _STEPS + 1
+                continue
+            spent = min(_round(state), found.work)
+            left = exchange(state, current, state.limits_for(targets), spent, hard=True)
+            found.work -= spent - left
+            reached = all(t <= target for t, target in zip(state.times(current), targets, strict=True))
+            if found.offer(current) and reached:
+                shifts[s] = max(1, shifts[s] - 1)
+            else:
+                shifts[s] += 1
+            if state.makespan(current) > found.makespan and found.best is not None:
+                current = found.best.copy()
+
+
+def _targets(found: Search, slot: list[int], shift: int, current: Ints) -> list[int] | None:
+    """The largest times to aim at: those of `current`, and for the components in `slot` less; None where nothing is."""
+    targets = found.state.times(current)
+    if found.state.problem.objective == "max":
+        aim = max(targets)
+        step = (aim - found.bound.value) >> shift
+        return [aim - max(step, 1)] * len(targets) if aim > found.bound.value else None
+    before = list(targets)
+    for k in slot:
+        if targets[k] > found.floors[k]:
+            targets[k] -= max((targets[k] - found.floors[k]) >> shift, 1)
+    return targets if targets != before else None
+
+
+def _exhaust_small(found: Search) -> None:
+    """Where units and groups are few, search all of it: the optimum, or the proof that nothing is feasible."""
+    state = found.state
+    u, m = len(state.amounts), state.problem.num_groups
+    if found.done or u > _SMALL or m > _SMALL:
+        return
+    order = np.lexsort((np.arange(u), state.allowed.sum(axis=1)[state.mask_of_unit]))
+    assignment, left = exhaust(state, order, found.makespan, found.bound.value, min(_SMALL_WORK, found.work))
+    complete = left > 0
+    found.work -= min(_SMALL_WORK, found.work) - left
+    if assignment is not None:
+        found.offer(assignment)
+    if complete and found.best is None:
+        raise InfeasibleError(
+            f"every assignment of {len(state.problem.costs)} items to {m} groups breaks one of "
+            f"{', '.join(state.problem.names)}: all were tried",
+        )
+    if complete and found.makespan > found.bound.value:
+        found.bound = Bound(found.makespan, "search")

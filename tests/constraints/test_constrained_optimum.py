@@ -1,0 +1,52 @@
+"""Against all assignments of tiny problems with any constraints: feasibility, bound, optimum, proof, checker."""
+
+from typing import Any
+
+import constraint_oracles as oracles
+import numpy as np
+import pytest
+from constraint_cases import random_problem
+
+import solvers
+from solvers import InfeasibleError, SolverError
+
+
+def run(costs: list[Any], m: int, method: str, given: dict[str, Any]) -> solvers.PartitionResult | None:
+    try:
+        result = solvers.partition(costs, m, method, 5.0 if method == "exact" else 0.5, **given)
+    except InfeasibleError:
+        return None
+    groups = result.group_of_item.tolist()
+    assert oracles.keeps(groups, len(costs), m, given)
+    assert result.makespan == oracles.makespan(costs, groups, m, given)
+    expected = oracles.loads(costs, groups, m, given)
+    assert result.loads.reshape(m, -1).tolist() == expected
+    assert result.lower_bound <= result.makespan
+    solvers.check_partition(costs, result, num_groups=m, **given)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_combination(seed: int) -> None:
+    costs, m, given = random_problem(np.random.default_rng(seed))
+    optimum = oracles.optimum(costs, m, given)
+    result = run(costs, m, "auto", given)
+    assert (result is None) == (optimum is None)
+    if result is not None and optimum is not None:
+        assert result.makespan == result.lower_bound == optimum
+        assert solvers.makespan_lower_bound(costs, m, **given) <= optimum
+    try:
+        scheduled = run(costs, m, "lpt", given)
+    except SolverError:
+        return
+    assert optimum is not None or scheduled is None
+    if scheduled is not None:
+        assert scheduled.makespan >= (optimum or 0)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_exact(seed: int) -> None:
+    costs, m, given = random_problem(np.random.default_rng(seed))
+    optimum = oracles.optimum(costs, m, given)
+    result = run(costs, m, "exact", given)
+    assert (None if result is None else result.makespan) == optimum

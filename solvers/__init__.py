@@ -41,12 +41,21 @@ from solvers.partition import (
     round_robin,
     slack,
 )
+from solvers.rearrangement import (
+    REARRANGERS,
+    RearrangementResult,
+    Volumes,
+    check_rearrangement,
+    group_volumes,
+    rearrange,
+)
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
 
 __all__ = [
     "PACKERS",
     "PARTITIONERS",
+    "REARRANGERS",
     "SUPPORTED",
     "USES_CLOCK",
     "CertificateError",
@@ -56,18 +65,22 @@ __all__ = [
     "InfeasibleError",
     "PackingResult",
     "PartitionResult",
+    "RearrangementResult",
     "ScheduleResult",
     "SolveStatus",
     "SolverError",
     "SplitResult",
     "TimeLimitError",
+    "Volumes",
     "auto",
     "bldm",
     "check_packing",
     "check_partition",
+    "check_rearrangement",
     "check_schedule",
     "check_split",
     "exact",
+    "group_volumes",
     "karmarkar_karp",
     "lpt",
     "makespan_lower_bound",
@@ -75,6 +88,7 @@ __all__ = [
     "pack",
     "padded",
     "partition",
+    "rearrange",
     "round_robin",
     "schedule_micro_batches",
     "slack",

@@ -1,0 +1,404 @@
+"""Groups to places of limited room, so that as much as possible is kept: the transportation problem, exactly.
+
+Row g holds what group g would keep in each place where that is more than nothing; in every other place it keeps 0, and
+these many cells are never stored: one *hub*, which every group reaches at 0 and from which every place is reached,
+stands for them. Places have prices, and group g's surplus is the most that ``kept[g, p] - price[p]`` comes to. For
+*any* prices
+
+    sum of surpluses + sum over places of (room * price) >= what any assignment keeps,
+
+and where every group sits in a place that gives it its surplus, the two sides are equal: optimal, and the prices are
+the proof. Two kernels reach that state. The auction raises prices in large steps and ends near it; augmentation by
+shortest paths, from any prices, ends in it. All in integers, one group after the other: deterministic.
+"""
+
+import numpy as np
+
+from solvers._jit import kernel
+
+__all__ = ["dual_value", "kept_by", "solve_transport", "take_largest"]
+
+_FAR = np.int64(2**63 - 1)
+_COARSE_STEPS = (3, 6, 9, 12)  # auctions in steps of the largest amount / 2^k, one after the other
+_PATIENCE = 64  # an auction longer than this many passes over the data is left to the shortest paths
+
+
+@kernel
+def _two_cheapest(price):
+    """The two places of lowest price, ties to the lowest; the second is -1 if there is but one."""
+    first, second = 0, -1
+    for p in range(1, len(price)):
+        if price[p] < price[first]:
+            second = first
+            first = p
+        elif second < 0 or price[p] < price[second]:
+            second = p
+    return first, second
+
+
+@kernel
+def _best_two(g, offsets, places, kept, price, first, second):
+    """Where group g gains most, how much, and the most that it gains elsewhere (its own gain if there is no else)."""
+    best, gain, other = first, -price[first], -price[second]
+    for e in range(offsets[g], offsets[g + 1]):
+        p = places[e]
+        value = kept[e] - price[p]
+        if p == best:
+            gain = max(gain, value)
+        elif value > gain or (value == gain and p < best):
+            other = max(other, gain)
+            best, gain = p, value
+        elif value > other:
+            other = value
+    return best, gain, other
+
+
+@kernel
+def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
+    """Assign every group by bids that raise prices by more than `step`: at most (groups * step) below the optimum.
+
+    Place p has the slots ``starts[p] .. starts[p + 1] - 1``. Prices are raised in place from any start. A group bids
+    for the cheapest slot of the place that gains it most, up to where the next best place would gain it as much, and
+    `step` more; who held the slot bids again. Returns the work left; below zero, some groups are without a place (-1).
+    """
+    num_groups, num_places = len(offsets) - 1, len(starts) - 1
+    slot_price = np.empty(num_groups, dtype=np.int64)
+    holder = np.full(num_groups, -1, dtype=np.int32)
+    for p in range(num_places):
+        slot_price[starts[p] : starts[p + 1]] = price[p]
+    place_of_group[:] = -1
+    waiting = np.arange(num_groups - 1, -1, -1)
+    size = num_groups
+    first, second = _two_cheapest(price)
+    while size > 0 and work >= 0:
+        g = waiting[size - 1]
+        size -= 1
+        p, gain, other = _best_two(g, offsets, places, kept, price, first, second)
+        cheapest, next_price = starts[p], _FAR
+        for s in range(starts[p] + 1, starts[p + 1]):
+            if slot_price[s] < slot_price[cheapest]:
+                next_price = slot_price[cheapest]
+                cheapest = s
+            elif slot_price[s] < next_price:
+                next_price = slot_price[s]
+        work -= 10 + (offsets[g + 1] - offsets[g]) + (starts[p + 1] - starts[p]) // 2
+        slot_price[cheapest] += gain - other + step
+        if holder[cheapest] >= 0:
+            waiting[size] = holder[cheapest]
+            place_of_group[holder[cheapest]] = -1
+            size += 1
+        holder[cheapest] = g
+        place_of_group[g] = p
+        raised = min(slot_price[cheapest], next_price)
+        if raised != price[p]:
+            price[p] = raised
+            if p in (first, second):
+                first, second = _two_cheapest(price)
+                work -= num_places // 4
+    return work
+
+
+@kernel
+def _surpluses(offsets, places, kept, price, surplus):
+    cheapest = price.min()
+    for g in range(len(offsets) - 1):
+        best = -cheapest
+        for e in range(offsets[g], offsets[g + 1]):
+            best = max(best, kept[e] - price[places[e]])
+        surplus[g] = best
+
+
+@kernel
+def dual_value(offsets, places, kept, starts, price):
+    """What no assignment can exceed, by these prices."""
+    surplus = np.empty(len(offsets) - 1, dtype=np.int64)
+    _surpluses(offsets, places, kept, price, surplus)
+    value = surplus.sum()
+    for p in range(len(price)):
+        value += (starts[p + 1] - starts[p]) * price[p]
+    return value
+
+
+@kernel
+def _kept_in(g, p, offsets, places, kept):
+    for e in range(offsets[g], offsets[g + 1]):
+        if places[e] == p:
+            return kept[e]
+    return np.int64(0)
+
+
+@kernel
+def _drop_loose(offsets, places, kept, price, place_of_group):
+    """Take out of their places (-1) the groups whose surplus is larger elsewhere; return how many are out."""
+    surplus = np.empty(len(offsets) - 1, dtype=np.int64)
+    _surpluses(offsets, places, kept, price, surplus)
+    out = 0
+    for g in range(len(surplus)):
+        p = place_of_group[g]
+        if p >= 0 and _kept_in(g, p, offsets, places, kept) - price[p] != surplus[g]:
+            place_of_group[g] = -1
+        out += place_of_group[g] < 0
+    return out
+
+
+@kernel
+def _push(heap, keys, size, vertex, key):
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if keys[parent] <= key:
+            break
+        keys[i] = keys[parent]
+        heap[i] = heap[parent]
+        i = parent
+    keys[i] = key
+    heap[i] = vertex
+    return size + 1
+
+
+@kernel
+def _pop(heap, keys, size):
+    """Drop the root; returns the new size."""
+    size -= 1
+    key, vertex = keys[size], heap[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if keys[child] >= key:
+            break
+        keys[i] = keys[child]
+        heap[i] = heap[child]
+        i = child
+    keys[i] = key
+    heap[i] = vertex
+    return size
+
+
+@kernel
+def _shortest_path(
+    root, offsets, places, kept, starts, price, surplus, slots, filled, distance, settled, by_group, heap, keys
+):
+    """Dijkstra from group `root` over places to the nearest with room; returns it, its distance, and the work done.
+
+    An arc from place p to place q moves a member h of p; its length is what h loses by it at these prices, so >= 0.
+    `by_group[q]` is the group that moves to q; the hub is the last vertex and knows the group that moves to it.
+    """
+    num_places = len(price)
+    hub = num_places
+    cheapest = price.min()
+    lowest_open = _FAR
+    open_place = -1
+    for p in range(num_places):
+        distance[p] = _FAR
+        settled[p] = False
+        if filled[p] < starts[p + 1] - starts[p] and price[p] < lowest_open:
+            lowest_open = price[p]
+            open_place = p
+    distance[hub] = _FAR
+    settled[hub] = False
+    size = 0
+    work = num_places
+    count, at = 1, np.int64(0)  # groups to move, and how far away they are
+    vertex = -1
+    while True:
+        for k in range(count):
+            h = root if vertex < 0 else slots[starts[vertex] + k]
+            base = at + surplus[h]
+            if base + cheapest < distance[hub]:
+                distance[hub] = base + cheapest
+                by_group[hub] = h
+                size = _push(heap, keys, size, hub, base + cheapest)
+            for e in range(offsets[h], offsets[h + 1]):
+                q = places[e]
+                reach = base - kept[e] + price[q]
+                if reach < distance[q]:
+                    distance[q] = reach
+                    by_group[q] = h
+                    size = _push(heap, keys, size, q, reach)
+            work += 10 + 2 * (offsets[h + 1] - offsets[h])
+        while True:
+            vertex = heap[0]
+            at = keys[0]
+            size = _pop(heap, keys, size)
+            work += 20
+            if settled[vertex]:
+                continue
+            settled[vertex] = True
+            if vertex != hub:
+                break
+            for q in range(num_places):  # dearer places than the cheapest with room are no use from here
+                reach = at - cheapest + price[q]
+                if (price[q] < lowest_open or q == open_place) and reach < distance[q]:
+                    distance[q] = reach
+                    by_group[q] = by_group[hub]
+                    size = _push(heap, keys, size, q, reach)
+            work += num_places
+        if filled[vertex] < starts[vertex + 1] - starts[vertex]:
+            return vertex, at, work
+        count = filled[vertex]
+
+
+@kernel
+def _augment(offsets, places, kept, starts, price, place_of_group, work):
+    """Complete an assignment to an optimal one: each group without a place (-1), in turn, by a shortest path.
+
+    Every group that has a place must gain its surplus there (:func:`_drop_loose`); this stays so, and at the end no
+    group is without. Returns the work left; below zero, it stopped early and some groups are without a place.
+    """
+    num_groups, num_places = len(offsets) - 1, len(price)
+    surplus = np.empty(num_groups, dtype=np.int64)
+    _surpluses(offsets, places, kept, price, surplus)
+    slots = np.empty(num_groups, dtype=np.int32)
+    slot_of_group = np.empty(num_groups, dtype=np.int32)
+    filled = np.zeros(num_places, dtype=np.int64)
+    for g in range(num_groups):
+        p = place_of_group[g]
+        if p >= 0:
+            slot_of_group[g] = starts[p] + filled[p]
+            slots[slot_of_group[g]] = g
+            filled[p] += 1
+    distance = np.empty(num_places + 1, dtype=np.int64)
+    settled = np.zeros(num_places + 1, dtype=np.bool_)
+    by_group = np.empty(num_places + 1, dtype=np.int32)
+    heap = np.empty(len(places) + 2 * num_groups + 2 * num_places + 2, dtype=np.int32)
+    keys = np.empty(len(heap), dtype=np.int64)
+    for root in range(num_groups):
+        if place_of_group[root] >= 0:
+            continue
+        if work < 0:
+            break
+        end, reach, spent = _shortest_path(
+            root, offsets, places, kept, starts, price, surplus, slots, filled, distance, settled, by_group, heap, keys
+        )
+        work -= spent + num_places
+        for p in range(num_places):  # what was nearer than the end becomes dearer by as much
+            if settled[p] and distance[p] < reach:
+                rise = reach - distance[p]
+                price[p] += rise
+                for s in range(starts[p], starts[p] + filled[p]):
+                    surplus[slots[s]] -= rise
+        surplus[root] -= reach
+        p = end
+        slot = starts[p] + filled[p]
+        filled[p] += 1
+        while True:
+            h = by_group[p]
+            came_from, left = place_of_group[h], slot_of_group[h]
+            place_of_group[h] = p
+            slot_of_group[h] = slot
+            slots[slot] = h
+            if h == root:
+                break
+            p, slot = came_from, left
+    return work
+
+
+@kernel
+def kept_by(offsets, places, kept, place_of_group):
+    """What an assignment keeps."""
+    total = np.int64(0)
+    for g in range(len(place_of_group)):
+        total += _kept_in(g, place_of_group[g], offsets, places, kept)
+    return total
+
+
+@kernel
+def take_largest(offsets, places, kept, order, starts, place_of_group):
+    """Greedy: the largest amount first, wherever its group is still without a place and its place has room.
+
+    `order` lists the entries from the largest on. What is left fills the places in ascending order.
+    """
+    num_groups = len(offsets) - 1
+    group_of_entry = np.empty(len(places), dtype=np.int32)
+    for g in range(num_groups):
+        group_of_entry[offsets[g] : offsets[g + 1]] = g
+    room = starts[1:] - starts[:-1]
+    place_of_group[:] = -1
+    for e in order:
+        g, p = group_of_entry[e], places[e]
+        if place_of_group[g] < 0 and room[p] > 0:
+            place_of_group[g] = p
+            room[p] -= 1
+    p = 0
+    for g in range(num_groups):
+        if place_of_group[g] < 0:
+            while room[p] == 0:
+                p += 1
+            place_of_group[g] = p
+            room[p] -= 1
+
+
+@kernel
+def solve_transport(offsets, places, kept, starts, place_of_group, price, small, work):
+    """Improve an assignment to an optimal one, and find the prices that prove it, while `work` lasts.
+
+    Parameters
+    ----------
+    offsets : int64[num_groups + 1]
+    places : int32[k]
+    kept : int64[k]
+        Group g keeps ``kept[e] >= 0`` in ``places[e]``, for e from ``offsets[g]`` to ``offsets[g + 1]``; 0 elsewhere.
+    starts : int64[num_places + 1]
+        Place p has room for ``starts[p + 1] - starts[p]`` groups; together they have room for just all.
+    place_of_group : int32[num_groups]
+        A complete assignment; replaced by the best found.
+    price : int64[num_places]
+        Replaced by the prices that prove most.
+    small : bool
+        Whether sums of amounts stay far enough from the end of int64 for the auction, which only saves time. Without
+        it prices start at 0, stay within 0 and the largest amount, and no path is longer than the sum of all.
+    work : int
+        Work units.
+
+    Returns
+    -------
+    work : int
+        What is left of it; below zero, it ran out before the optimum was reached.
+
+    Notes
+    -----
+    From any prices the augmentation takes O(groups * entries * log entries) at most; the auction, which can take long
+    where many groups want the same places for almost the same, is given up long before that.
+    """
+    num_groups, num_places = len(offsets) - 1, len(starts) - 1
+    best = kept_by(offsets, places, kept, place_of_group)
+    price[:] = 0
+    proven = dual_value(offsets, places, kept, starts, price)
+    if proven == best:
+        return work
+    current = price.copy()
+    trial = np.full(num_groups, -1, dtype=np.int32)
+    if small and num_places > 1:
+        largest = kept.max()
+        for shift in _COARSE_STEPS:
+            if work < 0 or (largest >> shift) == 0:
+                break
+            allowance = min(work, _PATIENCE * (len(places) + 16 * num_groups))
+            left = _auction(offsets, places, kept, starts, current, largest >> shift, trial, allowance)
+            work -= allowance - left
+            bound = dual_value(offsets, places, kept, starts, current)
+            if bound < proven:
+                proven = bound
+                price[:] = current
+            if left < 0:
+                break
+            value = kept_by(offsets, places, kept, trial)
+            if value > best:
+                best = value
+                place_of_group[:] = trial
+        _drop_loose(offsets, places, kept, current, trial)
+    if work < 0:
+        return work
+    work = _augment(offsets, places, kept, starts, current, trial, work)
+    if work >= 0:
+        place_of_group[:] = trial
+        price[:] = current
+    elif small:
+        bound = dual_value(offsets, places, kept, starts, current)
+        if bound < proven:
+            price[:] = current
+    return work

@@ -1,0 +1,129 @@
+"""The method for who does not want to choose: greedy, then what the budget affords on the way to a proven optimum."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._budget import work_units
+from solvers.arguments import as_budget
+from solvers.rearrangement._problem import ProvenBound, RearrangementProblem
+from solvers.rearrangement._send_bounds import (
+    LARGEST_MULTIPLIER,
+    best_node_bound,
+    even_multipliers,
+    shift_multipliers,
+)
+from solvers.rearrangement._swap_search import SwapSearch
+from solvers.rearrangement.types import Objective, RearrangementResult
+from solvers.rearrangement.volumes import Volumes
+
+__all__ = ["Found", "auto", "search"]
+
+_NODES_TRIED = 8  # whose own ranks are tried for a bound on the largest send
+_NODE_BOUND_WORK = 200_000  # work units for each of them
+_MOST_ROUNDS = 64  # of multipliers
+
+
+class Found(NamedTuple):
+    """Candidates, the first the best by the objective, and what was proven."""
+
+    candidates: list[NDArray[np.int32]]
+    bound: ProvenBound
+    stopped_early: bool
+
+
+def search(problem: RearrangementProblem, work: int) -> Found:
+    """Return what `work` units find; more of them never find less."""
+    rows = problem.rows()
+    assignment = problem.greedy(rows)
+    price, work = problem.transport(rows, assignment, work)
+    bound = problem.bound(rows, price)
+    found = problem.settled(assignment, max(work, 0))
+    if problem.objective == "sum":
+        return Found([found, problem.identity()], bound, work < 0)
+    starts = [found, problem.identity()]
+    starts.sort(key=problem.value_of)  # ties to the found
+    best = starts[0].copy()
+    if work < 0 or problem.value_of(best) == bound.value:
+        return Found([best, problem.identity()], bound, work < 0)
+    best, bound, work = _lower_sends(problem, best, bound, work)
+    return Found([problem.resettled(best, max(work, 0)), best, problem.identity()], bound, work < 0)
+
+
+def _lower_sends(
+    problem: RearrangementProblem, best: NDArray[np.int32], bound: ProvenBound, work: int
+) -> tuple[NDArray[np.int32], ProvenBound, int]:
+    """Swap, then count again with other multipliers, which gives new starts and new bounds, until `work` is spent."""
+    swaps = SwapSearch(problem)
+    rows = problem.rows()
+    work = swaps.lower(best, bound.value, work)
+    if work > 0:
+        node_bound = best_node_bound(problem, swaps, rows, _NODES_TRIED, problem.sends(best))
+        work -= _NODES_TRIED * _NODE_BOUND_WORK + len(rows.kept)
+        if node_bound is not None and node_bound.value > bound.value:
+            bound = node_bound
+    multiplier = even_multipliers(problem)
+    sends, reached = problem.sends(best), problem.value_of(best)
+    turn = 0
+    while work > 0 and reached > bound.value and turn < _MOST_ROUNDS and problem.fits(LARGEST_MULTIPLIER):
+        multiplier = shift_multipliers(multiplier, sends, turn)
+        turn += 1
+        rows = problem.rows(multiplier)
+        assignment = problem.greedy(rows)
+        price, work = problem.transport(rows, assignment, work - 8 * len(rows.kept))
+        proven = problem.bound(rows, price, multiplier)
+        if proven.value > bound.value:
+            bound = proven
+        if work < 0:
+            break
+        start = problem.settled(assignment, 0)
+        sends = problem.sends(start)
+        work = swaps.lower(start, bound.value, work)
+        if (value := problem.value_of(start)) < reached:
+            best, reached = start, value
+    return best, bound, work
+
+
+def auto(
+    volumes: Volumes | ArrayLike,
+    levels: ArrayLike | Sequence[ArrayLike],
+    *,
+    objective: Objective = "sum",
+    weights: ArrayLike | None = None,
+    class_of_group: ArrayLike | None = None,
+    class_of_rank: ArrayLike | None = None,
+    time_budget: float = 0.01,
+) -> RearrangementResult:
+    """Rearrange by greedy, then towards the least sum; for the largest send, then by swaps from several starts.
+
+    Parameters
+    ----------
+    volumes, levels, objective, weights, class_of_group, class_of_rank
+        As for :func:`solvers.rearrange`.
+    time_budget : float
+        Seconds' worth of work for the search. Greedy always runs; what follows, while the budget lasts and optimality
+        is not proven.
+
+    Returns
+    -------
+    RearrangementResult
+        Never worse than :func:`greedy` or :func:`identity`. For the sum ``OPTIMAL`` wherever the budget suffices.
+
+    Notes
+    -----
+    Deterministic: the budget is counted in work and no clock is read (see :mod:`solvers._budget`).
+
+    Examples
+    --------
+    >>> result = auto([[9, 8], [8, 0]], [0, 1])
+    >>> result.rank_of_group.tolist(), result.value, result.status.value
+    ([1, 0], 9, 'optimal')
+    """
+    started = time.perf_counter()
+    work = work_units(as_budget(time_budget))
+    problem = RearrangementProblem.prepare(volumes, levels, objective, weights, class_of_group, class_of_rank)
+    found = search(problem, work)
+    return problem.result(found.candidates, found.bound, "auto", started, stopped_early=found.stopped_early)

@@ -1,5 +1,6 @@
 """What a plan must keep to on every rank, beyond holding each sample once."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_count, as_int64
+from solvers.errors import SolverError
 from solvers.groups import group_loads
 
 __all__ = ["Cap", "Constraints"]
@@ -140,6 +142,26 @@ class Constraints:
             "speeds": self.rank_speeds,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+    def in_domain_words(self, error: SolverError, first_sample: int = 0) -> SolverError:
+        """Return an error of the solvers as one about samples, ranks and the constraints' names here."""
+        capped = [cap.name for cap in self.caps]
+        limits = [cap.limit for cap in self.caps]
+        if self.max_tokens_per_rank is not None:
+            capped.insert(0, "max_tokens_per_rank")
+            limits.insert(0, self.max_tokens_per_rank)
+        certificate = getattr(error, "certificate", None)
+        quantity = certificate.quantity if certificate is not None else None
+        index = 0 if quantity is None else quantity
+        named = f"{capped[index]} = {limits[index]}" if index < len(capped) else "caps"
+        words = {
+            "caps": named, "sizes": "amounts", "max_items": "max_samples_per_rank", "min_items": "min_samples_per_rank",
+            "allowed": "allowed_ranks", "speeds": "rank_speeds", "group": "rank", "groups": "ranks", "item": "sample",
+            "items": "samples",
+        }  # fmt: skip
+        message = re.sub(r"\bitem (\d+)", lambda match: f"sample {int(match[1]) + first_sample}", str(error))
+        error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
+        return error
 
     def makespan(self, loads: NDArray[np.int64]) -> int:
         """Return the time until the last rank is done: the largest load, over the rank's speed, rounded up."""

@@ -118,13 +118,12 @@ class LogSettings:
             "cost": str(self.cost),
             "solver": {
                 "method": self.method,
+                "equal_counts": self.equal_counts,
+                "max_tokens_per_rank": self.max_tokens_per_rank,
                 "time_budget": self.time_budget,
-                "keep_together": self.keep_together,
-                "caps": [list(cap) for cap in self.caps],
-                "allowed_ranks": self.allowed_ranks,
-                **self.constraints_of_ranks(),
+                **{name: value for name in _RARE if (value := getattr(self, name))},
             },
-            "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
+            **({"micro_batches": self.micro_batches.to_json()} if self.micro_batches else {}),
             "drop_last": self.drop_last,
         }
 
@@ -145,6 +144,13 @@ class LogSettings:
             micro_batches=MicroBatches(**micro_batches) if micro_batches else None,
             **solver,
         )
+
+
+_RARE = (
+    "min_samples_per_rank", "max_samples_per_rank", "keep_together", "caps", "allowed_ranks", "initial_loads",
+    "rank_speeds",
+)  # fmt: skip
+"""Settings that a plan file's description has only where they are set."""
 
 
 class _Homes:

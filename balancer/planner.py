@@ -207,7 +207,10 @@ def _solve(problem: Problem, method: str, time_budget: float) -> solvers.Partiti
         cap = constraints.max_tokens_per_rank
         return result if cap is None else _padded_under_cap(problem, result, cap)
     keywords = constraints.solver_keywords(problem.batch.lengths)
-    return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
+    try:
+        return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
+    except solvers.SolverError as error:
+        raise constraints.in_domain_words(error, problem.batch.first_sample) from None
 
 
 def _bound(problem: Problem) -> Bound:
@@ -326,5 +329,8 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
             for equal_counts in (False, True):
                 cost = "padded" if method == "padded" else "linear"
                 balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
+    for kept in ({"max_tokens_per_rank": 30}, {"max_samples_per_rank": 3, "rank_speeds": [1, 2, 1, 2]}):
+        balance([9, 8, 7, 6, 5, 9, 8, 7, 6, 5], 4, **kept)  # type: ignore[arg-type]
+    balance(np.arange(1, 60), 4, cost="quadratic:a=9,b=1", micro_batch_tokens=400)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

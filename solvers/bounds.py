@@ -37,7 +37,7 @@ one item. An initial load counts as one item more. With speeds the plain bounds 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -144,8 +144,14 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
     return best
 
 
-def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False) -> Bound:
+def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> Bound:
     """As :func:`makespan_lower_bound`, with the name of the argument that proves it."""
+    from solvers.constrained_bounds import constrained_bound  # which stand on the plain ones
+    from solvers.constraints import Constraints, is_vector
+
+    given = Constraints(equal_counts, **constraints)
+    if is_vector(costs) or given.beyond_counts:
+        return constrained_bound(given.check(costs, num_groups))
     num_groups = as_count("num_groups", num_groups)
     array, largest, total = as_costs(costs)
     return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
@@ -199,12 +205,17 @@ def makespan_lower_bound(
     >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
     9
     """
-    from solvers.constrained_bounds import constrained_bound  # which stand on the plain ones
-    from solvers.constraints import Constraints, is_vector
-
-    constraints = Constraints(
-        equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
-    )
-    if is_vector(costs) or constraints.beyond_counts:
-        return constrained_bound(constraints.check(costs, num_groups)).value
-    return makespan_bound(costs, num_groups, equal_counts).value
+    return makespan_bound(
+        costs,
+        num_groups,
+        equal_counts,
+        sizes=sizes,
+        caps=caps,
+        min_items=min_items,
+        max_items=max_items,
+        allowed=allowed,
+        keep_together=keep_together,
+        initial_loads=initial_loads,
+        speeds=speeds,
+        objective=objective,
+    ).value

@@ -236,7 +236,7 @@ def test_token_cap_is_kept_or_said_to_be_out_of_reach(problem, slack):
     try:
         plan = balancer.balance(**problem, max_tokens_per_rank=cap)
     except SolverError as error:
-        assert f"max_tokens_per_rank = {cap}" in str(error)  # noqa: PT017 (either outcome is legal)
+        assert f"max_tokens_per_rank = {cap}" in str(error) or "found" in str(error)  # noqa: PT017 (both are legal)
         if isinstance(error, InfeasibleError) and len(lengths) <= 7:
             optimum = oracles.optimal_padded_makespan if problem["cost"][0] == "p" else oracles.optimal_makespan
             assert optimum(lengths, num_ranks, problem["equal_counts"]) > cap
@@ -265,16 +265,13 @@ def test_a_batch_over_the_cap_says_by_how_much(cost):
 
 
 def test_three_samples_for_two_ranks():
-    with pytest.raises(InfeasibleError, match=r"= 11 cannot be kept: some rank gets at least 12 tokens"):
+    with pytest.raises(InfeasibleError, match=r"max_tokens_per_rank = 11: .* need at least 3 ranks of 11"):
         balancer.balance([6, 6, 6], 2, max_tokens_per_rank=11)
 
 
 def test_a_cap_between_bound_and_best_plan_is_never_exceeded():
-    """Even lengths of 18 in all: no rank of two gets 9, which no formula says, but a search does."""
-    with pytest.raises(SolverError, match=r"at most max_tokens_per_rank = 9 was found \(best: 10\)") as caught:
-        balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9, time_budget=1e-9)
-    assert not isinstance(caught.value, InfeasibleError)
-    with pytest.raises(InfeasibleError, match=r"some rank gets at least 10 tokens \(bound 'search'\)"):
+    """Even lengths of 18 in all: no rank of two gets 9, which the mean does not say."""
+    with pytest.raises(InfeasibleError, match=r"max_tokens_per_rank = 9: .* need at least 3 ranks of 9"):
         balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=9)
     assert max(naive_tokens(balancer.balance([6, 4, 4, 2, 2], 2, max_tokens_per_rank=10))) == 10
 
@@ -291,7 +288,7 @@ def test_quadratic_cost_gives_way_to_the_cap():
     assert max(naive_tokens(free)) > 210
     plan = balancer.balance(lengths, 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=210)
     assert max(naive_tokens(plan)) <= 210
-    assert plan.lower_bound <= free.makespan <= plan.makespan
+    assert free.makespan <= plan.lower_bound <= plan.makespan, "the bound knows of the cap"
 
 
 @pytest.mark.parametrize(("cap", "error"), [(0, ValueError), (-5, ValueError), (1.5, TypeError), (True, TypeError)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import balancer
+from balancer.constraints import Constraints
 from balancer.report import PhaseSummary, RunSummary
 from balancer.report.table import print_loads, print_summary
 
@@ -98,6 +99,9 @@ def test_an_infinite_gap_is_null():
         num_samples=2,
         topology=balancer.Topology((2,)),
         num_ranks=2,
+        micro_batches=None,
+        constraints=Constraints(),
+        perfect=lambda loads, _: (int(loads.sum()), 2),
     )
     phase = summary_of([plan]).as_json(1.0)["phases"]["all"]
     assert phase["gap_mean"] is phase["gap_max"] is None

@@ -18,8 +18,8 @@ Ints = NDArray[np.int64]
 _IMPOSSIBLE = 2**62
 _PARTNERS = 16  # groups that one group tries before it gives up for this pass
 _DOUBLE_PARTNERS = 6  # of those, how many with pairs of units
-_WINDOW = 96  # units of a group that single exchanges look at in one go
-_PAIR_WINDOW = 48  # units of a group of which pairs are made
+_WINDOW = 128  # units of a group that exchanges of single units look at
+_PAIR_WINDOW = 32  # units of a group of which pairs are made
 _LOOKS = 48  # pairs of the other group that one pair is tried against
 _FAR = 2**61
 
@@ -65,72 +65,60 @@ def _after(amounts, held, upper, lower, factor, shift, hard_from, g, h, a, a2, b
 
 
 @kernel
-def _may(allowed, mask_of_unit, unit, g):
-    return unit < 0 or allowed[mask_of_unit[unit], g]
-
-
-@kernel
-def _best_single(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
-                 masked, g, h, offset, enough, good, found):  # fmt: skip
-    """The best exchange of at most one unit for at most one; stops at the first that is as good as `good`.
-
-    Writes (a, b) to `found` and returns (violation after, work).
-    """
-    width_g, width_h = min(size[g], _WINDOW), min(size[h], _WINDOW)
-    work = np.int64(1)
-    best = enough
-    for i in range(-1, width_g):
-        a = np.int64(-1) if i < 0 else members[start[g] + (i + offset) % size[g]]
-        if masked and not _may(allowed, mask_of_unit, a, h):
-            continue
-        for j in range(-1, width_h):
-            b = np.int64(-1) if j < 0 else members[start[h] + (j + offset) % size[h]]
-            if masked and not _may(allowed, mask_of_unit, b, g):
-                continue
-            after = _after(amounts, held, upper, lower, factor, shift, hard_from, g, h, a, -1, b, -1, best)
-            if after < best:
-                best = after
-                found[0], found[1], found[2], found[3] = a, -1, b, -1
-                if best <= good:
-                    return best, work + (i + 2) * width_h
-    return best, work + (width_g + 1) * (width_h + 1)
-
-
-@kernel
-def _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset, firsts, seconds, values):
-    """None, one or two units of g that may all be in h, with what they have of dimension d. Returns how many."""
-    width = min(size[g], _PAIR_WINDOW)
+def _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset, window, pairs, firsts, seconds,
+          values):  # fmt: skip
+    """None, one or (with `pairs`) two units of g that may be in h, and what they have of dimension d. Returns count."""
+    width = min(size[g], window)
     firsts[0], seconds[0], values[0] = -1, -1, 0
     count = 1
     for i in range(width):
         a = members[start[g] + (i + offset) % size[g]]
-        if not _may(allowed, mask_of_unit, a, h):
+        if not allowed[mask_of_unit[a], h]:
             continue
         firsts[count], seconds[count], values[count] = a, -1, amounts[a, d]
         count += 1
-        for j in range(i):
+        for j in range(i if pairs else 0):
             a2 = members[start[g] + (j + offset) % size[g]]
-            if _may(allowed, mask_of_unit, a2, h):
+            if allowed[mask_of_unit[a2], h]:
                 firsts[count], seconds[count], values[count] = a, a2, amounts[a, d] + amounts[a2, d]
                 count += 1
     return count
 
 
 @kernel
-def _best_double(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
-                 g, h, d, offset, enough, good, found, sets):  # fmt: skip
-    """As :func:`_best_single` with up to two units each way, found by what they have of dimension `d`."""
+def _scarcest(held, upper, lower, factor, shift, g, h):
+    """The dimension that leaves least choice, and between what g may give of it, net, for both to keep their limits.
+
+    Where both cannot, the middle is aimed at.
+    """
+    scarcest, least, most, narrowest = 0, np.int64(0), np.int64(0), np.int64(2**62)
+    for d in range(held.shape[1]):
+        low = max(held[g, d] - min(upper[g, d], _FAR), max(lower[h, d] - held[h, d], -_FAR))
+        high = min(min(upper[h, d], _FAR) - held[h, d], held[g, d] - lower[g, d])
+        middle = low // 2 + high // 2
+        low, high = min(low, middle), max(high, middle)
+        width = ((min(high - low, _FAR) >> shift[d]) + 1) * factor[d] if high - low < _FAR >> 26 else _FAR
+        if width < narrowest:
+            scarcest, least, most, narrowest = d, low, high, width
+    return scarcest, least, most
+
+
+@kernel
+def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
+               g, h, offset, pairs, enough, good, found, sets):  # fmt: skip
+    """The best exchange of a set of units of g for one of h, found by what they have of the scarcest dimension.
+
+    Stops at the first that is as good as `good`. Writes the units to `found`; returns (violation after, work).
+    """
+    d, least, most = _scarcest(held, upper, lower, factor, shift, g, h)
     firsts, seconds, values = sets[0], sets[1], sets[2]
     other_firsts, other_seconds, other_values = sets[3], sets[4], sets[5]
-    count = _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset, firsts, seconds, values)
-    others = _sets(amounts, members, start, size, h, d, allowed, mask_of_unit, g, offset, other_firsts, other_seconds,
-                   other_values)  # fmt: skip
+    window = _PAIR_WINDOW if pairs else _WINDOW
+    count = _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset, window, pairs, firsts,
+                  seconds, values)  # fmt: skip
+    others = _sets(amounts, members, start, size, h, d, allowed, mask_of_unit, g, offset, window, pairs, other_firsts,
+                   other_seconds, other_values)  # fmt: skip
     order = np.argsort(other_values[:others], kind="mergesort")
-    # What g gives less what it takes should lie here, so that both keep their limits of d.
-    least = max(held[g, d] - min(upper[g, d], _FAR), max(lower[h, d] - held[h, d], -_FAR))
-    most = min(min(upper[h, d], _FAR) - held[h, d], held[g, d] - lower[g, d])
-    middle = least // 2 + most // 2
-    least, most = min(least, middle), max(most, middle)
     work = np.int64(12 * (count + others))
     best = enough
     for i in range(count):
@@ -232,9 +220,7 @@ def _lay_out(group_of_unit, num_groups, start, size, place):
 
 
 @kernel
-def _exchange(
-    amounts, group_of_unit, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, masked, work
-):
+def _exchange(amounts, group_of_unit, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, work):
     num_groups = len(held)
     start = np.zeros(num_groups + 1, dtype=np.int64)
     size = np.zeros(num_groups, dtype=np.int64)
@@ -246,7 +232,7 @@ def _exchange(
     score = np.empty(num_groups, dtype=np.int64)
     tie = np.empty(num_groups, dtype=np.int64)
     tried = np.zeros(num_groups, dtype=np.bool_)
-    sets = np.empty((6, 1 + _PAIR_WINDOW * (_PAIR_WINDOW + 1) // 2), dtype=np.int64)
+    sets = np.empty((6, 1 + max(_WINDOW, _PAIR_WINDOW * (_PAIR_WINDOW + 1) // 2)), dtype=np.int64)
     found = np.full(4, -1, dtype=np.int64)
     improved, turn = False, 0
     work -= len(group_of_unit)
@@ -274,15 +260,10 @@ def _exchange(
                 score[h] = _IMPOSSIBLE
                 before = violation[g] + violation[h]
                 turn += 1
-                if with_pairs:
-                    after, spent = _best_double(amounts, held, upper, lower, factor, shift, hard_from, allowed,
-                                                mask_of_unit, members, start, size, g, h, d, turn * 37, before,
-                                                violation[h], found, sets)  # fmt: skip
-                else:
-                    after, spent = _best_single(amounts, held, upper, lower, factor, shift, hard_from, allowed,
-                                                mask_of_unit, members, start, size, masked, g, h, turn * 37, before,
-                                                violation[h], found)  # fmt: skip
-                work -= 4 * spent
+                after, spent = _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed,
+                                          mask_of_unit, members, start, size, g, h, turn * 37, with_pairs == 1,
+                                          before, violation[h], found, sets)  # fmt: skip
+                work -= spent + spent // 2
                 if after < before:
                     partner = h
                     break
@@ -325,6 +306,6 @@ def exchange(state: State, assignment: Ints, upper: Ints, work: int, *, hard: bo
     return int(
         _exchange(
             state.amounts, assignment, state.held(assignment), upper, state.lower, state.factor, state.shift,
-            state.components if hard else dimensions, state.allowed, state.mask_of_unit, state.masked, work,
+            state.components if hard else dimensions, state.allowed, state.mask_of_unit, work,
         )
     )  # fmt: skip

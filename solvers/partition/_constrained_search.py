@@ -16,6 +16,7 @@ from solvers.partition._constrained_exchange import exchange
 from solvers.partition._constrained_exhaust import exhaust
 from solvers.partition._constrained_greedy import greedy
 from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
+from solvers.partition._constrained_match import match
 from solvers.partition._constrained_state import State
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.auto import assign_auto
@@ -157,7 +158,12 @@ def _orders(state: State) -> list[Ints]:
 
 def _construct(found: Search) -> list[Ints]:
     """Run the greedy in every order; all of what they give are starts for a repair if none is feasible."""
-    starts = []
+    state, starts = found.state, []
+    if state.components > 1 or state.problem.sizes.shape[1]:
+        assignment, failed = match(state, np.arange(len(state.amounts)), found.floors)
+        starts.append(assignment)
+        if failed == 0:
+            found.offer(assignment)
     for order in _orders(found.state):
         assignment, failed = greedy(found.state, order)
         starts.append(assignment)

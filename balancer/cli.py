@@ -214,7 +214,12 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
 @click.option(
     "--length", metavar="COL[+COL...]", help="Columns whose sum is the length [default: the only integer one]."
 )
-@click.option("--cost", default="linear", show_default=True, help="linear | quadratic:a=24576,b=1 | padded")
+@click.option(
+    "--cost",
+    default="linear",
+    show_default=True,
+    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100",
+)
 @_method_option(METHODS)
 @click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")
 @click.option("--drop-last", is_flag=True, help="Leave out a last, short step.")
@@ -272,7 +277,7 @@ def _make_ready(settings: LogSettings) -> None:
     """Compile the kernels, or load them; the first time takes seconds, and someone who waits should know why."""
     timer = threading.Timer(1, lambda: _say("compiling the kernels, which is done once ..."))
     timer.start()
-    ranks, cost = settings.topology.num_ranks, CostModel(padded=settings.cost.padded)
+    ranks, cost = settings.topology.num_ranks, CostModel(padded=settings.cost.padded, c=min(settings.cost.c, 1))
     if settings.method not in USES_CLOCK:
         balance(range(2 * ranks), ranks, cost=cost, method=settings.method, equal_counts=settings.equal_counts)
     timer.cancel()

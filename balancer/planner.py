@@ -24,7 +24,7 @@ from solvers.packing.schedule import schedule_micro_batches
 
 __all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
 
-METHODS = (*solvers.PARTITIONERS, "padded")
+METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balance` takes."""
 
 COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
@@ -68,7 +68,8 @@ def balance(
         The rank on which each sample lies now. By default equal contiguous shares: sample i on rank
         ``i // ceil(n / num_ranks)``.
     cost : str or CostModel
-        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, or ``"padded"`` for rows times the longest row.
+        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"padded"`` for rows times the longest row, or
+        ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
     method : str
         A name in :data:`METHODS`; ``"auto"`` suits every cost and constraint.
     equal_counts : bool
@@ -150,11 +151,13 @@ def check_method(method: str, cost: CostModel) -> str:
     """Return the partition method for `cost` by that name, or raise ValueError saying which there are."""
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known methods are {', '.join(METHODS)}")
-    if cost.padded and method not in ("auto", "padded"):
-        raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, padded")
-    if not cost.padded and method == "padded":
-        raise ValueError(f"method 'padded' takes padded costs, not cost '{cost}'; use auto")
-    return "padded" if cost.padded else method
+    own = "padded" if cost.padded else "mixed" if cost.c else None
+    if own is not None and method not in ("auto", own):
+        raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, {own}")
+    if own is None and method in ("padded", "mixed"):
+        kind = "padded" if method == "padded" else "convolution"
+        raise ValueError(f"method {method!r} takes {kind} costs, not cost '{cost}'; use auto")
+    return own or method
 
 
 def plan_problem(
@@ -187,7 +190,7 @@ def replay_plan(
     bound = _bound(problem)
     plan = _plan(problem, target, bound, method, None, started, slots)
     if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
-        return plan
+        return plan  # nothing that a search could add
     if problem.micro_batches is not None:
         again = schedule_micro_batches(
             problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget,
@@ -195,17 +198,23 @@ def replay_plan(
         )  # fmt: skip
         bound = Bound(again.lower_bound, again.bound_name)
     else:
-        result = _solve(problem, method, time_budget)
+        result = _solve(problem, check_method(method, problem.cost), time_budget)
         bound = Bound(result.lower_bound, result.bound_name)
     return _plan(problem, target, bound, method, None, started, slots)
 
 
 def _solve(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
-    if method == "padded":
-        result = solvers.padded(problem.costs, num_ranks, equal_counts=constraints.equal_counts)
+    if not problem.cost.additive:
+        costs, equal_counts = problem.costs, constraints.equal_counts
+        if method == "padded":
+            result = solvers.padded(costs, num_ranks, equal_counts=equal_counts)
+        else:
+            result = solvers.mixed(
+                costs[:, 0], costs[:, 1], num_ranks, equal_counts=equal_counts, time_budget=time_budget
+            )
         cap = constraints.max_tokens_per_rank
-        return result if cap is None else _padded_under_cap(problem, result, cap)
+        return result if cap is None else _under_cap(problem, result, cap, time_budget)
     keywords = constraints.solver_keywords(problem.batch.lengths)
     try:
         return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
@@ -218,7 +227,7 @@ def _bound(problem: Problem) -> Bound:
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not constraints.names():
         return problem.cost.lower_bound(problem.costs, num_ranks)
-    if problem.cost.padded:
+    if not problem.cost.additive:
         return problem.cost.lower_bound(problem.costs, num_ranks, constraints.equal_counts)
     return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
 
@@ -286,17 +295,24 @@ def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int |
     """Return the largest sample if it costs more than a fair share of the plan's total load."""
     if len(costs) == 0:
         return None
+    costs = costs if costs.ndim == 1 else costs.sum(axis=1)
     largest = int(np.argmax(costs))
     fair_share = -(-int(loads.sum()) // len(loads))
     return largest if costs[largest] > fair_share else None
 
 
-def _padded_under_cap(problem: Problem, result: solvers.PartitionResult, cap: int) -> solvers.PartitionResult:
+def _under_cap(
+    problem: Problem, result: solvers.PartitionResult, cap: int, time_budget: float
+) -> solvers.PartitionResult:
     """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
     lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
     if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
         return result
-    even = solvers.padded(lengths, num_ranks, equal_counts=problem.constraints.equal_counts)
+    if problem.cost.padded:
+        even = solvers.padded(lengths, num_ranks, equal_counts=problem.constraints.equal_counts)
+    else:
+        equal_counts = problem.constraints.equal_counts
+        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"max_tokens_per_rank = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
@@ -327,7 +343,7 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
         lengths = rng.integers(0, 1000, num_samples)
         for method in methods:
             for equal_counts in (False, True):
-                cost = "padded" if method == "padded" else "linear"
+                cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
                 balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
     for kept in ({"max_tokens_per_rank": 30}, {"max_samples_per_rank": 3, "rank_speeds": [1, 2, 1, 2]}):
         balance([9, 8, 7, 6, 5, 9, 8, 7, 6, 5], 4, **kept)  # type: ignore[arg-type]

@@ -144,8 +144,8 @@ class Problem:
     def joint(cls, problems: "Sequence[Problem]") -> "Problem":
         """Return the problem of several phases' items as if they were one phase's, with additive costs of one unit."""
         for problem in problems:
-            if problem.cost.padded or problem.constraints.names():
-                what = "padded costs" if problem.cost.padded else ", ".join(problem.constraints.names())
+            if not problem.cost.additive or problem.constraints.names():
+                what = f"cost '{problem.cost}'" if not problem.cost.additive else ", ".join(problem.constraints.names())
                 raise ValueError(f"phases cannot be balanced jointly under {what}; use mode='separate'")
         first = problems[0]
         ranks = np.concatenate([problem.batch.home.rank_of_sample for problem in problems])
@@ -159,13 +159,13 @@ class Problem:
 
 def _check_together(cost: CostModel, constraints: Constraints, micro_batches: MicroBatches | None) -> None:
     names = constraints.names()
-    if micro_batches is not None and (names or cost.padded):
-        with_what = f"cost '{cost}'" if cost.padded else ", ".join(names)
+    if micro_batches is not None and (names or not cost.additive):
+        with_what = f"cost '{cost}'" if not cost.additive else ", ".join(names)
         raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")
     unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
-    if cost.padded and unsupported:
+    if not cost.additive and unsupported:
         raise ValueError(
-            f"cost '{cost}' does not take {', '.join(unsupported)}; with padded costs equal_counts and "
+            f"cost '{cost}' does not take {', '.join(unsupported)}; with padding only equal_counts and "
             "max_tokens_per_rank can be kept"
         )
 

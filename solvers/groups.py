@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import kernel
 
-__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "padded_loads", "read_only"]
+__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "mixed_loads", "padded_loads", "read_only"]
 
 _INT64_MAX = 2**63 - 1
 
@@ -60,6 +60,13 @@ def padded_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num
     count = np.zeros(num_groups, dtype=np.int64)
     _longest_and_count(read_only(costs), read_only(group_of_item), longest, count)
     return longest * count
+
+
+def mixed_loads(
+    costs: NDArray[np.int64], row_costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int
+) -> NDArray[np.int64]:
+    """Sum of the costs, and count times largest row cost, of each group: int64[num_groups]. O(n + m)."""
+    return group_loads(costs, group_of_item, num_groups) + padded_loads(row_costs, group_of_item, num_groups)
 
 
 def check_padded_overflow(largest: int, num_items: int) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._constrained_check import check_constrained
-from solvers.arguments import as_costs, as_count
+from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
@@ -32,6 +32,7 @@ def check_partition(
     initial_loads: ArrayLike | None = None,
     speeds: ArrayLike | None = None,
     objective: str = "sum",
+    row_costs: ArrayLike | None = None,
 ) -> None:
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
@@ -49,6 +50,8 @@ def check_partition(
         Whether the result was made under equal counts, or for padded costs.
     sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
         The constraints it was made under, as given to :func:`solvers.partition`.
+    row_costs : int64[n], optional
+        Given if the result was made for mixed costs, as :func:`solvers.mixed` has them.
 
     Raises
     ------
@@ -65,16 +68,17 @@ def check_partition(
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
-    if not padded and (is_vector(costs) or constraints.beyond_counts):
+    if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
         filler = {"filler": _filler_bound} if equal_counts and keep_together is None else {}
         check_constrained(problem, result, _BOUNDS | filler, TRUSTED_BOUNDS)
         return
-    if padded and constraints.beyond_counts:
-        raise ValueError(f"padded costs take no constraint but equal_counts, got {', '.join(constraints.names())}")
-    array, largest, _ = as_costs(costs)
+    if constraints.beyond_counts:
+        raise ValueError(f"padded and mixed costs take no constraint but equal_counts, got {', '.join(constraints.names())}")
+    array, largest, total = as_costs(costs)
     if padded:
         check_padded_overflow(largest, len(array))
+    rows = None if row_costs is None else _checked_rows(array, total, row_costs, padded)
     groups = result.group_of_item
     loads = result.loads
     _require(
@@ -92,14 +96,28 @@ def check_partition(
         item = int(np.argmin(inside))
         raise CertificateError(f"item {item} is in group {groups[item]}, outside 0..{m - 1}")
     counts = np.bincount(groups, minlength=m)
-    _check_loads(array, result, m, counts, padded)
+    _check_loads(array, result, m, counts, padded, rows)
     if equal_counts:
         few, many = len(array) // m, -(-len(array) // m)
         wrong = (counts < few) | (counts > many)
         if wrong.any():
             group = int(np.argmax(wrong))
             raise CertificateError(f"equal counts: group {group} holds {counts[group]} items, not {few} to {many}")
-    _check_bound(array, result, m, equal_counts, padded)
+    if rows is None:
+        _check_bound(array, result, m, equal_counts, padded)
+    else:
+        _check_mixed_bound(array, rows, result, m, equal_counts)
+
+
+def _checked_rows(costs: NDArray[np.int64], total: int, row_costs: ArrayLike, padded: bool) -> NDArray[np.int64]:
+    rows, longest, _ = as_costs(row_costs, "row_costs")
+    if padded:
+        raise ValueError("give row_costs for mixed costs or padded=True for padded ones, not both")
+    if len(rows) != len(costs):
+        raise ValueError(f"costs and row_costs must have one entry an item, got {len(costs)} and {len(rows)}")
+    if total + longest * len(rows) > INT64_MAX:
+        raise ValueError(f"mixed costs must fit int64: {len(rows)} rows of {longest} and the sum {total} do not")
+    return rows
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -108,13 +126,14 @@ def _require(holds: bool, rule: str) -> None:
 
 
 def _check_loads(
-    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, counts: NDArray[np.int64], padded: bool
-) -> None:
+    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, counts: NDArray[np.int64], padded: bool,
+    rows: NDArray[np.int64] | None,
+) -> None:  # fmt: skip
     loads = np.zeros(num_groups, dtype=np.int64)
-    if padded:
-        np.maximum.at(loads, result.group_of_item, costs)
+    if padded or rows is not None:
+        np.maximum.at(loads, result.group_of_item, costs if rows is None else rows)
         loads *= counts
-    else:
+    if not padded:
         np.add.at(loads, result.group_of_item, costs)
     wrong = loads != result.loads
     if wrong.any():
@@ -127,12 +146,7 @@ def _check_bound(
     costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
-    _require(0 <= bound <= result.makespan, f"lower_bound = {bound} must be within 0..makespan = {result.makespan}")
-    optimal = result.status is SolveStatus.OPTIMAL
-    _require(
-        optimal == (bound == result.makespan),
-        f"status is {result.status.value} with makespan {result.makespan} and lower_bound {bound}",
-    )
+    _check_status(result)
     if name in TRUSTED_BOUNDS and not padded:
         return
     known = ["padded"] if padded else [*_BOUNDS, *(["filler"] if equal_counts else [])]
@@ -142,6 +156,39 @@ def _check_bound(
         proven = _padded_bound(descending, num_groups, equal_counts)
     else:
         proven = (_BOUNDS | {"filler": _filler_bound})[name](descending, num_groups) if descending else 0
+    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
+
+
+def _check_status(result: PartitionResult) -> None:
+    bound = result.lower_bound
+    _require(0 <= bound <= result.makespan, f"lower_bound = {bound} must be within 0..makespan = {result.makespan}")
+    optimal = result.status is SolveStatus.OPTIMAL
+    _require(
+        optimal == (bound == result.makespan),
+        f"status is {result.status.value} with makespan {result.makespan} and lower_bound {bound}",
+    )
+
+
+def _check_mixed_bound(
+    costs: NDArray[np.int64], row_costs: NDArray[np.int64], result: PartitionResult, num_groups: int, even: bool
+) -> None:
+    """Check a bound for mixed costs: by its argument on u + g, or, for those found by bisection, one below refuted."""
+    _check_status(result)
+    bound, name = result.lower_bound, result.bound_name
+    known = [*_BOUNDS, *_REFUTATIONS, *(["filler", *_QUOTA_BOUNDS] if even else [])]
+    _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
+    order = np.argsort(-(costs + row_costs), kind="stable")
+    fixed, rows = costs[order].tolist(), row_costs[order].tolist()
+    if bound == 0:
+        return
+    if name in _REFUTATIONS:
+        _require(_REFUTATIONS[name](fixed, rows, num_groups, bound - 1), f"'{name}' does not prove {bound}")
+        return
+    if name in _QUOTA_BOUNDS:
+        proven = _QUOTA_BOUNDS[name](fixed, rows, num_groups)
+    else:
+        both = [u + g for u, g in zip(fixed, rows, strict=True)]
+        proven = (_BOUNDS | {"filler": _filler_bound})[name](both, num_groups)
     _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
@@ -183,6 +230,72 @@ def _padded_bound(rows: list[int], m: int, equal_counts: bool) -> int:
     return low
 
 
+def _cover_refutes(fixed: list[int], rows: list[int], m: int, load: int) -> bool:
+    """Whether m runs cannot cover the rows; one that begins at G has k of them, if k G + the k smallest u <= load."""
+    smallest = [0, *itertools.accumulate(reversed(fixed))]
+    covered = 0
+    for _ in range(m):
+        if covered < len(rows):
+            k = 0
+            while k < len(rows) and (k + 1) * rows[covered] + smallest[k + 1] <= load:
+                k += 1
+            covered += k
+    return covered < len(rows)
+
+
+def _prefix_refutes(fixed: list[int], rows: list[int], m: int, load: int) -> bool:
+    """Whether there are no m runs of the sorted items of which the first j weigh at most j * load, for every j.
+
+    ``padding[x]`` is the least padding of the first x items in j runs; a run that begins at y adds rows[y] an item.
+    Whichever y is best for x, a later one is for a larger x: rows descend. So the best are found by halving.
+    """
+    sums = [0, *itertools.accumulate(fixed)]
+    padding = [0]  # of what j runs can cover
+    for j in range(1, m + 1):
+        starts = min(len(padding), len(rows))
+        envelope: list[tuple[int, int]] = []  # (from which x on, y)
+        for y in range(starts):
+            begin = 0
+            while envelope:
+                since, other = envelope[-1]
+                ahead = padding[y] - y * rows[y] - padding[other] + other * rows[other]
+                if rows[other] > rows[y]:
+                    begin = max(0, -(-ahead // (rows[other] - rows[y])))
+                else:
+                    begin = since if ahead < 0 else len(rows) + 1
+                if begin > since:
+                    break
+                envelope.pop()
+            envelope.append((begin if envelope else 0, y))
+        reached: list[int] = []
+        at = 0
+        for x in range(len(rows) + 1):
+            while at + 1 < len(envelope) and envelope[at + 1][0] <= x:
+                at += 1
+            y = envelope[at][1]
+            reached.append(padding[y] + (x - y) * rows[y])
+            if reached[-1] + sums[x] > j * load:
+                reached.pop()
+                break
+        if len(reached) > len(rows):
+            return False
+        if not reached:
+            return True
+        padding = reached
+    return True
+
+
+def _row_filler_bound(fixed: list[int], rows: list[int], m: int) -> int:
+    held = max(len(rows) // m, 1)
+    return held * rows[0] + fixed[0] + sum(fixed[len(fixed) - held + 1 :])
+
+
+def _even_runs_bound(fixed: list[int], rows: list[int], m: int) -> int:
+    few, more = divmod(len(rows), m)
+    longest = [rows[at] if (at := j * few + min(j, more)) < len(rows) else 0 for j in range(m)]
+    return -(-(sum(fixed) + few * sum(longest) + sum(sorted(longest)[:more])) // m)
+
+
 _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
     "mean": lambda costs, m: -(-sum(costs) // m),
     "largest": lambda costs, m: costs[0],
@@ -193,3 +306,14 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
 
 TRUSTED_BOUNDS = frozenset({"cp_sat", "search"})
 """Bounds that a search proved."""
+
+_REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {
+    "cover": _cover_refutes,
+    "prefix": _prefix_refutes,
+}
+"""Relaxations of mixed costs, by whether they refute a load; see :mod:`solvers.partition._mixed_bounds`."""
+
+_QUOTA_BOUNDS: dict[str, Callable[[list[int], list[int], int], int]] = {
+    "row_filler": _row_filler_bound,
+    "even_runs": _even_runs_bound,
+}

@@ -142,6 +142,9 @@ for name, (costs, m) in problems.items():
                 found[f"{name} {method} {equal_counts}"] = [what[2], hashlib.sha256(what[0] + what[1]).hexdigest()]
     for equal_counts in (False, True):
         r = solvers.padded(costs % 2**40, m, equal_counts=equal_counts)
+        x = solvers.mixed(costs % 2**40, costs % 2**40 // 3, m, equal_counts=equal_counts)
+        what = [repr((x.makespan, x.lower_bound, x.status)), hashlib.sha256(x.group_of_item.tobytes()).hexdigest()]
+        found[f"{name} mixed {equal_counts}"] = what
         found[f"{name} padded {equal_counts}"] = [r.makespan, hashlib.sha256(r.group_of_item.tobytes()).hexdigest()]
 print(json.dumps(found))
 """

@@ -15,6 +15,7 @@ EVERYONE: dict[str, Callable[[Any], Any]] = {
     **{name: (lambda costs, solver=solver: solver(costs, 2)) for name, solver in solvers.PARTITIONERS.items()},
     "partition": lambda costs: solvers.partition(costs, 2),
     "padded": lambda costs: solvers.padded(costs, 2),
+    "mixed": lambda costs: solvers.mixed(costs, [0, 0], 2),
     "makespan_lower_bound": lambda costs: solvers.makespan_lower_bound(costs, 2),
     "check_partition": lambda costs: solvers.check_partition(costs, solvers.lpt([1, 2], 2)),
 }

@@ -8,22 +8,31 @@ from numpy.typing import NDArray
 
 from solvers.arguments import INT64_MAX, first_overflow
 from solvers.bounds import Bound, makespan_bound
-from solvers.groups import group_loads, padded_loads
+from solvers.groups import group_loads, mixed_loads, padded_loads
 from solvers.partition import padded
+from solvers.partition.mixed import mixed_bound
 
 __all__ = ["COSTS", "CostModel", "parse_cost"]
+
+_LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """``a * l + b * l^2`` for a sample of length l; a mini-batch costs the sum, or, padded, rows times the longest row.
 
+    With `c`, a convolution over padded rows stands before what is packed, as in audio encoders: a mini-batch costs the
+    sum, and ``c * rows * longest^p`` besides.
+
     Attributes
     ----------
     a, b : int
-        Non-negative, not both 0. Work units a token, and a token squared. Integers, so that all ranks agree.
+        Non-negative, not both 0 (unless `c` is given). Work units a token, and a token squared. Integers, so that all
+        ranks agree.
     padded : bool
         Whether every row of a mini-batch is padded to its longest.
+    c, p : int
+        Work units of a padded row: ``c * longest^p``; p is at least 1. Not together with `padded`.
 
     Examples
     --------
@@ -34,19 +43,34 @@ class CostModel:
     a: int = 1
     b: int = 0
     padded: bool = False
+    c: int = 0
+    p: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("a", self.a), ("b", self.b)):
+        for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("p", self.p)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"cost coefficient {name} must be an integer >= 0, got {value!r}")
             object.__setattr__(self, name, int(value))
             if value > INT64_MAX:
                 raise ValueError(f"cost coefficient {name} must fit int64, got {value}")
-        if self.a == self.b == 0:
+        if self.a == self.b == self.c == 0:
             raise ValueError("cost coefficients a and b must not both be 0")
+        if not 1 <= self.p <= _LARGEST_POWER:
+            raise ValueError(f"cost coefficient p, a power, must be 1 to {_LARGEST_POWER}, got {self.p}")
+        if self.padded and self.c:
+            raise ValueError(f"padded costs take no coefficient c, got {self.c}: a and b are per padded row already")
+        if not self.c and self.p != 1:
+            raise ValueError(f"cost coefficient p = {self.p} needs a coefficient c >= 1")
+
+    @property
+    def additive(self) -> bool:
+        """Whether a mini-batch costs the sum of what its samples cost: neither padded nor with a convolution."""
+        return not self.padded and not self.c
 
     def __str__(self) -> str:
         """Return the form that :func:`parse_cost` reads."""
+        if self.c:
+            return f"convolution:a={self.a},b={self.b},c={self.c},p={self.p}"
         if self.padded:
             return "padded" if (self.a, self.b) == (1, 0) else f"padded:a={self.a},b={self.b}"
         if self.b:
@@ -56,23 +80,31 @@ class CostModel:
     def sample_costs(self, lengths: NDArray[np.int64], first_sample: int = 0) -> NDArray[np.int64]:
         """Cost of each sample: int64[n]. In errors, ``lengths[i]`` is called sample ``first_sample + i``.
 
+        With `c`, int64[n, 2]: what the sample costs wherever it is, and what each row costs that is padded to it.
+
         Raises
         ------
         ValueError
-            Where a cost, or the sum (padded: n times the largest), does not fit int64; it names the sample.
+            Where a cost, or the sum (padded: n times the largest; with `c`, both), does not fit int64; it names the
+            sample.
         """
         longest = int(lengths.max()) if len(lengths) else 0
         largest = self.a * longest + self.b * longest * longest
-        sample, rule = None, "the cost"
-        if largest > INT64_MAX:
-            sample = int(np.argmax(lengths))
-        elif self.padded and largest * len(lengths) > INT64_MAX:
-            sample, rule = int(np.argmax(lengths)), f"{len(lengths)} padded rows of the cost"
-        else:
-            costs = lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
-            sample, rule = first_overflow(costs), "the sum of the batch's costs up to the cost"
-            if self.padded or sample is None:
-                return costs
+        row = self.c * longest**self.p if self.c else largest if self.padded else 0
+        sample, rule = int(np.argmax(lengths)) if len(lengths) else 0, "the cost"
+        if max(largest, row) <= INT64_MAX:
+            rule = f"{len(lengths)} padded rows of the cost"
+            if row * len(lengths) <= INT64_MAX:
+                costs = lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
+                if self.padded:
+                    return costs
+                where = first_overflow(costs)
+                if where is None and (not self.c or int(costs.sum()) + row * len(lengths) <= INT64_MAX):
+                    return np.stack((costs, self.c * lengths**self.p), axis=1) if self.c else costs
+                if where is None:
+                    rule = f"the sum of the batch's costs and {len(lengths)} padded rows of the cost"
+                else:
+                    sample, rule = where, "the sum of the batch's costs up to the cost"
         raise ValueError(
             f"{rule} of sample {first_sample + sample} (length {lengths[sample]}) must fit int64 under cost '{self}'; "
             "use smaller coefficients"
@@ -80,16 +112,21 @@ class CostModel:
 
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""
+        if self.c:
+            each, row = np.ascontiguousarray(costs.T)
+            return mixed_loads(each, row, rank_of_sample, num_ranks)
         return (padded_loads if self.padded else group_loads)(costs, rank_of_sample, num_ranks)
 
     def tokens(
         self, lengths: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int
     ) -> NDArray[np.int64]:
-        """Elements that each rank holds, padding included where rows are padded: int64[num_ranks]."""
+        """Elements that each rank holds, padding included where rows are padded (not before a convolution alone)."""
         return (padded_loads if self.padded else group_loads)(lengths, rank_of_sample, num_ranks)
 
     def lower_bound(self, costs: NDArray[np.int64], num_ranks: int, equal_counts: bool = False) -> Bound:
         """Best closed-form lower bound on the makespan, from the costs that :meth:`sample_costs` returned."""
+        if self.c:
+            return mixed_bound(costs[:, 0], costs[:, 1], num_ranks, equal_counts)
         if self.padded:
             return Bound(padded(costs, num_ranks, equal_counts=equal_counts).makespan, "padded")
         return makespan_bound(costs, num_ranks, equal_counts)
@@ -107,10 +144,17 @@ def _padded(a: int = 1, b: int = 0) -> CostModel:
     return CostModel(a=a, b=b, padded=True)
 
 
+def _convolution(*, a: int, b: int = 0, c: int, p: int = 1) -> CostModel:
+    if c == 0:
+        raise ValueError("cost coefficient c must be >= 1; where rows are not padded, use quadratic or linear")
+    return CostModel(a=a, b=b, c=c, p=p)
+
+
 COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
     "linear": ("linear[:a=1]", _linear),
     "quadratic": ("quadratic:a=24576,b=1", _quadratic),
     "padded": ("padded[:a=1,b=0]", _padded),
+    "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
 }
 """Cost models by name: how to write one, and what makes it."""
 

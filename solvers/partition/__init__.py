@@ -13,6 +13,7 @@ from solvers.partition.bldm import bldm
 from solvers.partition.exact import exact
 from solvers.partition.karmarkar_karp import karmarkar_karp
 from solvers.partition.lpt import lpt
+from solvers.partition.mixed import mixed
 from solvers.partition.multifit import multifit
 from solvers.partition.padded import padded
 from solvers.partition.round_robin import round_robin
@@ -20,7 +21,7 @@ from solvers.partition.slack import slack
 from solvers.types import PartitionResult
 
 __all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt",
-           "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
+           "mixed", "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
 
 
 class Partitioner(Protocol):

@@ -8,14 +8,14 @@ rows, and taking as many as fit is best, because it leaves the fewest for the gr
 import time
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solvers._jit import kernel
 from solvers.groups import check_padded_overflow, padded_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["padded"]
+__all__ = ["assign_equal_counts", "padded"]
 
 
 @kernel
@@ -59,17 +59,16 @@ def _cut(rows, bound, num_groups, group_of_position):
         group_of_position[k] = group + (k - i) % (num_groups - group)
 
 
-def _assign_equal_counts(rows: NDArray[np.int64], num_groups: int) -> tuple[Assignment, int]:
-    """The longest rows in the groups with fewer rows; returns the assignment and its makespan, which is optimal.
+def assign_equal_counts(num_rows: int, num_groups: int) -> Assignment:
+    """Contiguous runs of equal counts, the longest rows in the groups with fewer: optimal for padded rows.
 
     Some group holds the longest row and at least floor(n/m) rows; and of the groups with one row more, which hold
     r * ceil(n/m) rows together, one has a row at least as long as the r * ceil(n/m)-th shortest.
     """
-    fewer, longer = divmod(len(rows), num_groups)
+    fewer, longer = divmod(num_rows, num_groups)
     counts = np.full(num_groups, fewer)
     counts[num_groups - longer :] += 1
-    assignment = np.repeat(np.arange(num_groups, dtype=np.int32), counts)
-    return assignment, int(padded_loads(rows, assignment, num_groups).max())
+    return np.repeat(np.arange(num_groups, dtype=np.int32), counts)
 
 
 def padded(
@@ -113,7 +112,8 @@ def padded(
     rows, num_groups = problem.sorted_costs, problem.num_groups
     check_padded_overflow(int(rows[0]) if len(rows) else 0, len(rows))
     if problem.equal_counts:
-        assignment, makespan = _assign_equal_counts(rows, num_groups)
+        assignment = assign_equal_counts(len(rows), num_groups)
+        makespan = int(padded_loads(rows, assignment, num_groups).max())
     else:
         assignment = np.zeros(len(rows), dtype=np.int32)
         makespan = int(_smallest_bound(rows, num_groups)) if len(rows) else 0

@@ -10,9 +10,19 @@ from hypothesis import strategies as st
 from balancer import Placement, RankExchange, Topology
 from balancer.cost import CostModel, parse_cost
 
-COSTS = ("linear", "linear:a=3", "quadratic:a=24576,b=1", "quadratic:a=0,b=2", "padded", "padded:a=2,b=1")
+COSTS = (
+    "linear",
+    "linear:a=3",
+    "quadratic:a=24576,b=1",
+    "quadratic:a=0,b=2",
+    "padded",
+    "padded:a=2,b=1",
+    "convolution:a=9,b=1,c=40,p=1",
+)
 COUNTED_METHODS = ("auto", "lpt", "karmarkar_karp", "bldm", "round_robin")  # exact reads a clock
 DTYPES = ("float32", "float16", "int8", "bool", "complex128", "<U3", "uint16", "i8,f4")
+
+_OWN_METHODS = {"padded": ("auto", "padded"), "convolution": ("auto", "mixed")}
 
 lengths_in = st.one_of(
     st.lists(st.integers(0, 20), max_size=24),
@@ -36,7 +46,7 @@ def problems(draw, lengths=lengths_in, costs=COSTS, methods=COUNTED_METHODS) -> 
         "topology": Topology(sizes),
         "home_rank": draw(st.none() | home),
         "cost": cost,
-        "method": draw(st.sampled_from(("auto", "padded") if cost.startswith("padded") else methods)),
+        "method": draw(st.sampled_from(_OWN_METHODS.get(cost.partition(":")[0], methods))),
         "equal_counts": draw(st.booleans()),
     }
 
@@ -61,8 +71,25 @@ def naive_costs(lengths: Sequence[int], cost: str) -> list[int]:
 
 def naive_loads(lengths: Sequence[int], ranks: Sequence[int], num_ranks: int, cost: str | CostModel) -> list[int]:
     text = str(cost)
+    if text.startswith("convolution"):
+        model = parse_cost(text)
+        rows = [model.c * length**model.p for length in lengths]
+        padding = oracles.padded_loads_of(rows, ranks, num_ranks)
+        return [
+            a + b for a, b in zip(oracles.loads_of(naive_costs(lengths, text), ranks, num_ranks), padding, strict=True)
+        ]
     loads = oracles.padded_loads_of if text.startswith("padded") else oracles.loads_of
     return loads(naive_costs(lengths, text), ranks, num_ranks)
+
+
+def naive_optimum(lengths: Sequence[int], num_ranks: int, cost: str, equal_counts: bool) -> int:
+    """The smallest makespan, by enumeration."""
+    found = []
+    for ranks in oracles.all_assignments(len(lengths), num_ranks):
+        counts = oracles.counts_of(ranks, num_ranks)
+        if not equal_counts or max(counts) - min(counts) <= 1:
+            found.append(max(naive_loads(lengths, ranks, num_ranks, cost)))
+    return min(found)
 
 
 def payload_of(num_samples: int, dtype: str, trailing: tuple[int, ...]) -> np.ndarray:

@@ -24,6 +24,9 @@ INT64_MAX = 2**63 - 1
         ("padded", CostModel(padded=True)),
         ("padded:a=2", CostModel(2, 0, padded=True)),
         ("padded:a=0,b=5", CostModel(0, 5, padded=True)),
+        ("convolution:a=24576,c=100", CostModel(24576, c=100)),
+        ("convolution:a=0,b=2,c=3,p=2", CostModel(0, 2, c=3, p=2)),
+        ("convolution:p=2,c=3,b=0,a=0", CostModel(0, 0, c=3, p=2)),
     ],
 )
 def test_forms(text, model):
@@ -64,6 +67,11 @@ def test_text_round_trip(abp):
         ("linear:a=0", ["both be 0"]),
         ("quadratic:a=0,b=0", ["both be 0"]),
         ("padded:a=0", ["both be 0"]),
+        ("convolution", ["coefficient", "convolution:a=24576,c=100[,b=0,p=1]"]),
+        ("convolution:a=1", ["coefficient", "convolution:a=24576,c=100[,b=0,p=1]"]),
+        ("convolution:a=1,c=0", ["c must be >= 1", "quadratic or linear"]),
+        ("convolution:a=1,c=1,p=0", ["p, a power, must be 1 to 62, got 0"]),
+        ("convolution:a=1,c=1,p=63", ["p, a power, must be 1 to 62, got 63"]),
     ],
 )
 def test_bad_forms_are_named(text, words):
@@ -79,7 +87,24 @@ def test_a_cost_of_another_type(value):
         parse_cost(value)
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"c": 1, "padded": True}, "padded costs take no coefficient c"),
+        ({"p": 2}, "p = 2 needs a coefficient c"),
+    ],
+)
+def test_coefficients_that_contradict(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        CostModel(**arguments)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 62))
+def test_text_round_trip_of_convolutions(a, b, c, p):
+    assert parse_cost(str(CostModel(a, b, c=c, p=p))) == CostModel(a, b, c=c, p=p)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "p"])
 @pytest.mark.parametrize("value", [-1, 1.0, True, "1", None])
 def test_bad_coefficients(name, value):
     with pytest.raises(ValueError, match=f"coefficient {name} must be an integer >= 0"):
@@ -99,7 +124,10 @@ def test_loads_against_loops(lengths, cost, data):
     model = parse_cost(cost)
     costs = model.sample_costs(np.array(lengths, dtype=np.int64))
     assert costs.dtype == np.int64
-    assert costs.tolist() == naive_costs(lengths, cost)
+    each = costs[:, 0] if model.c else costs
+    assert each.tolist() == naive_costs(lengths, cost)
+    if model.c:
+        assert costs[:, 1].tolist() == [model.c * length**model.p for length in lengths]
     loads = model.loads(costs, np.array(ranks, dtype=np.int32), 4)
     assert loads.dtype == np.int64
     assert loads.tolist() == naive_loads(lengths, ranks, 4, cost)
@@ -121,6 +149,11 @@ def test_padded_rows_of_length_zero_are_rows():
         ([2_000_000_000, 2_000_000_000, 2_000_000_000], "quadratic:a=0,b=1", 2),
         ([1, 2**61, 1, 1], "padded", 1),  # 4 rows of the longest
         ([1, 2**32], "padded:a=0,b=1", 1),
+        ([1, 2**31], "convolution:a=1,c=1,p=3", 1),  # one row alone
+        ([1, 2**61, 1, 1], "convolution:a=1,c=1", 1),  # 4 rows of the longest
+        ([1, 2**61, 1], "convolution:a=1,c=1", 1),  # 3 rows fit, not with what they cost packed
+        ([2**60] * 8, "convolution:a=1,c=1", 0),
+        ([5, 2**40], "convolution:a=99999999999,c=1", 1),
     ],
 )
 def test_overflow_names_the_sample(lengths, cost, sample):
@@ -138,6 +171,8 @@ def test_overflow_names_the_sample(lengths, cost, sample):
         ([2**62 - 1, 2**61, 2**61], "linear"),
         ([INT64_MAX // 3] * 3, "padded"),
         ([3_037_000_499], "quadratic:a=0,b=1"),
+        ([2**60, 2**60, 2**60], "convolution:a=1,c=1"),
+        ([INT64_MAX // 2], "convolution:a=1,c=1"),
     ],
 )
 def test_up_to_the_last_number_of_int64(lengths, cost):

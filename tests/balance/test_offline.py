@@ -68,7 +68,7 @@ def tamper(path, rows=lambda rows: None, description=lambda description: None):
 @given(
     lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=40),
     home=st.sampled_from(sorted(HOMES)),
-    cost=st.sampled_from(["linear", "quadratic:a=3,b=1", "padded"]),
+    cost=st.sampled_from(["linear", "quadratic:a=3,b=1", "padded", "convolution:a=9,b=1,c=40,p=1"]),
     drop_last=st.booleans(),
     batch_per_rank=st.integers(1, 4),
 )

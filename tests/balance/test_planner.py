@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import oracles
 import pytest
-from balance_cases import COSTS, COUNTED_METHODS, naive_costs, naive_loads, problems
+from balance_cases import COSTS, COUNTED_METHODS, naive_costs, naive_loads, naive_optimum, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,9 +75,7 @@ def test_every_exact_plan(problem):
 def test_bound_optimum_makespan(problem):
     plan = balancer.balance(**problem)
     padded = problem["cost"].startswith("padded")
-    optimum = oracles.optimal_padded_makespan if padded else oracles.optimal_makespan
-    costs = naive_costs(problem["lengths"], problem["cost"])
-    best = optimum(costs, problem["num_ranks"], problem["equal_counts"])
+    best = naive_optimum(problem["lengths"], problem["num_ranks"], problem["cost"], problem["equal_counts"])
     assert plan.lower_bound <= best <= plan.makespan
     if padded:
         assert plan.makespan == best
@@ -137,7 +135,8 @@ def several_digests():
     for n, num_ranks in ((0, 3), (5, 8), (200, 8), (1500, 192)):
         lengths = np.minimum(rng.lognormal(6, 1.5, n).astype(np.int64), 100_000)
         for cost in COSTS:
-            for method in ("auto",) if cost.startswith("padded") else COUNTED_METHODS:
+            own = cost.startswith(("padded", "convolution"))
+            for method in ("auto",) if own else COUNTED_METHODS:
                 for equal_counts in (False, True):
                     plan = balancer.balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts)
                     digests.append(plan.digest())
@@ -169,7 +168,7 @@ def test_a_small_budget_makes_a_plan_too():
 
 
 def test_methods_are_the_registry():
-    assert (*solvers.PARTITIONERS, "padded") == METHODS
+    assert (*solvers.PARTITIONERS, "padded", "mixed") == METHODS
 
 
 def test_unknown_method_lists_the_known():
@@ -179,7 +178,18 @@ def test_unknown_method_lists_the_known():
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize(("method", "cost"), [("lpt", "padded"), ("exact", "padded"), ("padded", "linear")])
+@pytest.mark.parametrize(
+    ("method", "cost"),
+    [
+        ("lpt", "padded"),
+        ("exact", "padded"),
+        ("padded", "linear"),
+        ("mixed", "linear"),
+        ("mixed", "padded"),
+        ("lpt", "convolution:a=1,b=0,c=2,p=1"),
+        ("padded", "convolution:a=1,b=0,c=2,p=1"),
+    ],
+)
 def test_method_that_does_not_take_the_cost(method, cost):
     with pytest.raises(ValueError, match=f"method '{method}'") as caught:
         balancer.balance([1], 1, method=method, cost=cost)
@@ -238,7 +248,9 @@ def test_token_cap_is_kept_or_said_to_be_out_of_reach(problem, slack):
     except SolverError as error:
         assert f"max_tokens_per_rank = {cap}" in str(error) or "found" in str(error)  # noqa: PT017 (both are legal)
         if isinstance(error, InfeasibleError) and len(lengths) <= 7:
-            optimum = oracles.optimal_padded_makespan if problem["cost"][0] == "p" else oracles.optimal_makespan
+            optimum = (
+                oracles.optimal_padded_makespan if problem["cost"].startswith("padded") else oracles.optimal_makespan
+            )
             assert optimum(lengths, num_ranks, problem["equal_counts"]) > cap
         return
     check_plan(plan, problem)
@@ -387,7 +399,7 @@ for n, num_ranks in ((0, 2), (1, 1), (1, 4), (30, 4), (500, 8), (700, 300)):
             for home in (None, homes, homes.astype(np.int32), homes.tolist()):
                 plan = balancer.balance(given, num_ranks, home_rank=home, equal_counts=equal_counts)
                 plan.exchange(0), plan.inverse().exchange(0), plan.digest(), plan.inter_node_volume
-            for cost in ("linear:a=3", "quadratic:a=24576,b=1", "padded", "padded:a=2,b=1"):
+            for cost in ("linear:a=3", "quadratic:a=24576,b=1", "padded", "padded:a=2,b=1", "convolution:a=9,c=4"):
                 balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts).exchange(0)
                 balancer.balance(given, num_ranks, cost=cost, equal_counts=equal_counts, max_tokens_per_rank=10**9)
             for method in ("lpt", "karmarkar_karp", "bldm", "round_robin"):

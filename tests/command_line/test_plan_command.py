@@ -173,6 +173,26 @@ def test_padded_costs(command, log):
     assert phase["proven_optimal_steps"] == 3
 
 
+def test_convolution_costs(command, log):
+    """Planned, written, and replayed by `report` from the files alone, with every number recomputed."""
+    cost = "convolution:a=20,b=1,c=300,p=1"
+    document = document_of(command("plan", log, *SHAPE, "--cost", cost, "--out", "plan.parquet", "--json"))
+    makespans = means = 0
+    for step in range(3):
+        rows = [row for row in plan_rows("plan.parquet") if row["step"] == step]
+        lengths, ranks = [TOKENS[row["sample"]] for row in rows], [row["rank"] for row in rows]
+        packed = oracles.loads_of([20 * length + length * length for length in lengths], ranks, RANKS)
+        padded = oracles.padded_loads_of([300 * length for length in lengths], ranks, RANKS)
+        loads = [a + b for a, b in zip(packed, padded, strict=True)]
+        makespans += max(loads)
+        means += sum(loads) / RANKS
+    assert document["phases"]["all"]["imbalance_ratio_after"] == pytest.approx(makespans / means)
+    report = document_of(command("report", "plan.parquet", "--json"))
+    for number in ("imbalance_ratio_after", "gap_worst", "proven_optimal_steps"):
+        assert report["phases"]["all"].get(number) == document["phases"]["all"].get(number)
+    assert description_of("plan.parquet")["cost"] == cost
+
+
 def test_equal_counts(command, log):
     assert command("plan", log, *SHAPE, "--equal-counts", "--out", "plan.parquet").code == 0
     for step, size in enumerate((18, 18, 14)):

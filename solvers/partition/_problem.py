@@ -18,13 +18,14 @@ from solvers.bounds import Bound, best_bound, lifted_bound
 from solvers.groups import group_loads
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["Assignment", "PartitionProblem", "solve"]
+__all__ = ["Assignment", "PartitionProblem", "scatter", "solve"]
 
 Assignment = NDArray[np.int32]  # the group of each position in the sorted order
 
 
 @kernel
-def _scatter(order, values, out):
+def scatter(order, values, out):
+    """``out[order] = values``, faster than NumPy does it."""
     for i in range(len(order)):
         out[order[i]] = values[i]
 
@@ -86,7 +87,7 @@ class PartitionProblem:
         """Build the result of `assignment`, with `bound` in place of the closed-form one where it is better."""
         loads = group_loads(self.sorted_costs, assignment, self.num_groups)
         group_of_item = np.empty(len(assignment), dtype=np.int32)
-        _scatter(self.order, assignment, group_of_item)
+        scatter(self.order, assignment, group_of_item)
         group_of_item.flags.writeable = False
         loads.flags.writeable = False
         makespan = int(loads.max())

@@ -17,7 +17,7 @@ from solvers.groups import mixed_loads
 from solvers.partition._mixed_bounds import cover_bound, prefix_blocks, prefix_bound, quota_bound
 from solvers.partition._mixed_refine import refine_mixed
 from solvers.partition._mixed_starts import best_fill
-from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition._problem import Assignment, PartitionProblem, scatter
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.padded import assign_equal_counts
 from solvers.types import PartitionResult, SolveStatus
@@ -201,7 +201,7 @@ def mixed(
     makespan = int(loads.max())
     bound = problem.best_bound(quick, makespan, work // 3)
     group_of_item = np.empty(len(assignment), dtype=np.int32)
-    group_of_item[problem.additive.order] = assignment
+    scatter(problem.additive.order, assignment, group_of_item)
     group_of_item.flags.writeable = False
     loads.flags.writeable = False
     status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE

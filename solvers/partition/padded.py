@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from solvers._jit import kernel
 from solvers.groups import check_padded_overflow, padded_loads
-from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition._problem import Assignment, PartitionProblem, scatter
 from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["assign_equal_counts", "padded"]
@@ -31,10 +31,32 @@ def _runs_needed(rows, bound, limit):
 
 
 @kernel
-def _smallest_bound(rows, num_groups):
-    """The smallest B that `num_groups` runs can keep; rows[0] * (rows in the even split) always can."""
-    low = rows[0]
-    high = rows[0] * ((len(rows) + num_groups - 1) // num_groups)
+def _smallest_bound(rows, num_groups, mean):
+    """The smallest B that `num_groups` runs can keep. No run costs less than its rows, so it is `mean` or more.
+
+    Runs needed go nearly as 1 / B. So what the mean needs tells where to look, and a range that grows from there around
+    the answer is a few thousandths of the whole to halve.
+    """
+    low = max(rows[0], mean)
+    high = rows[0] * ((len(rows) + num_groups - 1) // num_groups)  # the even split keeps it
+    if low >= high:
+        return high
+    spare = low // num_groups
+    excess = _runs_needed(rows, low, 2 * num_groups) - num_groups
+    guess = low + spare * max(0, min(excess, (high - 1 - low) // max(spare, 1)))
+    step = spare // 4 + 1
+    if _runs_needed(rows, guess, num_groups) <= num_groups:
+        high = guess
+        while high > low and _runs_needed(rows, max(low, high - step), num_groups) <= num_groups:
+            high = max(low, high - step)
+            step *= 2
+        low = max(low, high - step + 1)
+    else:
+        low = guess + 1
+        while high - low > step and _runs_needed(rows, low + step, num_groups) > num_groups:
+            low += step + 1
+            step *= 2
+        high = min(high, low + step) if high - low > step else high
     while low < high:
         middle = low + (high - low) // 2
         if _runs_needed(rows, middle, num_groups) <= num_groups:
@@ -45,7 +67,7 @@ def _smallest_bound(rows, num_groups):
 
 
 @kernel
-def _cut(rows, bound, num_groups, group_of_position):
+def _cut(rows, bound, num_groups, group_of_position, loads):
     """Cut into runs under `bound`. Rows of cost zero at the start of a run are dealt over the groups left."""
     n = len(rows)
     i = 0
@@ -53,6 +75,7 @@ def _cut(rows, bound, num_groups, group_of_position):
     while i < n and rows[i] > 0:
         stop = i + min(n - i, bound // rows[i])
         group_of_position[i:stop] = group
+        loads[group] = (stop - i) * rows[i]
         i = stop
         group += 1
     for k in range(i, n):
@@ -113,14 +136,16 @@ def padded(
     check_padded_overflow(int(rows[0]) if len(rows) else 0, len(rows))
     if problem.equal_counts:
         assignment = assign_equal_counts(len(rows), num_groups)
-        makespan = int(padded_loads(rows, assignment, num_groups).max())
+        loads = padded_loads(rows, assignment, num_groups)
+        makespan = int(loads.max())
     else:
-        assignment = np.zeros(len(rows), dtype=np.int32)
-        makespan = int(_smallest_bound(rows, num_groups)) if len(rows) else 0
-        _cut(rows, makespan, num_groups, assignment)
+        assignment = np.empty(len(rows), dtype=np.int32)
+        loads = np.zeros(num_groups, dtype=np.int64)
+        mean = -(-problem.total // num_groups)
+        makespan = int(_smallest_bound(rows, num_groups, mean)) if len(rows) else 0
+        _cut(rows, makespan, num_groups, assignment, loads)
     group_of_item = np.empty(len(rows), dtype=np.int32)
-    group_of_item[problem.order] = assignment
-    loads = padded_loads(rows, assignment, num_groups)
+    scatter(problem.order, assignment, group_of_item)
     group_of_item.flags.writeable = False
     loads.flags.writeable = False
     runtime = time.perf_counter() - started

@@ -2,36 +2,7 @@
 
 All are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
 
-=============== =======================================================================================================
-name            why no assignment does better
-=============== =======================================================================================================
-``mean``        the loads sum to sum(c), so one is at least ceil(sum(c) / m)
-``largest``     some group holds the largest item
-``pigeonhole``  of the k*m + 1 largest items some group holds k + 1, and the k + 1 smallest of them weigh
-                c[k*m - k] + ... + c[k*m]  (Dell'Amico & Martello 1995, for all k with k*m < n)
-``lifted``      of any n' largest items, some l groups hold at least l floor(n'/m) + min(l, n' mod m) together, so at
-                least that many of the smallest of them, and one of the l groups has a share of that
-                (Haouari, Gharbi & Jemmali 2006); O(n m), so only where a search has left a gap
-``filler``      equal counts only: the group of the largest item holds at least floor(n/m) items, so at least the
-                floor(n/m) - 1 smallest of the others
-``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
-``water``       initial loads, speeds: the smallest T at which the groups have room for all, sum max(0, T s_j - I_j) >=
-                sum(c), and at which every group has carried its initial load
-``fastest``     initial loads, speeds: for any k < m, the k largest items are in k groups at most, so T is at least
-                that at which the k groups with most room have room for them
-``best_group``  an item alone in the group, of those that it may be in, where it would finish first
-``masks``       items that may be nowhere but inside a set of groups fill it to some level (for every set of groups that
-                an item allows, and every union of two of them)
-``fill``        a group holds at least min_items, and what all other groups cannot hold of a quantity (by their caps)
-                or of items (by max_items); the group of an item holds it and the cheapest that makes up that amount,
-                items cut to measure
-``components``  vector costs: the sum (or the largest) of the bounds of the components
-``summed_cost`` vector costs: a group's component times sum to at least the time of its summed cost
-``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
-``cp_sat``      proven by CP-SAT's search
-                =
-=============== =======================================================================================================
-
+=============== ================================================================================================
 The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as
 one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
 """

@@ -24,6 +24,7 @@ from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["mixed", "mixed_bound"]
 
+_HOPELESS = 4  # a start so many times as far from the bound as the best is not worth a search
 _MOST_BOUND_WORK = 1 << 28  # where no budget limits it: under a second
 
 
@@ -123,8 +124,9 @@ def _search(problem: _MixedProblem, target: int, work: int) -> tuple[Assignment,
         starts.insert(0, filled)
     starts.sort(key=problem.makespan_of)
     best, reached = starts[0].copy(), problem.makespan_of(starts[0])
+    farthest = target + _HOPELESS * (reached - target)
     for start in starts:
-        if work <= 0 or reached <= target:
+        if work <= 0 or reached <= target or problem.makespan_of(start) > farthest:
             break
         work = int(
             refine_mixed(problem.costs, problem.rows, start, problem.num_groups, target, problem.equal_counts, work)

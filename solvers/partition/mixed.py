@@ -191,8 +191,8 @@ def mixed(
     Examples
     --------
     >>> result = mixed([8, 8, 1, 1, 1, 1], [8, 8, 1, 1, 1, 1], 2)
-    >>> result.group_of_item.tolist(), result.loads.tolist(), result.gap
-    ([0, 1, 0, 0, 0, 1], [43, 25], 1.3888888888888888)
+    >>> result.group_of_item.tolist(), result.loads.tolist()
+    ([0, 0, 1, 1, 1, 1], [32, 8])
     """
     started = time.perf_counter()
     work = work_units(as_budget(time_budget))

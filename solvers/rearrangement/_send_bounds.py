@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
+from solvers._sort import sort_descending
 from solvers.rearrangement._problem import ProvenBound, RearrangementProblem, Rows
 from solvers.rearrangement._swap_search import SwapSearch
 from solvers.rearrangement.types import BoundCertificate
@@ -123,20 +124,23 @@ def _node_bound(problem: RearrangementProblem, view: NodeView, multiplier: NDArr
 
 def best_node_bound(
     problem: RearrangementProblem, search: SwapSearch, rows: Rows, tried: int, sends: NDArray[np.int64]
-) -> ProvenBound | None:
-    """Return the best bound that one node proves; None where there are deeper levels, or numbers near int64's end.
+) -> tuple[ProvenBound | None, int]:
+    """Return the best bound that one node proves, and the work it took.
 
-    Tried are, of all nodes, the `tried` that prove most with equal multipliers, and the node whose rank sends most now.
+    None where there are deeper levels, or numbers near int64's end. Tried are, of all nodes, the `tried` that prove
+    most with equal multipliers, and the node whose rank sends most now.
     """
     largest_node = int(np.bincount(problem.unit_of_rank[0]).max())
     if len(problem.weights) > 1 or not problem.fits(4 * _UNIT * largest_node):
-        return None
+        return None, 0
     by_node = _even_bounds(problem, rows)
     first = int(problem.unit_of_rank[0][int(np.argmax(sends))])
     nodes = [first, *(n for n in np.argsort(-by_node, kind="stable")[:tried].tolist() if n != first)]
     best: ProvenBound | None = None
+    work = 4 * len(rows.kept)
     for node in nodes:
         view = node_view(problem, search, node)
+        work += _ROUNDS * len(view.groups) * (len(view.ranks) + 8)
         if not len(view.groups):
             continue
         multiplier = np.full(len(view.ranks), _UNIT, dtype=np.int64)
@@ -144,22 +148,28 @@ def best_node_bound(
         bound = _node_bound(problem, view, multiplier)
         if best is None or bound.value > best.value:
             best = bound
-    return best
+    return best, work
+
+
+@kernel
+def _keep_largest(order, places, kept, room, best):
+    """Sum for each place the largest of its entries, as many as it has room for; `order` lists them descending."""
+    for e in order:
+        p = places[e]
+        if room[p] > 0:
+            room[p] -= 1
+            best[p] += kept[e]
 
 
 def _even_bounds(problem: RearrangementProblem, rows: Rows) -> NDArray[np.int64]:
     """What each node proves with equal multipliers, floored: it keeps what most is worth to it, place by place."""
-    order = np.lexsort((-rows.kept, rows.places))
-    places, kept = rows.places[order], rows.kept[order]
-    turn = np.arange(len(order)) - np.searchsorted(places, places)
-    taken = turn < np.diff(problem.starts)[places]
+    order, _ = sort_descending(rows.kept, int(rows.kept.max(initial=0)))
     best = np.zeros(problem.num_places, dtype=np.int64)
-    np.add.at(best, places[taken], kept[taken])
+    _keep_largest(order, rows.places, rows.kept, np.diff(problem.starts), best)
     nodes = problem.unit_of_rank[0]
-    node_of_place = nodes[problem.rank_of_slot[problem.starts[:-1]]]
     present = np.zeros(int(nodes.max()) + 1, dtype=np.int64)
     np.add.at(present, nodes[problem.volumes.ranks], problem.volumes.amounts * int(problem.weights[0]))
-    np.subtract.at(present, node_of_place, best)
+    np.subtract.at(present, nodes[problem.rank_of_slot[problem.starts[:-1]]], best)
     return present // np.bincount(nodes)
 
 

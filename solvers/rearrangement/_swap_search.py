@@ -94,7 +94,7 @@ def _best_swap(
             first, first_sum = _largest_after(h, rows, sends, change)
             second, second_sum = _largest_after(g, rows, sends, change)
             largest = max(first, second)
-            work += 3 * len(unit_of_rank) * (offsets[h + 1] - offsets[h] + offsets[g + 1] - offsets[g])
+            work += 3 * len(unit_of_rank) * (offsets[h + 1] - offsets[h] + offsets[g + 1] - offsets[g]) // 2
             if largest < least or (largest == least and outsider >= 0 and first_sum + second_sum < least_sum):
                 least, least_sum = largest, first_sum + second_sum
                 outsider, insider = h, g

@@ -23,8 +23,9 @@ from solvers.rearrangement.volumes import Volumes
 __all__ = ["Found", "auto", "search"]
 
 _NODES_TRIED = 8  # whose own ranks are tried for a bound on the largest send
-_NODE_BOUND_WORK = 200_000  # work units for each of them
 _MOST_ROUNDS = 64  # of multipliers
+_ROUND_WORK = 20  # work units an entry, and
+_ROUND_START = 100_000  # in all, for what a round does besides its searches
 
 
 class Found(NamedTuple):
@@ -39,18 +40,19 @@ def search(problem: RearrangementProblem, work: int) -> Found:
     """Return what `work` units find; more of them never find less."""
     rows = problem.rows()
     assignment = problem.greedy(rows)
+    starts = [problem.settled(assignment, 0), problem.identity()]
     price, work = problem.transport(rows, assignment, work)
     bound = problem.bound(rows, price)
-    found = problem.settled(assignment, max(work, 0))
     if problem.objective == "sum":
-        return Found([found, problem.identity()], bound, work < 0)
-    starts = [found, problem.identity()]
-    starts.sort(key=problem.value_of)  # ties to the found
+        return Found([problem.settled(assignment, max(work, 0)), problem.identity()], bound, work < 0)
+    if work > 0:  # half-way to the least sum, the largest send may be anything
+        starts.insert(0, problem.settled(assignment, 0))
+    starts.sort(key=problem.value_of)  # ties to the first
     best = starts[0].copy()
-    if work < 0 or problem.value_of(best) == bound.value:
-        return Found([best, problem.identity()], bound, work < 0)
-    best, bound, work = _lower_sends(problem, best, bound, work)
-    return Found([problem.resettled(best, max(work, 0)), best, problem.identity()], bound, work < 0)
+    if work > 0 and problem.value_of(best) > bound.value:
+        best, bound, work = _lower_sends(problem, best, bound, work)
+        best = problem.resettled(best, max(work, 0))
+    return Found([best, *starts], bound, work <= 0)
 
 
 def _lower_sends(
@@ -59,10 +61,10 @@ def _lower_sends(
     """Swap, then count again with other multipliers, which gives new starts and new bounds, until `work` is spent."""
     swaps = SwapSearch(problem)
     rows = problem.rows()
-    work = swaps.lower(best, bound.value, work)
+    work = swaps.lower(best, bound.value, work - _ROUND_WORK * len(rows.kept))
     if work > 0:
-        node_bound = best_node_bound(problem, swaps, rows, _NODES_TRIED, problem.sends(best))
-        work -= _NODES_TRIED * _NODE_BOUND_WORK + len(rows.kept)
+        node_bound, spent = best_node_bound(problem, swaps, rows, _NODES_TRIED, problem.sends(best))
+        work -= spent
         if node_bound is not None and node_bound.value > bound.value:
             bound = node_bound
     multiplier = even_multipliers(problem)
@@ -73,7 +75,7 @@ def _lower_sends(
         turn += 1
         rows = problem.rows(multiplier)
         assignment = problem.greedy(rows)
-        price, work = problem.transport(rows, assignment, work - 8 * len(rows.kept))
+        price, work = problem.transport(rows, assignment, work - _ROUND_START - _ROUND_WORK * len(rows.kept))
         proven = problem.bound(rows, price, multiplier)
         if proven.value > bound.value:
             bound = proven

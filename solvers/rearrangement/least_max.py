@@ -39,11 +39,12 @@ class _Search:
     """The best groups found so far and the best bound; every step may better either, none worsens one."""
 
     def __init__(
-        self, problem: RearrangementProblem, best: NDArray[np.int32], bound: ProvenBound, deadline: float
+        self, problem: RearrangementProblem, best: NDArray[np.int32], bound: ProvenBound, seconds: float
     ) -> None:
-        self.problem, self.best, self.bound, self.deadline = problem, best, bound, deadline
+        self.problem, self.best, self.bound = problem, best, bound
         self.value = problem.value_of(best)
-        self.cp_model = _load_cp_model()
+        self.cp_model = _load_cp_model()  # the first import takes a second or two, which no budget should pay for
+        self.deadline = time.perf_counter() + seconds
 
     @property
     def done(self) -> bool:
@@ -253,7 +254,7 @@ def least_max(
     found = search(problem, work_units(seconds / 4))
     best, bound = found.candidates[0], found.bound
     if problem.value_of(best) > bound.value and problem.volumes.total * int(problem.weights.sum()) < _MAX_TOTAL:
-        state = _Search(problem, best, bound, time.perf_counter() + 0.75 * seconds)  # the start was worth a quarter
+        state = _Search(problem, best, bound, 0.75 * seconds)  # the start was worth a quarter
         _search_on(state, seconds)
         best, bound = problem.resettled(state.best), state.bound
     candidates = [best, *found.candidates]

@@ -91,6 +91,7 @@ def settle(place_of_group, starts, rank_of_slot, slot_of_rank, offsets, ranks, a
 
     Place p has the ranks ``rank_of_slot[starts[p] : starts[p + 1]]``, and ``slot_of_rank`` is the way back.
     """
+    endless = np.int64(1 << 62)
     filled = starts[:-1].copy()
     groups_of_place = np.empty(len(place_of_group), dtype=np.int32)
     for g in range(len(place_of_group)):
@@ -100,14 +101,18 @@ def settle(place_of_group, starts, rank_of_slot, slot_of_rank, offsets, ranks, a
         first, room = starts[p], starts[p + 1] - starts[p]
         groups = groups_of_place[first : first + room]
         rows, slots, kept = _inside(groups, first, room, offsets, ranks, amounts, slot_of_rank)
-        slot_of_group = np.empty(room, dtype=np.int32)
         ones = np.arange(room + 1)
-        take_largest(rows, slots, kept, np.argsort(-kept, kind="mergesort"), ones, slot_of_group)
-        if room <= _TINY:
-            solve_transport(rows, slots, kept, ones, slot_of_group, np.empty(room, dtype=np.int64), False, 1 << 62)
-        elif work > 0:
-            prices = np.empty(room, dtype=np.int64)
-            work = solve_transport(rows, slots, kept, ones, slot_of_group, prices, small, work)
+        slot_of_group = np.arange(room).astype(np.int32)
+        tiny = room <= _TINY
+        if not tiny:
+            order = np.argsort(-kept, kind="mergesort").astype(np.int32)
+            take_largest(rows, slots, kept, order, ones, slot_of_group)
+        if tiny or work > 0:
+            allowance = endless if tiny else work
+            left = solve_transport(
+                rows, slots, kept, ones, slot_of_group, np.empty(room, dtype=np.int64), small and not tiny, allowance
+            )
+            work = work if tiny else left
         for i in range(room):
             rank_of_group[groups[i]] = rank_of_slot[first + slot_of_group[i]]
     return work

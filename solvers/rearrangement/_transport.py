@@ -200,7 +200,7 @@ def _shortest_path(
             open_place = p
     distance[hub] = _FAR
     settled[hub] = False
-    size = 0
+    size = np.int64(0)
     work = num_places
     count, at = 1, np.int64(0)  # groups to move, and how far away they are
     vertex = -1

@@ -2,7 +2,12 @@
 
 import dataclasses
 import inspect
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,6 +283,46 @@ def test_a_factor_scales_the_least_sum(drawn: tuple[Case, list[int], list[int]],
     first = solvers.rearrange(volumes, levels, "sum", weights=weights)
     second = solvers.rearrange(scaled(volumes, factor), levels, "sum", weights=weights)
     assert second.value == factor * first.value
+
+
+DIGESTS = """
+import hashlib, json
+import numpy as np
+import solvers
+
+found = {}
+for m, per_rank, largest in ((48, 6, 2**40), (96, 3, 4), (80, 5, 2**52)):
+    rng = np.random.default_rng(m)
+    lengths = rng.integers(0, largest, m * per_rank)
+    groups = solvers.lpt(lengths, m).group_of_item
+    volumes = solvers.group_volumes(groups, np.repeat(np.arange(m), per_rank), lengths, m)
+    nodes = np.sort(rng.integers(0, m // 6, m))
+    for method in solvers.REARRANGERS:
+        for objective in ("sum", "max"):
+            for levels in (nodes, np.stack([nodes, nodes // 4])):
+                if method != "max":
+                    r = solvers.rearrange(volumes, levels, method, objective, 0.001)
+                    what = r.rank_of_group.tobytes() + r.certificate.place_price.tobytes()
+                    key = f"{m} {method} {objective} {np.ndim(levels)}"
+                    found[key] = [r.value, r.lower_bound, hashlib.sha256(what).hexdigest()]
+print(json.dumps(found))
+"""
+
+
+def test_compiled_and_plain_python_give_the_same() -> None:
+    """And so does every process: invariant 3. With ties, uneven nodes, an early end, and numbers past 2^53."""
+    outputs = []
+    for plain in ("0", "1"):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "COV"))}
+        environment |= {"NUMBA_DISABLE_JIT": plain, "PYTHONPATH": str(Path(solvers.__file__).parents[1])}
+        done = subprocess.run(
+            [sys.executable, "-W", "error::RuntimeWarning", "-c", DIGESTS],
+            env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.append(json.loads(done.stdout))
+    assert len(outputs[0]) == 48
+    assert outputs[0] == outputs[1]
 
 
 # --- what callers get wrong ------------------------------------------------------------------------------------------

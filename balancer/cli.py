@@ -1,4 +1,4 @@
-"""The command line: ``balancer plan | report | solve``. It reads arguments, calls the library, and prints."""
+"""The command line: ``balancer plan | report | solve | fit``. It reads arguments, calls the library, and prints."""
 
 import contextlib
 import io
@@ -16,7 +16,8 @@ import click
 from balancer import __version__
 from balancer.batch import HOMES
 from balancer.cost import CostModel, parse_cost
-from balancer.errors import InputError, PlanError
+from balancer.errors import FitError, InputError, PlanError
+from balancer.fit_command import fit_command
 from balancer.io.logs import choose_length, open_log
 from balancer.io.plan_writer import PlanWriter
 from balancer.micro_batches import OVER_LONG, SCHEDULES, MicroBatches
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
         _fail(BAD_INPUT, f"{error.format_message()}{hint}")
-    except PlanError as error:
+    except (FitError, PlanError) as error:
         _fail(FAILED, str(error))
     except SolverError as error:
         _fail(FAILED, _as_options(str(error)))
@@ -99,6 +100,9 @@ def cli(context: click.Context) -> None:
     """Balance sequence lengths over data-parallel ranks, with a proof of how far from perfect the plan is."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+cli.add_command(fit_command)
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")

@@ -7,3 +7,7 @@ class InputError(ValueError):
 
 class PlanError(Exception):
     """A plan, or a plan file, that does not hold what it claims; the message names the first violated rule."""
+
+
+class FitError(Exception):
+    """A fit that does not describe its measurements; the message says by how much."""

@@ -1,5 +1,31 @@
-"""What a mini-batch costs: integer work units from lengths."""
+"""What a sample and a mini-batch cost: integers to plan with, from coefficients, a model's shape, or measurements."""
 
+from balancer.cost.hf_config import read_config
+from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.cost.model import COSTS, CostModel, parse_cost
+from balancer.cost.named import MODELS, NamedModel, flops, module
+from balancer.cost.online import OnlineCost
+from balancer.cost.polynomial import LengthPolynomial
+from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
+from balancer.cost.throughput import SaturatingThroughput, ThroughputCurve
 
-__all__ = ["COSTS", "CostModel", "parse_cost"]
+__all__ = [
+    "COSTS",
+    "MODELS",
+    "AudioEncoder",
+    "CostModel",
+    "Decoder",
+    "IntegerCost",
+    "LengthPolynomial",
+    "Module",
+    "NamedModel",
+    "OnlineCost",
+    "SaturatingThroughput",
+    "ThroughputCurve",
+    "VisionEncoder",
+    "flops",
+    "integer_seconds",
+    "module",
+    "parse_cost",
+    "read_config",
+]

@@ -177,8 +177,13 @@ def parse_cost(text: "str | CostModel") -> CostModel:
     if not isinstance(text, str):
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     name, colon, rest = text.partition(":")
+    if name == "flops":
+        from balancer.cost.named import flops  # it stands on this file
+
+        return flops(rest).cost_model()
     if name not in COSTS:
-        raise ValueError(f"unknown cost {text!r}; known costs are {', '.join(form for form, _ in COSTS.values())}")
+        known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
+        raise ValueError(f"unknown cost {text!r}; known costs are {known}")
     form, make = COSTS[name]
     coefficients: dict[str, int] = {}
     for part in rest.split(",") if colon else []:

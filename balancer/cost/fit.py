@@ -1,0 +1,310 @@
+"""Cost models from measured steps: ``seconds = c0 + a * sum(l) + b * sum(l^2)`` by non-negative least squares.
+
+The error that counts is the one on steps that the fit has not seen. Steps of equal sums stay together, so that no step
+is predicted by its own repetition; what a fit cannot know is refused rather than guessed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.cost.integer import IntegerCost, integer_seconds
+from balancer.errors import FitError, InputError
+from solvers.arguments import as_int64
+
+__all__ = ["CostFit", "fit_cost"]
+
+WEIGHTS = ("relative", "absolute")
+_FEWEST_STEPS = 10
+_FOLDS = 5
+_RESAMPLES = 200
+_COLLINEAR = 1e-6
+_LENGTHS_MUST_HELP = 0.9
+_NAMES = ("c0", "a", "b")
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostFit:
+    """A fitted cost model and how far to trust it.
+
+    Attributes
+    ----------
+    constant, per_length, per_square : float
+        c0, a and b in seconds (a step, a unit of length, and one squared); >= 0.
+    spreads : tuple of float
+        Standard deviations of the three over 200 resamples of the steps, seeded.
+    steps, distinct_steps : int
+        How many were measured, and how many of them differ in sum(l) or sum(l^2).
+    shortest, longest : int
+        Lengths that were measured; beyond them the model extrapolates.
+    held_out_error, held_out_worst : float
+        Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four
+        fifths that do not hold it.
+    mean_error : float
+        The mean error of what knows no lengths, in the same way: one duration for all steps.
+    condition : float
+        Condition number of the design with its columns scaled to norm 1.
+    refusal : str or None
+        Why the fit would have been refused, had it not been forced.
+    predicted, measured, total_lengths : float64[k]
+        Of each step, in order; seconds, seconds, sum(l). Read-only.
+    """
+
+    constant: float
+    per_length: float
+    per_square: float
+    spreads: tuple[float, float, float]
+    steps: int
+    distinct_steps: int
+    shortest: int
+    longest: int
+    held_out_error: float
+    held_out_worst: float
+    mean_error: float
+    condition: float
+    refusal: str | None
+    predicted: _Floats
+    measured: _Floats
+    total_lengths: _Floats
+
+    def predict(self, lengths: ArrayLike) -> float:
+        """Seconds of a step that holds samples of these lengths."""
+        values = np.asarray(lengths, dtype=np.float64)
+        return float(self.constant + self.per_length * values.sum() + self.per_square * (values * values).sum())
+
+    def integer_cost(self) -> IntegerCost:
+        """Integer nanoseconds, or finer where those would be off by more than 0.1 %; without c0, which no plan changes.
+
+        Raises
+        ------
+        ValueError
+            If neither coefficient of the length is positive.
+        """
+        return integer_seconds(self.per_length, self.per_square, constant=self.constant, longest=max(self.longest, 1))
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Which of a and b have a spread of more than a quarter of themselves."""
+        values = (self.constant, self.per_length, self.per_square)
+        found = zip(_NAMES, values, self.spreads, strict=True)
+        return tuple(name for name, value, spread in found if name != "c0" and spread > 0.25 * value > 0)
+
+
+def fit_cost(
+    lengths: Sequence[ArrayLike],
+    seconds: ArrayLike,
+    *,
+    weights: str = "relative",
+    max_error: float = 0.1,
+    force: bool = False,
+) -> CostFit:
+    """Fit a cost model to measured steps.
+
+    Parameters
+    ----------
+    lengths : sequence of int64[n]
+        For every step, the lengths of its samples.
+    seconds : float64[k]
+        How long each took.
+    weights : {"relative", "absolute"}
+        Whether to minimise squared errors relative to the measured seconds (noise grows with the step), or as they are.
+    max_error : float
+        Refuse a fit whose held-out error is larger.
+    force : bool
+        Return a fit that would be refused for its errors, and say so in `refusal`.
+
+    Returns
+    -------
+    CostFit
+
+    Raises
+    ------
+    InputError
+        Fewer than ten steps, or steps that cannot tell the coefficients apart; never forced.
+    FitError
+        A held-out error above `max_error`, lengths that explain nothing, or times that do not grow with them.
+    ValueError
+        Arguments of the wrong kind.
+
+    Notes
+    -----
+    O(k) time and memory for a few hundred small solutions; deterministic: the resamples' seed is fixed.
+
+    References
+    ----------
+    Lawson & Hanson, "Solving Least Squares Problems", 1974, chapter 23; Efron, "Bootstrap methods: another look at the
+    jackknife", Annals of Statistics 7(1), 1979.
+
+    Examples
+    --------
+    >>> lengths = [[64 * i] * (1 + i % 3) for i in range(1, 21)]
+    >>> seconds = [0.5 + 1e-3 * sum(step) + 1e-6 * sum(l * l for l in step) for step in lengths]
+    >>> fit = fit_cost(lengths, seconds)
+    >>> f"{fit.constant:.3f} {fit.per_length:.6f} {fit.per_square:.9f}"
+    '0.500 0.001000 0.000001000'
+    >>> str(fit.integer_cost().model)
+    'quadratic:a=1000000,b=1000'
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
+    if not max_error > 0:
+        raise ValueError(f"max_error must be > 0, got {max_error!r}")
+    design, measured, shortest, longest = _design(lengths, seconds)
+    order, group = _groups(design)
+    distinct = int(group.max()) + 1
+    _check_rows(design, distinct, shortest, longest)
+    weight = 1 / measured if weights == "relative" else np.ones_like(measured)
+    condition = _condition(design, weight)
+    coefficients = _solve(design, measured, weight)
+    fold = np.empty(len(measured), dtype=np.int64)
+    fold[order] = group % _FOLDS
+    errors, mean_errors = _held_out(design, measured, weight, fold)
+    held_out, mean_error = float(errors.mean()), float(mean_errors.mean())
+    refusal = _refusal(coefficients, held_out, mean_error, max_error)
+    if refusal is not None and (not force or not coefficients[1:].any()):
+        raise FitError(refusal)
+    predicted, total_lengths = design @ coefficients, design[:, 1].copy()
+    for array in (predicted, measured, total_lengths):
+        array.flags.writeable = False
+    return CostFit(
+        constant=float(coefficients[0]),
+        per_length=float(coefficients[1]),
+        per_square=float(coefficients[2]),
+        spreads=_spreads(design, measured, weight),
+        steps=len(measured),
+        distinct_steps=distinct,
+        shortest=shortest,
+        longest=longest,
+        held_out_error=held_out,
+        held_out_worst=float(errors.max()),
+        mean_error=mean_error,
+        condition=condition,
+        refusal=refusal,
+        predicted=predicted,
+        measured=measured,
+        total_lengths=total_lengths,
+    )
+
+
+def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, _Floats, int, int]:
+    """Columns 1, sum(l), sum(l^2) as float64[k, 3]; seconds; the shortest and the longest length."""
+    measured = np.array(seconds, dtype=np.float64)
+    if measured.ndim != 1 or len(measured) != len(lengths):
+        raise ValueError(f"seconds must be as many as steps, got {measured.shape} for {len(lengths)} steps")
+    wrong = ~((measured > 0) & (measured < math.inf))
+    if wrong.any():
+        where = int(np.argmax(wrong))
+        raise ValueError(f"seconds[{where}] must be positive and finite, got {measured[where]}")
+    design = np.ones((len(measured), 3))
+    shortest, longest = 2**63 - 1, 0
+    for i, step in enumerate(lengths):
+        values = as_int64(f"lengths[{i}]", step)
+        if len(values):
+            shortest, longest = min(shortest, int(values.min())), max(longest, int(values.max()))
+            if shortest < 0:
+                raise ValueError(f"lengths[{i}] must be >= 0, got {shortest}")
+        floats = values.astype(np.float64)
+        design[i, 1:] = floats.sum(), (floats * floats).sum()
+    return design, measured, min(shortest, longest), longest
+
+
+def _groups(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order of the steps by sum(l), sum(l^2); and, in this order, which of the distinct pairs each is."""
+    order = np.lexsort((design[:, 2], design[:, 1]))
+    rows = design[order]
+    new = np.any(rows[1:] != rows[:-1], axis=1)
+    return order, np.concatenate([np.zeros(min(len(rows), 1), dtype=np.int64), np.cumsum(new)])
+
+
+def _check_rows(design: _Floats, distinct: int, shortest: int, longest: int) -> None:
+    """Refuse what cannot be fitted, in the words of who measured it."""
+    needs = f"a fit of c0, a and b needs at least {_FEWEST_STEPS} steps, {_FOLDS} of them different"
+    if len(design) < _FEWEST_STEPS:
+        raise InputError(f"{needs}; there are {len(design)}: measure more")
+    remedy = "measure steps of other lengths too"
+    if longest == shortest:
+        raise InputError(f"all lengths are {longest}: a and b cannot be told apart; {remedy}")
+    if distinct < _FOLDS:
+        raise InputError(f"{needs}; only {distinct} differ in sum(l) or sum(l^2): {remedy}")
+    for column, name in ((1, "sum(l)"), (2, "sum(l^2)")):
+        values = design[:, column]
+        if np.ptp(values) <= _COLLINEAR * values.max():
+            raise InputError(
+                f"{name} is {values[0]:.0f} in every step: c0 and {_NAMES[column]} cannot be told apart; "
+                "measure steps with fewer and with more tokens too"
+            )
+
+
+def _condition(design: _Floats, weight: _Floats) -> float:
+    scaled = design * weight[:, None]
+    values = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=0), compute_uv=False)
+    if values[-1] < _COLLINEAR * values[0]:
+        raise InputError(
+            "1, sum(l) and sum(l^2) are collinear over these steps, so c0, a and b cannot be told apart; "
+            "measure steps of several lengths, few and many samples each"
+        )
+    return float(values[0] / values[-1])
+
+
+def _solve(design: _Floats, measured: _Floats, weight: _Floats) -> _Floats:
+    from scipy.optimize import nnls  # a solver's weight, which only those who fit should carry
+
+    scaled = design * weight[:, None]
+    norms = np.linalg.norm(scaled, axis=0)
+    norms[norms == 0] = 1.0
+    solution = nnls(scaled / norms, measured * weight)[0]
+    return np.asarray(solution / norms, dtype=np.float64)
+
+
+def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
+    """Relative errors of each step under a fit, and under the weighted mean, of the other folds."""
+    errors, mean_errors = np.empty_like(measured), np.empty_like(measured)
+    for k in range(_FOLDS):
+        out = fold == k
+        seen = ~out
+        coefficients = _solve(design[seen], measured[seen], weight[seen])
+        errors[out] = np.abs(design[out] @ coefficients / measured[out] - 1)
+        square = weight[seen] ** 2
+        mean = (square * measured[seen]).sum() / square.sum()
+        mean_errors[out] = np.abs(mean / measured[out] - 1)
+    return errors, mean_errors
+
+
+def _refusal(coefficients: _Floats, held_out: float, mean_error: float, max_error: float) -> str | None:
+    if not coefficients[1:].any():
+        return "times do not grow with lengths (a = b = 0): no cost model follows from these steps"
+    if held_out > max_error:
+        return (
+            f"held-out error is {held_out:.1%}, more than the {max_error:.1%} allowed: the model does not describe them"
+        )
+    if held_out > _LENGTHS_MUST_HELP * mean_error:
+        return (
+            f"held-out error is {held_out:.1%}, that of one duration for all steps {mean_error:.1%}: "
+            "lengths explain (almost) nothing here; measure steps that differ more"
+        )
+    return None
+
+
+def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, float, float]:
+    """Standard deviation of each coefficient over resamples of the steps."""
+    from scipy.optimize import nnls
+
+    scaled = design * weight[:, None]
+    norms = np.linalg.norm(scaled, axis=0)
+    columns = np.column_stack([scaled / norms, measured * weight])
+    count = len(measured)
+    generator = np.random.Generator(np.random.PCG64(0))
+    solutions = []
+    for _ in range(_RESAMPLES):
+        times = np.bincount(generator.integers(count, size=count), minlength=count)
+        triangle = np.asarray(
+            np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r")
+        )  # as good as all rows, and small
+        solutions.append(nnls(triangle[:, :3], triangle[:, 3])[0])
+    c0, a, b = (np.std(solutions, axis=0) / norms).tolist()
+    return c0, a, b

@@ -1,0 +1,173 @@
+"""Models by name: their configuration, where it comes from, and how many parameters were published."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from balancer.cost.hf_config import modules_of, read_config
+from balancer.cost.polynomial import LengthPolynomial
+from balancer.cost.shapes import Module
+from balancer.errors import InputError
+
+__all__ = ["MODELS", "NamedModel", "flops", "module"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A configuration in Hugging Face's keys; its source, and the parameters published there."""
+
+    config: dict[str, Any]
+    source: str
+    published_parameters: int
+
+    def module(self) -> Module:
+        """The one module that the name means."""
+        (found,) = modules_of(self.config).values()
+        return found
+
+
+def _decoder(
+    kind: str, hidden: int, layers: int, heads: int, kv: int, intermediate: int, vocabulary: int
+) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {
+        "model_type": kind,
+        "tie_word_embeddings": False,
+        **sizes,
+        "num_key_value_heads": kv,
+        "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
+    }
+
+
+def _intern_vit(hidden: int, layers: int, heads: int, large: bool) -> dict[str, Any]:
+    return {
+        "model_type": "intern_vit_6b",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "patch_size": 14,
+        "image_size": 448,
+        "norm_type": "rms_norm" if large else "layer_norm",
+        "qkv_bias": not large,
+        "qk_normalization": large,
+    }
+
+
+MODELS: dict[str, NamedModel] = {
+    "qwen2-7b": NamedModel(
+        _decoder("qwen2", 3584, 28, 28, 4, 18944, 152064),
+        "Qwen2 Technical Report (2024), table 1; parameters as of the same shape in the model card Qwen2.5-7B (2024)",
+        7_610_000_000,
+    ),
+    "qwen2-72b": NamedModel(
+        _decoder("qwen2", 8192, 80, 64, 8, 29568, 152064),
+        "Qwen2 Technical Report (2024), table 1; parameters: blog post Hello Qwen2 (2024)",
+        72_710_000_000,
+    ),
+    "llama-3-8b": NamedModel(
+        _decoder("llama", 4096, 32, 32, 8, 14336, 128256),
+        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-8B (2024)",
+        8_030_000_000,
+    ),
+    "llama-3-70b": NamedModel(
+        _decoder("llama", 8192, 80, 64, 8, 28672, 128256),
+        "The Llama 3 Herd of Models (2024), table 3; parameters: model card Meta-Llama-3-70B (2024)",
+        70_600_000_000,
+    ),
+    "internvit-300m": NamedModel(
+        _intern_vit(1024, 24, 16, large=False), "Model card InternViT-300M-448px (2024)", 304_000_000
+    ),
+    "internvit-6b": NamedModel(
+        _intern_vit(3200, 45, 25, large=True),
+        "Model card InternViT-6B-448px-V1-5 (2024): the last 3 of 48 blocks are discarded",
+        5_540_000_000,
+    ),
+    "qwen2-vl-vit": NamedModel(
+        {
+            "model_type": "qwen2_vl_vision",
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": 3584,
+            "mlp_ratio": 4,
+            "num_heads": 16,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+        "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution (2024), table 1; "
+        "with the merger of the 7B model",
+        675_000_000,
+    ),
+    "whisper-large-v3-encoder": NamedModel(
+        {
+            "model_type": "whisper",
+            "d_model": 1280,
+            "encoder_layers": 32,
+            "encoder_attention_heads": 20,
+            "encoder_ffn_dim": 5120,
+            "num_mel_bins": 128,
+            "max_source_positions": 1500,
+        },
+        "Robust Speech Recognition via Large-Scale Weak Supervision (2022), table 1; 128 mel bins: model card "
+        "whisper-large-v3 (2023); the encoder's tensors there",
+        637_000_000,
+    ),
+}
+"""Models by name; a name is lower case."""
+
+
+def module(name: str) -> Module:
+    """Find the module that `name` means: one of :data:`MODELS`, or a ``config.json``, as ``PATH`` or ``PATH#vision``.
+
+    Raises
+    ------
+    InputError
+        An unknown name (the known ones are listed), or a configuration that cannot be used, or has several modules of
+        which none is named.
+    """
+    known = MODELS.get(name.lower())
+    if known is not None:
+        return known.module()
+    path, hash_mark, part = name.partition("#")
+    if not path.endswith(".json"):
+        raise InputError(f"unknown model {name!r}; known are {', '.join(MODELS)}, and paths that end in .json")
+    modules = read_config(os.path.expanduser(path))
+    if hash_mark and part not in modules:
+        raise InputError(f"{path}: no module {part!r}; there are {', '.join(modules)}")
+    if not hash_mark and len(modules) > 1:
+        raise InputError(f"{path}: has several modules; add one of {', '.join('#' + part for part in modules)}")
+    return modules[part] if hash_mark else next(iter(modules.values()))
+
+
+def flops(name: str, *, backward: bool = True, checkpointing: bool = False) -> LengthPolynomial:
+    """FLOPs of one sample of a named model, or of a ``config.json``, as a polynomial in its length.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`module`.
+    backward : bool
+        Count the backward pass too: twice the forward pass.
+    checkpointing : bool
+        Count the forward pass again, as activation checkpointing recomputes it.
+
+    Returns
+    -------
+    LengthPolynomial
+        Exact; its ``length_unit`` says what a length counts.
+
+    Raises
+    ------
+    InputError
+        As :func:`module`.
+
+    Examples
+    --------
+    >>> flops("qwen2-7b").exact(4096) / 1e15  # PFLOPs of 4096 tokens
+    0.183861107490816
+    >>> str(flops("qwen2-7b").cost_model())
+    'quadratic:a=493184,b=7'
+    """
+    return module(name).flops(backward=backward, checkpointing=checkpointing)

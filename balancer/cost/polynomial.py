@@ -1,0 +1,109 @@
+"""What a sample costs as a polynomial in its length, exactly; and how that becomes the integer cost of a plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.cost.integer import IntegerCost, integer_flops, integer_seconds
+from balancer.cost.model import CostModel
+
+__all__ = ["LengthPolynomial"]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPolynomial:
+    """FLOPs of one sample of length l: ``constant + a * l + b * l^2``.
+
+    Attributes
+    ----------
+    constant, a, b : int
+        Non-negative Python integers of any size: FLOPs a sample, a unit of length, and a unit of length squared.
+    length_unit : str
+        What l counts.
+
+    Examples
+    --------
+    >>> flops = LengthPolynomial(0, 6, 2)
+    >>> flops.exact(10), flops.total([10, 1]), (flops + flops).b
+    (260, 268, 4)
+    """
+
+    constant: int
+    a: int
+    b: int
+    length_unit: str = "tokens"
+
+    def __post_init__(self) -> None:
+        for name in ("constant", "a", "b"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"coefficient {name} must be an integer >= 0, got {value!r}")
+
+    def __call__(self, lengths: ArrayLike) -> NDArray[np.float64]:
+        """FLOPs of each sample, float64[n]: exact up to 2**53, then to 16 digits."""
+        values = np.asarray(lengths, dtype=np.float64)
+        return np.asarray(self.constant + values * (self.a + values * self.b), dtype=np.float64)
+
+    def exact(self, length: int) -> int:
+        """FLOPs of one sample, whatever their size."""
+        return self.constant + length * (self.a + length * self.b)
+
+    def total(self, lengths: Sequence[int] | NDArray[np.int64]) -> int:
+        """FLOPs of all samples together, exactly; O(n) Python steps."""
+        return sum(self.exact(int(length)) for length in lengths)
+
+    def __add__(self, other: "LengthPolynomial") -> "LengthPolynomial":
+        """Two modules that see the same lengths, one after the other."""
+        if self.length_unit != other.length_unit:
+            raise ValueError(f"lengths must be of one unit, got {self.length_unit!r} and {other.length_unit!r}")
+        return LengthPolynomial(
+            self.constant + other.constant, self.a + other.a, self.b + other.b, length_unit=self.length_unit
+        )
+
+    def __mul__(self, times: int) -> "LengthPolynomial":
+        """As often as `times`."""
+        return LengthPolynomial(self.constant * times, self.a * times, self.b * times, self.length_unit)
+
+    def in_pieces(self, length: int, unit: str) -> "LengthPolynomial":
+        """For samples that are cut, or padded, into pieces of one `length`: FLOPs by the number of pieces.
+
+        Attention stays within a piece, so the cost is linear, and the constant is no longer lost on the way to a
+        :class:`CostModel`.
+
+        Examples
+        --------
+        >>> LengthPolynomial(5, 6, 2).in_pieces(10, "tiles of 10 patches")
+        LengthPolynomial(constant=0, a=265, b=0, length_unit='tiles of 10 patches')
+        """
+        if length < 1:
+            raise ValueError(f"length must be >= 1, got {length}")
+        return LengthPolynomial(0, self.exact(length), 0, unit)
+
+    def integer_cost(self, *, total_length: int = 2**32, longest: int = 2**20) -> IntegerCost:
+        """Cost in FLOPs that fits int64, and what one unit is: see :func:`balancer.cost.integer.integer_flops`.
+
+        Raises
+        ------
+        ValueError
+            If the cost does not depend on length.
+        """
+        return integer_flops(self.constant, self.a, self.b, total_length=total_length, longest=longest)
+
+    def integer_time(self, flops_per_second: float, *, longest: int = 2**20) -> IntegerCost:
+        """Cost in nanoseconds (or finer) at a fixed throughput: see :func:`balancer.cost.integer.integer_seconds`."""
+        if not 0 < flops_per_second < float("inf"):
+            raise ValueError(f"flops_per_second must be positive and finite, got {flops_per_second!r}")
+        rate = flops_per_second
+        return integer_seconds(self.a / rate, self.b / rate, constant=self.constant / rate, longest=longest)
+
+    def cost_model(self, *, total_length: int = 2**32, longest: int = 2**20) -> CostModel:
+        """Integer cost to plan with; :meth:`integer_cost` also says what its unit is, and what it leaves out.
+
+        Examples
+        --------
+        >>> str(LengthPolynomial(0, 600, 20).cost_model())  # in units of 20 FLOPs: plans are the same
+        'quadratic:a=30,b=1'
+        """
+        return self.integer_cost(total_length=total_length, longest=longest).model

@@ -1,0 +1,146 @@
+"""Measured steps: the lengths that a (micro-)batch held, and the seconds that it took.
+
+Two forms, both as CSV, Parquet or JSON lines:
+
+- a row a step, columns ``lengths`` and ``seconds``: a list (in CSV text such as ``512 1024 77``, blanks, commas or
+  semicolons between, brackets around or not);
+- a row a sample, columns ``step``, ``length``, ``seconds``: rows of one ``step`` are a step and agree on ``seconds``.
+"""
+
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from balancer.errors import InputError
+from balancer.io.logs import open_log
+
+__all__ = ["read_measurements"]
+
+_WIDE, _LONG = ("lengths", "seconds"), ("step", "length", "seconds")
+_LONGEST = 2**31 - 1  # its square fits int64
+_FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step, length, seconds"
+
+
+def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+    """Read the measured steps of a file.
+
+    Parameters
+    ----------
+    path : path-like
+        CSV, Parquet or JSON lines, in either form.
+
+    Returns
+    -------
+    lengths : list of int64[n]
+        For every step, in order of appearance, the lengths of its samples.
+    seconds : float64[k]
+        How long it took; positive and finite.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, has the columns of neither form, or a cell is not what it must be; the message names
+        column, row (from 0) and value.
+    """
+    log = open_log(path)
+    where = os.fspath(path)
+    if log.format not in _READERS:
+        raise InputError(f"{where}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
+    columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
+    if columns is None:
+        raise InputError(f"{where}: columns are {', '.join(log.columns[:30])}; {_FORMS}")
+    try:
+        rows = list(_READERS[log.format](where, columns))
+    except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
+        raise InputError(f"{where}: cannot be read: {str(error).splitlines()[0][:200]}") from error
+    return _from_steps(where, rows) if columns is _WIDE else _from_samples(where, rows)
+
+
+def _csv_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    with open(where, encoding="utf-8-sig", newline="") as handle:
+        reader = csv.DictReader(handle, delimiter="\t" if where.lower().endswith(".tsv") else ",")
+        for row in reader:
+            yield tuple(row[name] for name in columns)
+
+
+def _json_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    with open(where, encoding="utf-8-sig") as handle:
+        for line in handle:
+            if line.strip():
+                row = json.loads(line)
+                yield tuple(row.get(name) for name in columns)
+
+
+def _parquet_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    with pq.ParquetFile(where) as file:
+        for batch in file.iter_batches(columns=list(columns)):
+            yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+
+
+_READERS = {"csv": _csv_rows, "jsonl": _json_rows, "parquet": _parquet_rows}
+
+
+def _wrong(where: str, column: str, row: int, value: object, rule: str) -> InputError:
+    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    return InputError(f"{where}: column {column!r}, row {row}: {rule}, got {shown}")
+
+
+def _as_seconds(where: str, row: int, value: object) -> float:
+    try:
+        seconds = math.nan if value is None or isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise _wrong(where, "seconds", row, value, "must be a positive, finite number")
+    return seconds
+
+
+def _as_length(where: str, column: str, row: int, value: object) -> int:
+    number: Any = value
+    if isinstance(value, str):
+        digits = re.fullmatch(r"\s*\+?([0-9]{1,19})(\.0*)?\s*", value)
+        number = int(digits[1]) if digits else None
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LONGEST:
+        raise _wrong(where, column, row, value, f"lengths must be whole numbers from 0 to {_LONGEST}")
+    return number
+
+
+def _from_steps(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+    lengths, seconds = [], np.empty(len(rows))
+    for row, (cells, taken) in enumerate(rows):
+        if isinstance(cells, str):
+            cells = re.split(r"[\s,;]+", cells.strip().strip("[]()").strip()) if cells.strip("[]() \t") else []
+        elif isinstance(cells, int) and not isinstance(cells, bool):
+            cells = [cells]
+        if not isinstance(cells, list):
+            raise _wrong(where, "lengths", row, cells, "must be a list of lengths")
+        lengths.append(np.array([_as_length(where, "lengths", row, cell) for cell in cells], dtype=np.int64))
+        seconds[row] = _as_seconds(where, row, taken)
+    return lengths, seconds
+
+
+def _from_samples(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+    steps: dict[Any, tuple[list[int], float, int]] = {}
+    for row, (step, length, taken) in enumerate(rows):
+        if step is None or step == "" or not isinstance(step, int | str):
+            raise _wrong(where, "step", row, step, "must be an integer or a name")
+        value = _as_length(where, "length", row, length)
+        seconds = _as_seconds(where, row, taken)
+        found = steps.setdefault(step, ([], seconds, row))
+        if found[1] != seconds:
+            rule = f"must be the {found[1]!r} of row {found[2]}, which belongs to the same step {step!r}"
+            raise _wrong(where, "seconds", row, taken, rule)
+        found[0].append(value)
+    lengths = [np.array(values, dtype=np.int64) for values, _, _ in steps.values()]
+    return lengths, np.array([seconds for _, seconds, _ in steps.values()])

@@ -94,7 +94,7 @@ def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
         ("c0", "a", "b"),
         (fit.constant, fit.per_length, fit.per_square),
         fit.spreads,
-        ("s a step", "s a token", "s a token squared"),
+        ("s a step", "s a unit of length", "s a unit squared"),
         strict=True,
     )
     lines = [

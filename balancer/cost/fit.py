@@ -156,7 +156,7 @@ def fit_cost(
         raise ValueError(f"max_error must be > 0, got {max_error!r}")
     design, measured, shortest, longest = _design(lengths, seconds)
     order, group = _groups(design)
-    distinct = int(group.max()) + 1
+    distinct = int(group[-1]) + 1 if len(group) else 0
     _check_rows(design, distinct, shortest, longest)
     weight = 1 / measured if weights == "relative" else np.ones_like(measured)
     condition = _condition(design, weight)

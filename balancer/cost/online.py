@@ -1,9 +1,9 @@
 """A cost model corrected while a trainer runs, and left alone where that does not help.
 
-Recursive least squares with exponential forgetting on three factors, one for each of c0, a and b. Corrections are
-always learned; they are used only while, over the last `window` steps, they would have predicted better than the base
-model (the idea of DFLOP: An et al., "DFLOP: A Data-driven Framework for Multimodal LLM Training Pipeline Optimization",
-2026, which monitors its correction and switches it off).
+Least squares with exponential forgetting on three factors, one for each of c0, a and b, drawn weakly to 1, so that what
+steps do not teach stays as it was. Corrections are always learned; they are used only while, over the last `window`
+steps, they would have predicted better than the base model: the idea of "DFLOP: A Data-driven Framework for Multimodal
+LLM Training Pipeline Optimization", 2026 (arXiv:2603.25120).
 """
 
 import math
@@ -16,7 +16,7 @@ from balancer.cost.integer import IntegerCost, integer_seconds
 
 __all__ = ["OnlineCost"]
 
-_PRIOR = 10.0  # variance of the factors, in units of a step's noise
+_PRIOR = 0.001  # weight of the base model, in steps
 _LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long
 
 
@@ -52,9 +52,10 @@ class OnlineCost:
         "_base",
         "_base_errors",
         "_corrected_errors",
-        "_covariance",
+        "_evidence",
         "_factors",
         "_forgetting",
+        "_information",
         "_margin",
         "_window",
         "active",
@@ -84,7 +85,7 @@ class OnlineCost:
             raise ValueError(f"margin must be in [0, 1), got {margin!r}")
         self._base, self._forgetting, self._window, self._margin = base, float(forgetting), window, float(margin)
         self._factors = np.ones(3)
-        self._covariance = _PRIOR * np.eye(3)
+        self._information, self._evidence = _PRIOR * np.eye(3), _PRIOR * np.ones(3)
         self._base_errors: deque[float] = deque(maxlen=window)
         self._corrected_errors: deque[float] = deque(maxlen=window)
         self.active = False
@@ -147,16 +148,14 @@ class OnlineCost:
         self._switch()
 
     def _learn(self, shares: NDArray[np.float64], ratio: float) -> None:
-        """One step of recursive least squares: ``ratio = shares @ factors`` plus noise."""
-        gain = self._covariance @ shares
-        gain /= self._forgetting + shares @ gain
-        surprise = min(max(ratio - float(shares @ self._factors), -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
-        self._factors = self._factors + gain * surprise
-        covariance = (self._covariance - np.outer(gain, shares @ self._covariance)) / self._forgetting
-        covariance = (covariance + covariance.T) / 2
-        # Steps that are all alike teach nothing in other directions, where forgetting would grow without end.
-        excess = float(np.trace(covariance)) / (3 * _PRIOR)
-        self._covariance = covariance / excess if excess > 1 else covariance
+        """One step of least squares on ``ratio = shares @ factors`` plus noise, older steps fading."""
+        predicted = float(shares @ self._factors)
+        surprise = min(max(ratio - predicted, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
+        keep = self._forgetting
+        fade = (1 - keep) * _PRIOR  # the prior is put back as it fades: what steps do not teach returns to the base
+        self._information = keep * self._information + np.outer(shares, shares) + fade * np.eye(3)
+        self._evidence = keep * self._evidence + (predicted + surprise) * shares + fade
+        self._factors = np.linalg.solve(self._information, self._evidence)
 
     def _switch(self) -> None:
         if len(self._base_errors) < self._window:

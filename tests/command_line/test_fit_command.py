@@ -1,0 +1,129 @@
+"""``balancer fit``: what it prints is what ``balancer plan --cost`` takes; what it refuses, and with which code."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+from log_files import write_csv
+
+
+def write_steps(path, count=60, noise=0.02, law=(0.012, 1.14e-4, 1.5e-9)):
+    rng = np.random.default_rng(1)
+    rows = ["lengths,seconds"]
+    for _ in range(count):
+        lengths = np.minimum(rng.lognormal(6.5, 1, rng.integers(1, 12)), 16384).astype(np.int64)
+        seconds = law[0] + law[1] * lengths.sum() + law[2] * (lengths * lengths).sum()
+        rows.append(f"{' '.join(map(str, lengths))},{seconds * np.exp(noise * rng.standard_normal())!r}")
+    path.write_text("\n".join(rows).replace("np.float64(", "").replace(")", "") + "\n")
+    return path
+
+
+@pytest.fixture
+def refused(command):
+    def check(arguments, words, code=2):
+        for more in ((), ("--json",)):
+            outcome = command("fit", *arguments, *more)
+            assert outcome.code == code, outcome
+            assert outcome.out == ""
+            lines = outcome.err.splitlines()
+            assert 1 <= len(lines) <= 2, outcome.err
+            assert lines[0].startswith("balancer: ")
+            for word in words:
+                assert word in outcome.err
+
+    return check
+
+
+def test_a_table_and_the_same_as_json(command, tmp_path):
+    path = write_steps(tmp_path / "steps.csv")
+    table, machine = command("fit", path), command("fit", path, "--json")
+    assert (table.code, machine.code) == (0, 0)
+    document = json.loads(machine.out)
+    assert document["steps"] == document["distinct_steps"] == 60
+    assert document["a_s"] == pytest.approx(1.14e-4, rel=0.02)
+    assert 0.01 < document["held_out_error"] < 0.03
+    assert document["work_unit"] == "1 ps"
+    assert document["forced"] is None
+    assert f"--cost {document['cost']} " in table.out
+    assert f"held-out error {document['held_out_error']:.2%}" in table.out
+    assert "60 steps (60 different)" in table.out
+
+
+def test_what_it_prints_is_what_plan_takes(command, tmp_path):
+    cost = json.loads(command("fit", write_steps(tmp_path / "steps.csv"), "--json").out)["cost"]
+    log = write_csv(tmp_path / "log.csv", [100, 4000, 2000, 2100])
+    planned = command("plan", log, "--ranks", 2, "--batch-per-rank", 2, "--cost", cost, "--json")
+    assert planned.code == 0, planned.err
+
+
+def test_a_cost_by_the_name_of_a_model(command, tmp_path):
+    log = write_csv(tmp_path / "log.csv", [100, 4000, 2000, 2100])
+    shape = ("--ranks", 2, "--batch-per-rank", 2)
+    assert command("plan", log, *shape, "--cost", "flops:llama-3-8b").code == 0
+    outcome = command("plan", log, *shape, "--cost", "flops:llama-9")
+    assert outcome.code == 2
+    assert "unknown model 'llama-9'; known are qwen2-7b" in outcome.err
+
+
+def test_skipping_a_warm_up(command, tmp_path):
+    path = write_steps(tmp_path / "steps.csv")
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, "500,60.0", "600,30.0", *rows]) + "\n")
+    assert command("fit", path, "--weights", "absolute").code == 1
+    assert json.loads(command("fit", path, "--json").out)["a_s"] == pytest.approx(
+        1.14e-4, rel=0.03
+    )  # relative bears it
+    skipped = command("fit", path, "--weights", "absolute", "--skip", 2, "--json")
+    assert skipped.code == 0
+    assert json.loads(skipped.out)["steps"] == 60
+    assert json.loads(skipped.out)["skipped"] == 2
+
+
+def test_a_bad_fit_is_refused_unless_forced(command, refused, tmp_path):
+    path = write_steps(tmp_path / "steps.csv", noise=0.5)
+    refused([path], ["steps.csv", "held-out error is", "more than the 10.0% allowed", "--force"], code=1)
+    forced = command("fit", path, "--force")
+    assert forced.code == 0
+    assert "forced: held-out error is" in forced.out
+    assert json.loads(command("fit", path, "--force", "--json").out)["forced"].startswith("held-out")
+    assert command("fit", path, "--max-error", 0.9).code == 0
+
+
+def test_what_cannot_be_fitted(refused, tmp_path):
+    path = tmp_path / "steps.csv"
+    refused([path], ["steps.csv", "no such file"])
+    refused([write_steps(path, count=9)], ["steps.csv", "at least 10 steps", "there are 9"])
+    path.write_text("lengths,seconds\n" + "".join(f"{' '.join(['512'] * i)},{i}\n" for i in range(1, 20)))
+    refused([path, "--force"], ["all lengths are 512", "cannot be told apart"])
+    path.write_text("lengths,seconds\n" + "".join(f"{i},{1 / i}\n" for i in range(1, 20)))
+    refused([path, "--force"], ["a = b = 0"], code=1)
+    refused([write_steps(path), "--max-error", 0], ["--max-error must be > 0"])
+    refused([path, "--skip", -1], ["--skip"])
+    refused([path, "--weights", "none"], ["--weights"])
+
+
+def test_a_plot_without_matplotlib_names_the_extra(refused, tmp_path, monkeypatch):
+    path = write_steps(tmp_path / "steps.csv")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else found(name))
+    refused([path, "--plot", "out.png"], ["pip install 'seqbalancer[plot]'"])
+    refused([path, "--plot", "out.bmp"], ["out.bmp", ".png or .svg"])
+    assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize("name", ["out.png", "out.svg"])
+def test_a_plot(name, command, tmp_path):
+    pytest.importorskip("matplotlib")
+    outcome = command("fit", write_steps(tmp_path / "steps.csv"), "--plot", name)
+    assert outcome.code == 0, outcome.err
+    assert "out." in outcome.out
+    assert (tmp_path / name).stat().st_size > 1000
+    refused = command("fit", tmp_path / "steps.csv", "--plot", tmp_path / "nowhere" / name)
+    assert refused.code == 2
+    assert "cannot be written" in refused.err
+
+
+def test_help_shows_an_example(command):
+    assert "balancer fit steps.csv" in command("fit", "--help").out
+    assert "fit" in command("--help").out

@@ -1,0 +1,184 @@
+"""Fits: exact laws come back, noisy ones within their spread; what cannot be known is refused, and it is said why."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer.cost.fit import fit_cost
+from balancer.errors import FitError
+
+TRUTH = (0.012, 1.14e-4, 1.5e-9)
+
+
+def steps_of(count=120, seed=0, longest=16384):
+    rng = np.random.default_rng(seed)
+    return [np.minimum(rng.lognormal(6.5, 1, rng.integers(1, 12)), longest).astype(np.int64) for _ in range(count)]
+
+
+def seconds_of(steps, truth=TRUTH, noise=0.0, seed=1):
+    rng = np.random.default_rng(seed)
+    c0, a, b = truth
+    exact = np.array([c0 + a * sum(map(int, s)) + b * sum(int(x) ** 2 for x in s) for s in steps])
+    return exact * (1 + noise * rng.standard_normal(len(steps)))
+
+
+def naive_nnls(columns, target):
+    """Best of the least-squares solutions over all subsets of coefficients that come out non-negative."""
+    best, best_error = np.zeros(columns.shape[1]), float((target**2).sum())
+    for size in range(1, columns.shape[1] + 1):
+        for chosen in itertools.combinations(range(columns.shape[1]), size):
+            some = columns[:, chosen]
+            solution = np.linalg.lstsq(some, target, rcond=None)[0]
+            error = float(((some @ solution - target) ** 2).sum())
+            if (solution >= 0).all() and error < best_error:
+                best, best_error = np.zeros(columns.shape[1]), error
+                best[list(chosen)] = solution
+    return best
+
+
+@pytest.mark.parametrize("weights", ["relative", "absolute"])
+@pytest.mark.parametrize("truth", [TRUTH, (0, 1e-4, 0), (0.5, 0, 1e-8), (0, 0, 1e-9), (1e3, 1.0, 1e-3)])
+def test_an_exact_law_comes_back(truth, weights):
+    steps = steps_of()
+    fit = fit_cost(steps, seconds_of(steps, truth), weights=weights)
+    np.testing.assert_allclose((fit.constant, fit.per_length, fit.per_square), truth, rtol=1e-7, atol=1e-16)
+    assert fit.held_out_error < 1e-8
+    assert fit.predict(steps[0]) == pytest.approx(fit.predicted[0])
+    np.testing.assert_allclose(fit.predicted, fit.measured)
+    assert fit.refusal is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_noisy_law_comes_back_within_its_spread(seed):
+    steps = steps_of(400, seed)
+    fit = fit_cost(steps, seconds_of(steps, noise=0.03, seed=seed + 100))
+    for value, spread, truth in zip((fit.constant, fit.per_length, fit.per_square), fit.spreads, TRUTH, strict=True):
+        assert abs(value - truth) < 4 * spread
+        assert 0 < spread < truth
+    assert 0.015 < fit.held_out_error < 0.035  # mean of |normal| is 0.8 of its deviation
+    assert fit.held_out_worst > fit.held_out_error
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["relative", "absolute"]))
+def test_against_all_subsets(seed, weights):
+    rng = np.random.default_rng(seed)
+    steps = steps_of(15, seed)
+    seconds = rng.uniform(0.05, 2, 15)
+    try:
+        fit = fit_cost(steps, seconds, weights=weights, max_error=1e9, force=True)
+    except FitError as error:
+        assert "a = b = 0" in str(error)  # noqa: PT017
+        want = np.zeros(3)
+    columns = np.array([[1.0, s.sum(), (s * s).sum()] for s in steps])
+    weight = 1 / seconds if weights == "relative" else np.ones(15)
+    scale = np.array([1.0, 1e3, 1e7])  # conditions the oracle
+    want = naive_nnls(columns * weight[:, None] / scale, seconds * weight) / scale
+    if want[1:].any():
+        got = np.array([fit.constant, fit.per_length, fit.per_square])
+        np.testing.assert_allclose(got * scale, want * scale, atol=1e-8)
+
+
+def test_the_spread_is_that_of_repeated_measurements():
+    steps = steps_of(200)
+    fits = [fit_cost(steps, seconds_of(steps, noise=0.03, seed=seed)) for seed in range(30)]
+    for i, name in enumerate(("constant", "per_length", "per_square")):
+        between = np.std([getattr(fit, name) for fit in fits])
+        said = np.mean([fit.spreads[i] for fit in fits])
+        assert 0.5 < said / between < 2
+
+
+def test_same_input_same_fit():
+    steps = steps_of(60)
+    seconds = seconds_of(steps, noise=0.02)
+    one, two = fit_cost(steps, seconds), fit_cost(steps, seconds)
+    assert one.spreads == two.spreads
+    assert one.held_out_error == two.held_out_error
+
+
+def test_held_out_steps_are_not_predicted_by_their_repetitions():
+    """Each of 6 lengths is off by its own error, the same in all 10 repetitions: none of them can tell the others."""
+    steps = [[length] for length in (100, 200, 400, 800, 1600, 3200) for _ in range(10)]
+    own = np.repeat([1.3, 0.7, 1.3, 0.7, 1.3, 0.7], 10)
+    fit = fit_cost(steps, seconds_of(steps) * own, force=True)
+    assert fit.held_out_error > 0.25
+    assert fit.distinct_steps == 6
+
+
+def test_integer_cost_is_what_plans_take():
+    steps = steps_of()
+    fit = fit_cost(steps, seconds_of(steps))
+    cost = fit.integer_cost()
+    assert (str(cost.model), cost.work_unit) == ("quadratic:a=114000000,b=1500", "1 ps")
+    assert balancer.balance([100, 4000, 2000], 2, cost=str(cost.model)).num_samples == 3
+    assert cost.omitted_constant == pytest.approx(0.012e12)
+
+
+def test_uncertain_coefficients_are_named():
+    steps = [[length] for length in range(100, 140)]  # so short that squares hardly show
+    fit = fit_cost(steps, seconds_of(steps, (0.0, 1e-4, 1e-9), noise=0.01))
+    assert "b" in fit.uncertain or fit.per_square == 0
+    assert fit_cost(steps_of(400), seconds_of(steps_of(400), noise=0.01)).uncertain == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([[5, 6]] * 9, "at least 10 steps.*there are 9"),
+        ([], "at least 10 steps.*there are 0"),
+        ([[512] * (1 + i % 7) for i in range(30)], "all lengths are 512: a and b cannot be told apart"),
+        ([[512, 100]] * 30, "only 1 differ in sum"),
+        ([[100 + i % 3] for i in range(30)], "only 3 differ"),
+        ([[i, 8192 - i] for i in range(30)], r"sum\(l\) is 8192 in every step: c0 and a cannot be told apart"),
+        ([[100] * i + [200] * (2 * i) for i in range(1, 30)], "collinear"),
+    ],
+)
+def test_what_cannot_be_fitted_even_by_force(steps, words):
+    for force in (False, True):
+        with pytest.raises(balancer.InputError, match=words):
+            fit_cost(steps, seconds_of(steps) if steps else [], force=force)
+
+
+def test_times_that_lengths_do_not_explain():
+    steps = steps_of(50)
+    noisy = seconds_of(steps) * np.exp(np.random.default_rng(5).normal(0, 0.5, 50))
+    with pytest.raises(FitError, match=r"held-out error is .* more than the 10.0% allowed"):
+        fit_cost(steps, noisy)
+    with pytest.raises(FitError, match="lengths explain"):
+        fit_cost(steps, seconds_of(steps, (1.0, 1e-9, 0), noise=0.02))
+    forced = fit_cost(steps, noisy, force=True)
+    assert "held-out error" in forced.refusal
+
+
+def test_times_that_fall_with_lengths():
+    steps = steps_of(50)
+    for force in (False, True):
+        with pytest.raises(FitError, match="a = b = 0"):
+            fit_cost(steps, [10 / sum(s) for s in steps], force=force)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seconds": [1.0]}, r"seconds must be as many as steps"),
+        ({"seconds": [1.0] * 19 + [0.0]}, r"seconds\[19\] must be positive"),
+        ({"seconds": [float("nan")] * 20}, r"seconds\[0\] must be positive"),
+        ({"weights": "none"}, "weights must be one of relative, absolute"),
+        ({"max_error": 0}, "max_error must be > 0"),
+        ({"lengths": [[1]] * 19 + [[-1]]}, r"lengths\[19\] must be >= 0, got -1"),
+        ({"lengths": [[1]] * 19 + [[1.5]]}, r"lengths\[19\]\[0\] must be a finite whole number"),
+    ],
+)
+def test_bad_arguments(change, words):
+    arguments = {"lengths": [[i] for i in range(20)], "seconds": [1.0 + i for i in range(20)], **change}
+    with pytest.raises(ValueError, match=words):
+        fit_cost(**arguments)
+
+
+def test_empty_steps_are_steps():
+    steps = [[], *steps_of(30)]
+    fit = fit_cost(steps, seconds_of(steps))
+    assert fit.predict([]) == pytest.approx(TRUTH[0])

@@ -1,0 +1,113 @@
+"""From coefficients to the integers that plans are made with: what rounding loses is said, and mostly nothing."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer.cost import flops, parse_cost
+from balancer.cost.integer import integer_flops, integer_seconds
+from balancer.cost.polynomial import LengthPolynomial
+
+INT64_MAX = 2**63 - 1
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, 2**30))
+def test_common_factors_go_and_nothing_else(a, b, factor):
+    if a == b == 0:
+        return
+    cost = integer_flops(0, a * factor, b * factor, total_length=1000, longest=100)
+    assert cost.rounding == 0.0
+    assert cost.model.a * cost.factor == a * factor
+    assert cost.model.b * cost.factor == b * factor
+    assert np.gcd(cost.model.a, cost.model.b) == 1
+
+
+@given(st.integers(0, 2**60), st.integers(0, 2**60), st.integers(1, 2**33), st.integers(1, 2**20))
+def test_sums_fit_int64_and_the_rounding_is_what_is_said(a, b, total, longest):
+    if a == b == 0:
+        return
+    cost = integer_flops(5, a, b, total_length=total, longest=longest)
+    assert cost.model.a * total + cost.model.b * total * longest <= INT64_MAX
+    for length in {1, longest, max(1, longest // 3)}:
+        exact = Fraction(a + b * length, cost.factor)
+        assert abs(cost.model.a + cost.model.b * length - exact) <= exact * Fraction(
+            cost.rounding * (1 + 1e-12) + 1e-15
+        )
+    assert cost.omitted_constant == pytest.approx(5 / cost.factor)
+
+
+def test_a_batch_at_the_limit_is_planned():
+    polynomial = flops("qwen2-72b")
+    lengths = [2**20] * 512
+    assert sum(lengths) < 2**32
+    assert balancer.balance(lengths, 8, cost=polynomial.cost_model()).gap == 0
+
+
+def test_plans_are_those_of_the_whole_flops():
+    polynomial = LengthPolynomial(0, 600, 20)
+    lengths = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
+    small = balancer.balance(lengths, 3, cost=polynomial.cost_model())
+    whole = balancer.balance(lengths, 3, cost="quadratic:a=600,b=20")
+    assert small.rank_of_sample.tolist() == whole.rank_of_sample.tolist()
+    assert small.makespan * 20 == whole.makespan
+
+
+def test_the_coarsest_unit_that_is_fine_enough():
+    assert integer_seconds(1e-6, 0).work_unit == "1 ns"
+    assert integer_seconds(2.0**-9, 0).rounding == 0  # 1,953,125 ns
+    assert integer_seconds(1.14e-4, 1.5e-9).unit == "ps"
+    assert integer_seconds(1.14e-4, 1.5e-9, longest=1).unit == "ns"  # no length at which b matters
+    assert integer_seconds(1e-9, 1.5e-13).unit == "fs"
+    assert integer_seconds(1e-9, 1.5e-15, longest=2**20).rounding > 1e-3  # no finer unit: said, not hidden
+    assert integer_seconds(1e10 / 3, 0).unit == "ns"
+
+
+@given(st.floats(1e-9, 1e3), st.floats(0, 1e-6), st.integers(1, 2**20))
+def test_seconds_round_as_said(a, b, longest):
+    cost = integer_seconds(a, b, longest=longest)
+    per_second = {"ns": 1e9, "ps": 1e12, "fs": 1e15}[cost.unit]
+    for length in (1, longest):
+        exact = (a * length + b * length**2) * per_second
+        assert abs(cost.model.a * length + cost.model.b * length**2 - exact) <= exact * (cost.rounding + 1e-9)
+    assert cost.rounding <= 1e-3 or cost.unit == "fs" or max(cost.model.a, cost.model.b) > INT64_MAX // 1001
+
+
+def test_time_of_a_model_at_a_throughput():
+    polynomial = flops("llama-3-8b")
+    cost = polynomial.integer_time(4e14)
+    seconds = cost.model.sample_costs(np.array([8192]))[0] / {"ns": 1e9, "ps": 1e12, "fs": 1e15}[cost.unit]
+    assert seconds == pytest.approx(polynomial.exact(8192) / 4e14, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: integer_flops(3, 0, 0, total_length=1, longest=1), "do not depend on the length"),
+        (lambda: integer_flops(3, 1, 0, total_length=0, longest=1), "must be >= 1, got 0 and 1"),
+        (lambda: integer_seconds(-1.0, 0), "coefficient a must be finite and >= 0"),
+        (lambda: integer_seconds(0, float("nan")), "coefficient b must be finite"),
+        (lambda: integer_seconds(0, 0), "must be a positive number"),
+        (lambda: integer_seconds(1e-18, 0), "must be a positive number"),
+        (lambda: integer_seconds(1e11, 0), "must be a positive number"),
+        (lambda: flops("llama-3-8b").integer_time(0), "flops_per_second must be positive"),
+    ],
+)
+def test_what_makes_no_cost(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_cost_by_the_name_of_a_model():
+    assert parse_cost("flops:qwen2-7b") == flops("qwen2-7b").cost_model()
+    lengths = [100, 4000, 2000, 2100]
+    plan = balancer.balance(lengths, 2, cost="flops:qwen2-7b")
+    members = [[lengths[i] for i in plan.samples_on_rank(rank)] for rank in range(2)]
+    assert plan.loads.tolist() == [sum(493184 * x + 7 * x * x for x in group) for group in members]
+    with pytest.raises(balancer.InputError, match=r"unknown model 'gpt-9'; known are qwen2-7b, .*whisper"):
+        parse_cost("flops:gpt-9")
+    with pytest.raises(ValueError, match="flops:qwen2-7b"):
+        parse_cost("cubic")

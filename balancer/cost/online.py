@@ -84,7 +84,7 @@ class OnlineCost:
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be in [0, 1), got {margin!r}")
         self._base, self._forgetting, self._window, self._margin = base, float(forgetting), window, float(margin)
-        self._factors = np.ones(3)
+        self._factors: NDArray[np.float64] = np.ones(3)
         self._information, self._evidence = _PRIOR * np.eye(3), _PRIOR * np.ones(3)
         self._base_errors: deque[float] = deque(maxlen=window)
         self._corrected_errors: deque[float] = deque(maxlen=window)
@@ -155,7 +155,7 @@ class OnlineCost:
         fade = (1 - keep) * _PRIOR  # the prior is put back as it fades: what steps do not teach returns to the base
         self._information = keep * self._information + np.outer(shares, shares) + fade * np.eye(3)
         self._evidence = keep * self._evidence + (predicted + surprise) * shares + fade
-        self._factors = np.linalg.solve(self._information, self._evidence)
+        self._factors = np.asarray(np.linalg.solve(self._information, self._evidence), dtype=np.float64)
 
     def _switch(self) -> None:
         if len(self._base_errors) < self._window:

@@ -71,9 +71,8 @@ def test_skipping_a_warm_up(command, tmp_path):
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, "500,60.0", "600,30.0", *rows]) + "\n")
     assert command("fit", path, "--weights", "absolute").code == 1
-    assert json.loads(command("fit", path, "--json").out)["a_s"] == pytest.approx(
-        1.14e-4, rel=0.03
-    )  # relative bears it
+    borne = json.loads(command("fit", path, "--json").out)  # relative errors of slow steps are at most 1
+    assert borne["a_s"] == pytest.approx(1.14e-4, rel=0.03)
     skipped = command("fit", path, "--weights", "absolute", "--skip", 2, "--json")
     assert skipped.code == 0
     assert json.loads(skipped.out)["steps"] == 60

@@ -99,6 +99,25 @@ def test_same_input_same_fit():
     assert one.held_out_error == two.held_out_error
 
 
+@pytest.mark.parametrize("weights", ["relative", "absolute"])
+def test_the_held_out_error_against_loops(weights):
+    steps = steps_of(12) * 3  # every step three times, which stay together
+    seconds = seconds_of(steps, noise=0.3)
+    columns = np.array([[1.0, s.sum(), (s * s).sum()] for s in steps])
+    weight = 1 / seconds if weights == "relative" else np.ones(len(steps))
+    pairs = sorted({tuple(row[1:]) for row in columns})
+    scale = np.array([1.0, 1e3, 1e7])
+    errors = []
+    for i in range(len(steps)):
+        mine = pairs.index(tuple(columns[i, 1:])) % 5
+        others = [j for j in range(len(steps)) if pairs.index(tuple(columns[j, 1:])) % 5 != mine]
+        fitted = naive_nnls((columns * weight[:, None] / scale)[others], (seconds * weight)[others]) / scale
+        errors.append(abs(columns[i] @ fitted - seconds[i]) / seconds[i])
+    fit = fit_cost(steps, seconds, weights=weights, force=True)
+    assert fit.held_out_error == pytest.approx(np.mean(errors), rel=1e-6)
+    assert fit.held_out_worst == pytest.approx(np.max(errors), rel=1e-6)
+
+
 def test_held_out_steps_are_not_predicted_by_their_repetitions():
     """Each of 6 lengths is off by its own error, the same in all 10 repetitions: none of them can tell the others."""
     steps = [[length] for length in (100, 200, 400, 800, 1600, 3200) for _ in range(10)]

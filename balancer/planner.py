@@ -345,8 +345,9 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
             for equal_counts in (False, True):
                 cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
                 balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
-    for kept in ({"max_tokens_per_rank": 30}, {"max_samples_per_rank": 3, "rank_speeds": [1, 2, 1, 2]}):
-        balance([9, 8, 7, 6, 5, 9, 8, 7, 6, 5], 4, **kept)  # type: ignore[arg-type]
+    lengths = np.arange(1, 40)
+    for equal_counts in (False, True):  # caps so tight that greedy must be mended
+        balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
     balance(np.arange(1, 60), 4, cost="quadratic:a=9,b=1", micro_batch_tokens=400)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

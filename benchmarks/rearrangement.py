@@ -69,7 +69,8 @@ def row(m, per_rank, method, objective, budget, problems):
     median = statistics.median
     print(
         f"| {m * per_rank:,} on {m:,} | `{method}` | {objective} | {budget:g} "
-        f"| {median(crosses):.2f} | {max(crosses):.2f} | {median(inside):.2f} | {median(send):.3f} | {max(send):.3f} | {median(gap):.2f} | {max(gap):.2f} "
+        f"| {median(crosses):.2f} | {max(crosses):.2f} | {median(inside):.2f} "
+        f"| {median(send):.3f} | {max(send):.3f} | {median(gap):.2f} | {max(gap):.2f} "
         f"| {sum(proven)} of {len(SEEDS)} | {median(ms):.1f} | {max(ms):.1f} |",
         flush=True,
     )

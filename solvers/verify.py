@@ -74,7 +74,9 @@ def check_partition(
         check_constrained(problem, result, _BOUNDS | filler, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:
-        raise ValueError(f"padded and mixed costs take no constraint but equal_counts, got {', '.join(constraints.names())}")
+        raise ValueError(
+            f"padded and mixed costs take no constraint but equal_counts, got {', '.join(constraints.names())}"
+        )
     array, largest, total = as_costs(costs)
     if padded:
         check_padded_overflow(largest, len(array))

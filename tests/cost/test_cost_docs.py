@@ -1,0 +1,29 @@
+"""What docs/cost_models.md shows is what comes out."""
+
+import doctest
+import re
+from pathlib import Path
+
+from balancer.cost import MODELS, flops, module
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "cost_models.md"
+
+
+def test_examples():
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert failed == 0
+    assert tried > 5
+
+
+def test_the_table_of_models():
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) M \| ([\d,]+) \| ([\d,]+) \|$", PAGE.read_text(), re.M)
+    assert [name for name, *_ in rows] == list(MODELS)
+    for name, *cells in rows:
+        forward = flops(name, backward=False)
+        published = MODELS[name].published_parameters // 10**6
+        assert [int(cell.replace(",", "")) for cell in cells] == [
+            module(name).parameters,
+            published,
+            forward.a,
+            forward.b,
+        ]

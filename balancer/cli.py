@@ -222,7 +222,7 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
     "--cost",
     default="linear",
     show_default=True,
-    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100",
+    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b",
 )
 @_method_option(METHODS)
 @click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")

@@ -50,6 +50,14 @@ from solvers.rearrangement import (
     group_volumes,
     rearrange,
 )
+from solvers.relocation import (
+    RELOCATORS,
+    RelocationFrontier,
+    RelocationResult,
+    check_relocation,
+    relocate,
+    relocation_frontier,
+)
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
 
@@ -57,6 +65,7 @@ __all__ = [
     "PACKERS",
     "PARTITIONERS",
     "REARRANGERS",
+    "RELOCATORS",
     "SUPPORTED",
     "USES_CLOCK",
     "CertificateError",
@@ -67,6 +76,8 @@ __all__ = [
     "PackingResult",
     "PartitionResult",
     "RearrangementResult",
+    "RelocationFrontier",
+    "RelocationResult",
     "ScheduleResult",
     "SolveStatus",
     "SolverError",
@@ -78,6 +89,7 @@ __all__ = [
     "check_packing",
     "check_partition",
     "check_rearrangement",
+    "check_relocation",
     "check_schedule",
     "check_split",
     "exact",
@@ -91,6 +103,8 @@ __all__ = [
     "padded",
     "partition",
     "rearrange",
+    "relocate",
+    "relocation_frontier",
     "round_robin",
     "schedule_micro_batches",
     "slack",

@@ -1,0 +1,152 @@
+"""Items to ranks with their present home known: balanced, and as little moved as possible, with proof of how little."""
+
+import time
+from typing import SupportsIndex
+
+from numpy.typing import ArrayLike
+
+from solvers.arguments import as_budget
+from solvers.groups import group_loads
+from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
+from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
+from solvers.relocation.bounds import move_bounds
+from solvers.relocation.exact import assign_exact
+from solvers.relocation.frontier import relocation_frontier
+from solvers.relocation.types import RelocationFrontier, RelocationResult
+from solvers.relocation.verify import check_relocation
+from solvers.types import SolveStatus
+
+__all__ = [
+    "RELOCATORS",
+    "USES_CLOCK",
+    "RelocationFrontier",
+    "RelocationResult",
+    "check_relocation",
+    "relocate",
+    "relocation_frontier",
+]
+
+RELOCATORS = ("auto", "rearrange", "exact")
+"""Every method, by name: search; the partition's groups laid on ranks (the baseline); CP-SAT."""
+
+USES_CLOCK = frozenset({"exact"})
+"""Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
+
+
+def relocate(
+    costs: ArrayLike,
+    home_rank: ArrayLike | None,
+    node_of_rank: ArrayLike,
+    *,
+    volumes: ArrayLike | None = None,
+    affinity: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    eps: object = 0,
+    cap: SupportsIndex | None = None,
+    equal_counts: bool = False,
+    sizes: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
+    time_budget: float = 0.05,
+    method: str = "auto",
+) -> RelocationResult:
+    """Put items on ranks so that no load is over a cap and least moves: first across nodes, then inside them.
+
+    Parameters
+    ----------
+    costs : int64[n]
+        Non-negative integers whose sum fits int64.
+    home_rank : int64[n] or None
+        The rank that each item lies on now; None where `affinity` says more.
+    node_of_rank : int64[num_ranks]
+        The node of each rank, any non-negative numbers; nodes may differ in size.
+    volumes : int64[n], optional
+        What moving an item moves; by default its cost.
+    affinity : (int64[n + 1], int64[k], int64[k]), optional
+        Offsets, ranks and volumes (compressed sparse rows): item i has ``volumes[j]`` on rank ``ranks[j]`` for j from
+        ``offsets[i]`` to ``offsets[i + 1] - 1``. `home_rank` is the case of all on one rank.
+    eps : int, float or Fraction
+        ``cap = max(largest cost, floor((1 + eps) M))``, M the makespan that :func:`solvers.partition` reaches under
+        the same constraints, or that of the homes if smaller. A float is read as the decimal number that Python
+        prints for it, once: 5e-5 is exactly 1/20000.
+    cap : int, optional
+        The cap itself, in place of `eps`.
+    equal_counts : bool
+        Exactly n/m items a rank, within one where m does not divide n.
+    sizes, caps : int64[n] and int or int64[num_ranks], optional
+        A second quantity (tokens), and what each rank may hold of it.
+    time_budget : float
+        Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
+    method : str
+        A name in :data:`RELOCATORS`.
+
+    Returns
+    -------
+    RelocationResult
+        Never over its cap. Where the search finds nothing under it, the partition with its groups laid on ranks, and
+        ``fell_back`` says so.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On arguments of the wrong kind, naming the argument, the place and the rule.
+    InfeasibleError
+        No assignment keeps the cap, or the token caps.
+    TimeLimitError
+        None was found, with a `cap` below what the partition reaches, or with token caps.
+
+    Notes
+    -----
+    A rank over the cap gives just its excess to ranks with room, in its node as long as there are any, as sums of one
+    to three items (more where much is to move) found by two pointers, within the slack that the cap leaves; a few
+    swaps do what no sum does. About O(n log n + m k^2) for k items a rank; O(n + m) memory. The task is load
+    rebalancing (Aggarwal, Motwani & Zhu, 2006), with nodes.
+
+    Examples
+    --------
+    >>> result = relocate([5, 4, 3, 2, 1, 1], [0, 0, 0, 1, 2, 3], [0, 0, 1, 1], cap=7)
+    >>> result.loads.tolist(), result.inter_node_volume, result.intra_node_volume
+    ([5, 6, 4, 1], 3, 4)
+    >>> result.inter_bound, result.intra_bound
+    (2, 2)
+    """
+    started = time.perf_counter()
+    if method not in RELOCATORS:
+        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(RELOCATORS)}")
+    seconds = as_budget(time_budget)
+    tolerance = as_eps(eps)
+    problem = RelocationProblem.prepare(
+        costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps
+    )
+    groups = reference(problem, seconds)
+    limit = cap_of(problem, groups.makespan, tolerance) if cap is None else as_cap(cap, problem)
+    bounds = move_bounds(problem, limit)
+    fell_back, search_bounds = "", None
+    if method == "rearrange":
+        found = assign_rearrange(problem, limit, groups)
+    elif method == "exact":
+        found, search_bounds = assign_exact(problem, limit, groups, seconds)
+    else:
+        found, fell_back = assign_auto(problem, limit, groups, seconds)
+    return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
+
+
+def _result(problem, found, cap, bounds, search_bounds, method, fell_back, started):  # type: ignore[no-untyped-def]
+    inter, intra = problem.affinity.volumes_of(found, problem.node_of_rank)
+    inter_bound, inter_name = bounds.inter, bounds.inter_name
+    intra_bound, intra_name = max(0, bounds.leave - inter), bounds.leave_name
+    if search_bounds is not None:
+        if search_bounds[0] > inter_bound:
+            inter_bound, inter_name = search_bounds[0], "cp_sat"
+        if search_bounds[1] > intra_bound:
+            intra_bound, intra_name = search_bounds[1], "cp_sat"
+    loads = group_loads(problem.costs, found, problem.num_ranks)
+    found = found.copy()
+    found.flags.writeable = False
+    loads.flags.writeable = False
+    proven = inter == inter_bound and intra == intra_bound
+    status = SolveStatus.OPTIMAL if proven else SolveStatus.FEASIBLE
+    if method == "exact" and not proven:
+        status = SolveStatus.TIME_LIMIT
+    return RelocationResult(
+        found, loads, int(loads.max()), cap, inter, intra, inter_bound, intra_bound, bounds.leave, inter_name,
+        intra_name, status, method, fell_back, time.perf_counter() - started,
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""Where the volume of each item lies now: on one rank, its home, or spread over several."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.arguments import as_costs, as_int64
+
+__all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Homes, and what leaving them adds.
+
+    Attributes
+    ----------
+    home : int32[n]
+        The rank that holds most of the item among those of the node that holds most of it.
+    leave_node : int64[n]
+        Volume that crosses more, at least, if the item leaves the node of its home.
+    strongest : int32[n]
+        The rank that holds most of the item, in whatever node.
+    leave_rank : int64[n]
+        Volume that moves more, at least, if the item leaves `strongest`.
+    base_inter, base_moved : int
+        What crosses, and what moves, even if every item stays where most of it lies.
+    rows : (int64[n + 1], int64[k], int64[k]) or None
+        Offsets, ranks (ascending within an item, each once) and volumes; None where all of an item is at its home.
+    """
+
+    home: NDArray[np.int32]
+    leave_node: NDArray[np.int64]
+    strongest: NDArray[np.int32]
+    leave_rank: NDArray[np.int64]
+    base_inter: int
+    base_moved: int
+    rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None
+
+    def volumes_of(self, rank_of_item: NDArray[np.int32], node_of_rank: NDArray[np.int32]) -> tuple[int, int]:
+        """Volume that crosses nodes and volume that moves inside them, exactly."""
+        if self.rows is None:
+            moved = rank_of_item != self.home
+            items = np.flatnonzero(moved)
+            crosses = node_of_rank[rank_of_item[items]] != node_of_rank[self.home[items]]
+            inter = int(self.leave_node[items[crosses]].sum())
+            return inter, int(self.leave_node[items].sum()) - inter
+        offsets, ranks, volumes = self.rows
+        target = np.repeat(rank_of_item, np.diff(offsets))
+        stays = ranks == target
+        inside = node_of_rank[ranks] == node_of_rank[target]
+        return int(volumes[~inside].sum()), int(volumes[inside & ~stays].sum())
+
+
+def affinity_of_homes(home: NDArray[np.int32], volumes: NDArray[np.int64]) -> Affinity:
+    """All of an item on one rank."""
+    return Affinity(home, volumes, home, volumes, 0, 0, None)
+
+
+def _canonical(
+    affinity: object, num_items: int, num_ranks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Check rows from outside; sort each by rank; add up ranks named twice; drop volumes of zero."""
+    try:
+        first, second, third = affinity  # type: ignore[misc]
+    except (TypeError, ValueError):
+        raise TypeError("affinity must be three arrays (indptr, ranks, volumes)") from None
+    offsets, ranks = as_int64("affinity indptr", first), as_int64("affinity ranks", second)
+    volumes, _, _ = as_costs(third, "affinity volumes")
+    if len(offsets) != num_items + 1:
+        raise ValueError(f"affinity indptr must have {num_items + 1} entries, one more than items, got {len(offsets)}")
+    if offsets[0] != 0 or offsets[-1] != len(ranks) or (np.diff(offsets) < 0).any():
+        raise ValueError(f"affinity indptr must ascend from 0 to {len(ranks)}, the number of ranks listed")
+    if len(ranks) != len(volumes):
+        raise ValueError(f"affinity volumes must have {len(ranks)} entries, as affinity ranks has, got {len(volumes)}")
+    outside = (ranks < 0) | (ranks >= num_ranks)
+    if outside.any():
+        where = int(np.argmax(outside))
+        raise ValueError(f"affinity ranks[{where}] must be within 0..{num_ranks - 1}, got {ranks[where]}")
+    keys = np.repeat(np.arange(num_items), np.diff(offsets)) * num_ranks + ranks
+    keys, volumes = _add_up(keys[volumes > 0], volumes[volumes > 0])
+    counts = np.bincount(keys // num_ranks, minlength=num_items)
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), keys % num_ranks, volumes
+
+
+def _add_up(keys: NDArray[np.int64], volumes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sum the volumes of equal keys; keys come out ascending."""
+    order = np.argsort(keys, kind="stable")
+    keys, volumes = keys[order], volumes[order]
+    if len(keys) == 0:
+        return keys, volumes
+    first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return keys[first], np.add.reduceat(volumes, first)
+
+
+def _two_largest(
+    rows: NDArray[np.int64], places: NDArray[np.int64], volumes: NDArray[np.int64], num_items: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Per item: the place of the largest volume (ties to the lowest place; -1 for none), it, and the second."""
+    order = np.lexsort((places, -volumes, rows))
+    counts = np.bincount(rows, minlength=num_items)
+    start = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
+    best = np.full(num_items, -1, dtype=np.int64)
+    largest, second = np.zeros(num_items, dtype=np.int64), np.zeros(num_items, dtype=np.int64)
+    some, more = counts > 0, counts > 1
+    best[some] = places[order[start[some]]]
+    largest[some] = volumes[order[start[some]]]
+    second[more] = volumes[order[start[more] + 1]]
+    return best, largest, second
+
+
+def affinity_of_rows(affinity: object, num_items: int, node_of_rank: NDArray[np.int32]) -> Affinity:
+    """Items spread over ranks: (indptr int64[n + 1], ranks int64[k], volumes int64[k]).
+
+    An item of which nothing lies anywhere has home -1.
+    """
+    num_ranks = len(node_of_rank)
+    offsets, ranks, volumes = _canonical(affinity, num_items, num_ranks)
+    rows = np.repeat(np.arange(num_items), np.diff(offsets))
+    node_keys, node_volumes = _add_up(rows * num_ranks + node_of_rank[ranks], volumes)
+    node, most, next_most = _two_largest(node_keys // num_ranks, node_keys % num_ranks, node_volumes, num_items)
+    in_best_node = node_of_rank[ranks] == node[rows]
+    home, _, _ = _two_largest(rows[in_best_node], ranks[in_best_node], volumes[in_best_node], num_items)
+    strongest, strong, next_strong = _two_largest(rows, ranks, volumes, num_items)
+    total = int(volumes.sum())
+    return Affinity(
+        home.astype(np.int32),
+        most - next_most,
+        strongest.astype(np.int32),
+        strong - next_strong,
+        total - int(most.sum()),
+        total - int(strong.sum()),
+        (offsets, ranks, volumes),
+    )
+
+
+def homes_from(home_rank: ArrayLike, num_items: int, num_ranks: int) -> NDArray[np.int32]:
+    """Homes from outside, checked."""
+    home = as_int64("home_rank", home_rank)
+    if len(home) != num_items:
+        raise ValueError(f"home_rank must have {num_items} entries, as costs has, got {len(home)}")
+    outside = (home < 0) | (home >= num_ranks)
+    if outside.any():
+        item = int(np.argmax(outside))
+        raise ValueError(f"home_rank[{item}] must be within 0..{num_ranks - 1}, got {home[item]}")
+    return home.astype(np.int32)

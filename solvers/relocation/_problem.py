@@ -1,0 +1,198 @@
+"""A relocation problem, checked once, and the result made from what a method returns."""
+
+import heapq
+import operator
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._sort import sort_descending
+from solvers.arguments import INT64_MAX, as_costs, as_int64
+from solvers.errors import InfeasibleError
+from solvers.groups import group_loads
+from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
+
+__all__ = ["RelocationProblem", "as_eps"]
+
+
+def as_eps(eps: object) -> Fraction:
+    """Return the tolerance as an exact fraction; a float means the decimal number that Python prints for it."""
+    if isinstance(eps, bool | np.bool_):
+        raise TypeError(f"eps must be a number, got {eps!r}")
+    try:
+        exact = Fraction(str(float(eps))) if isinstance(eps, float | np.floating) else Fraction(eps)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"eps must be a finite number or Fraction, got {eps!r}") from None
+    if exact < 0:
+        raise ValueError(f"eps must be >= 0, got {eps!r}")
+    return exact
+
+
+def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
+    """Nodes from outside, renumbered 0, 1, ... in ascending order."""
+    nodes = as_int64("node_of_rank", node_of_rank)
+    if len(nodes) == 0:
+        raise ValueError("node_of_rank must name at least one rank, got none")
+    if nodes.min() < 0:
+        rank = int(np.argmax(nodes < 0))
+        raise ValueError(f"node_of_rank[{rank}] must be >= 0, got {nodes[rank]}")
+    return np.unique(nodes, return_inverse=True)[1].astype(np.int32)
+
+
+def _as_room(
+    sizes: ArrayLike | None, caps: ArrayLike | None, num_items: int, num_ranks: int
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]:
+    """Sizes, and the most that each rank may hold of them (one cap for all, or one each)."""
+    if (sizes is None) != (caps is None):
+        raise ValueError("sizes and caps go together: give both or neither")
+    if sizes is None:
+        return None, np.zeros(num_ranks, dtype=np.int64), 0
+    array, _, total = as_costs(sizes, "sizes")
+    if len(array) != num_items:
+        raise ValueError(f"sizes must have {num_items} entries, as costs has, got {len(array)}")
+    room = as_int64("caps", np.full(num_ranks, caps) if np.ndim(caps) == 0 else caps)  # type: ignore[arg-type]
+    if len(room) != num_ranks:
+        raise ValueError(f"caps must be one number or {num_ranks}, one a rank, got {len(room)}")
+    if room.min() < 0:
+        rank = int(np.argmax(room < 0))
+        raise ValueError(f"caps[{rank}] must be >= 0, got {room[rank]}")
+    if len(array) and array.max() > room.max():
+        item = int(np.argmax(array > room.max()))
+        raise InfeasibleError(f"no rank can hold item {item}: sizes[{item}] = {array[item]} is over every cap")
+    if total > sum(room.tolist()):
+        raise InfeasibleError(f"the sizes sum to {total}, over the sum of caps {sum(room.tolist())}")
+    return array, np.minimum(room, total), total
+
+
+@dataclass(frozen=True, slots=True)
+class RelocationProblem:
+    """Checked and sorted.
+
+    Attributes
+    ----------
+    costs : int64[n]
+    order : int32[n]
+        Items in stable descending order of cost.
+    largest, total : int
+        Of the costs.
+    node_of_rank : int32[num_ranks]
+        Numbered from 0 without holes.
+    ranks_by_node, node_start : int64
+        Node k has ranks ``ranks_by_node[node_start[k] : node_start[k + 1]]``.
+    affinity : Affinity
+    sizes, room, total_size
+        A second quantity and what each rank may hold of it; ``sizes`` is None where there is none.
+    equal_counts : bool
+    """
+
+    costs: NDArray[np.int64]
+    order: NDArray[np.int32]
+    largest: int
+    total: int
+    node_of_rank: NDArray[np.int32]
+    ranks_by_node: NDArray[np.int64]
+    node_start: NDArray[np.int64]
+    affinity: Affinity
+    sizes: NDArray[np.int64] | None
+    room: NDArray[np.int64]
+    total_size: int
+    equal_counts: bool
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.node_of_rank)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_start) - 1
+
+    @classmethod
+    def prepare(
+        cls,
+        costs: ArrayLike,
+        home_rank: ArrayLike | None,
+        node_of_rank: ArrayLike,
+        volumes: ArrayLike | None,
+        affinity: object,
+        equal_counts: bool,
+        sizes: ArrayLike | None,
+        caps: ArrayLike | None,
+    ) -> "RelocationProblem":
+        """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, place and rule."""
+        array, largest, total = as_costs(costs)
+        nodes = _as_nodes(node_of_rank)
+        num_ranks = len(nodes)
+        if (home_rank is None) == (affinity is None):
+            raise ValueError("give either home_rank or affinity (home_rank=None), not both and not neither")
+        if affinity is None:
+            home = homes_from(home_rank, len(array), num_ranks)  # type: ignore[arg-type]
+            moved = array if volumes is None else as_costs(volumes, "volumes")[0]
+            if len(moved) != len(array):
+                raise ValueError(f"volumes must have {len(array)} entries, as costs has, got {len(moved)}")
+            where = affinity_of_homes(home, moved)
+        else:
+            if volumes is not None:
+                raise ValueError("volumes must be None where affinity is given: it holds the volumes")
+            where = affinity_of_rows(affinity, len(array), nodes)
+            _house_the_homeless(array, where, num_ranks)
+        given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
+        by_node = np.argsort(nodes, kind="stable").astype(np.int64)
+        node_start = np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
+        order, _ = sort_descending(array, largest)
+        return cls(array, order, largest, total, nodes, by_node, node_start, where, given_sizes, room, total_size,
+                   bool(equal_counts))  # fmt: skip
+
+    def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
+        """Whether every rule holds."""
+        loads = group_loads(self.costs, rank_of_item, self.num_ranks)
+        if loads.max() > cap:
+            return False
+        if self.sizes is not None and (group_loads(self.sizes, rank_of_item, self.num_ranks) > self.room).any():
+            return False
+        counts = np.bincount(rank_of_item, minlength=self.num_ranks)
+        return not self.equal_counts or int(counts.max() - counts.min()) <= 1
+
+
+def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:
+    """Items of which nothing lies anywhere may start anywhere: longest first, each on the least loaded rank."""
+    homeless = np.flatnonzero(affinity.home < 0)
+    if len(homeless) == 0:
+        return
+    settled = affinity.home >= 0
+    loads = group_loads(costs[settled], affinity.home[settled], num_ranks)
+    heap = [(load, rank) for rank, load in enumerate(loads.tolist())]
+    heapq.heapify(heap)
+    for item in homeless[np.argsort(-costs[homeless], kind="stable")].tolist():
+        load, rank = heap[0]
+        affinity.home[item] = affinity.strongest[item] = rank
+        heapq.heapreplace(heap, (load + int(costs[item]), rank))
+
+
+def as_cap(cap: SupportsIndex, problem: RelocationProblem) -> int:
+    """Return a cap from outside as an int that fits int64 and that no item and not the mean load is over, or raise."""
+    if isinstance(cap, bool | np.bool_):
+        raise TypeError(f"cap must be an integer, got {cap!r}")
+    try:
+        value = operator.index(cap)
+    except TypeError:
+        raise TypeError(f"cap must be an integer, got {cap!r}") from None
+    if not 0 <= value <= INT64_MAX:
+        raise ValueError(f"cap must be >= 0 and fit int64, got {value}")
+    if value < problem.largest:
+        item = int(problem.order[0])
+        raise InfeasibleError(f"no rank can hold item {item}: its cost {problem.largest} is over cap = {value}")
+    if value * problem.num_ranks < problem.total:
+        over = problem.total - value * problem.num_ranks
+        raise InfeasibleError(f"the costs sum to {problem.total}, over {problem.num_ranks} ranks of {value} by {over}")
+    return value
+
+
+def seconds_since(started: float) -> float:
+    """Seconds since ``time.perf_counter()`` gave `started`: for ``runtime_s``, never for a decision."""
+    return time.perf_counter() - started
+
+

@@ -1,0 +1,317 @@
+"""The order in which amounts move: inside nodes first, then across them."""
+
+import numpy as np
+
+from solvers._jit import kernel
+from solvers.relocation._transfer import (ACTIVE, CAP, EVERYTHING, KEEP_COUNTS, PURE, SLACK, TYPICAL, WORK, State, make_scratch, move, transfer)
+
+_AHEAD = 8
+_TRIES = 4
+_ROUNDS = 3
+
+
+@kernel
+def list_residents(order, where, num_ranks, start, items):
+    """Items by rank in the sequence of `order` reversed: ascending in cost where `order` descends."""
+    start[:] = 0
+    for r in where:
+        start[r + 1] += 1
+    for r in range(num_ranks):
+        start[r + 1] += start[r]
+    filled = start[:-1].copy()
+    for k in range(len(order) - 1, -1, -1):
+        i = order[k]
+        items[filled[where[i]]] = i
+        filled[where[i]] += 1
+
+
+@kernel
+def _window(state):
+    """How much of the slack one rank may take now."""
+    numbers = state.numbers
+    slack = max(numbers[SLACK], 0)
+    return min(slack, 2 * slack // max(numbers[ACTIVE], 1))
+
+
+@kernel
+def _close(state, rank):
+    """The rank is done: what it has below the cap is slack used."""
+    state.numbers[SLACK] -= state.numbers[CAP] - state.loads[rank]
+    state.numbers[ACTIVE] -= 1
+
+
+@kernel
+def _move_between(state, scratch, giver, taker, crossing, means):
+    cap = state.numbers[CAP]
+    excess, room = state.loads[giver] - cap, cap - state.loads[taker]
+    window = _window(state)
+    if excess <= room:
+        return transfer(state, scratch, giver, taker, excess, min(room, excess + window), excess, crossing, means)
+    low = max(1, room - window)
+    return transfer(state, scratch, giver, taker, low, room, room, crossing, means)
+
+
+@kernel
+def _class_of(excess, room, fine, comfortable):
+    if excess <= room:
+        left = room - excess
+        return 0 if left <= fine else 1 if left >= comfortable else 2
+    return 1 if excess - room >= comfortable else 2
+
+
+@kernel
+def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
+    cap, typical = state.numbers[CAP], state.numbers[TYPICAL]
+    excess = state.loads[giver] - cap
+    fine = min(_window(state), typical // 4)
+    best, best_class, best_room = -1, 3, np.int64(0)
+    for k in range(max(0, num_takers - _AHEAD), num_takers):
+        seen = False
+        for t in range(num_tried):
+            seen |= tried[t] == takers[k]
+        if seen:
+            continue
+        room = cap - state.loads[takers[k]]
+        kind = _class_of(excess, room, fine, typical // 2)
+        if kind < best_class or (kind == best_class and room > best_room):
+            best, best_class, best_room = k, kind, room
+    return best
+
+
+@kernel
+def _give(state, scratch, giver, takers, num_takers, tried, crossing, means):
+    """Let `giver` give to the first of a few takers with which it works. Returns the number of takers, or -1."""
+    cap = state.numbers[CAP]
+    num_tried = 0
+    while num_tried < _TRIES:
+        best = _choose_taker(state, giver, takers, num_takers, tried, num_tried)
+        if best < 0:
+            return -1
+        taker = takers[best]
+        if _move_between(state, scratch, giver, taker, crossing, means):
+            if cap - state.loads[taker] <= min(_window(state), state.numbers[TYPICAL] // 4):
+                _close(state, taker)
+                num_takers -= 1
+                takers[best] = takers[num_takers]
+            return num_takers
+        tried[num_tried] = taker
+        num_tried += 1
+    return -1
+
+
+@kernel
+def _hand_over(state, scratch, giver, node_start, ranks):
+    """Shift the excess of `giver` to another rank of its node, which may have the items to give it. Returns who."""
+    k = state.node[giver]
+    excess = state.loads[giver] - state.numbers[CAP]
+    window = _window(state)
+    for j in range(node_start[k], node_start[k + 1]):
+        mate = ranks[j]
+        if mate != giver and state.loads[mate] <= state.numbers[CAP] and transfer(
+            state, scratch, giver, mate, excess, excess + window, excess, False, EVERYTHING
+        ):
+            return mate
+    return -1
+
+
+@kernel
+def _push(state, giver, node_start, ranks):
+    """Give the least item that is enough to the emptiest rank of the node, over the cap or not. Returns who has it.
+
+    What the cap leaves beside a very large item may be nothing: then the rank that takes it must give all it has, and
+    only from there, in small items, does the excess go where there is room.
+    """
+    k = state.node[giver]
+    mate = -1
+    for j in range(node_start[k], node_start[k + 1]):
+        r = ranks[j]
+        if r != giver and (mate < 0 or state.loads[r] < state.loads[mate]):
+            mate = r
+    excess = state.loads[giver] - state.numbers[CAP]
+    if mate < 0 or state.loads[mate] > state.numbers[CAP]:
+        return -1
+    for k in range(state.start[giver], state.start[giver + 1]):
+        i = state.items[k]
+        fits = state.held[mate] + state.sizes[i] <= state.room[mate]
+        if state.where[i] == giver and state.costs[i] >= excess and fits:
+            move(state, i, mate)
+            return mate
+    return -1
+
+
+@kernel
+def match(state, scratch, givers, num_givers, takers, num_takers, crossing, node_start, ranks):
+    """Let givers give to takers until either list ends; returns how many givers were given up."""
+    cap = state.numbers[CAP]
+    tried = np.empty(_TRIES, dtype=np.int64)
+    stuck = 0
+    pushes = num_givers
+    while num_givers > 0 and num_takers > 0 and state.numbers[WORK] > 0:
+        g = num_givers - 1
+        for k in range(max(0, num_givers - _AHEAD), num_givers):
+            if state.loads[givers[k]] > state.loads[givers[g]]:
+                g = k
+        giver = givers[g]
+        left = -1
+        if crossing:
+            left = _give(state, scratch, giver, takers, num_takers, tried, crossing, PURE)
+            if left < 0:
+                mate = _hand_over(state, scratch, giver, node_start, ranks)
+                if mate >= 0:
+                    giver = mate
+                    givers[g] = mate
+                    left = _give(state, scratch, giver, takers, num_takers, tried, crossing, PURE)
+        if left < 0:
+            left = _give(state, scratch, giver, takers, num_takers, tried, crossing, EVERYTHING)
+        if left < 0 and crossing and pushes > 0 and not state.numbers[KEEP_COUNTS]:
+            mate = _push(state, giver, node_start, ranks)
+            if mate >= 0:
+                pushes -= 1
+                for k in range(num_takers):
+                    if takers[k] == mate:
+                        num_takers -= 1
+                        takers[k] = takers[num_takers]
+                        break
+                givers[g] = mate
+                continue
+        if left >= 0:
+            num_takers = left
+        if left < 0 or state.loads[giver] <= cap:
+            if left >= 0:
+                _close(state, giver)
+            else:
+                stuck += 1
+            num_givers -= 1
+            givers[g] = givers[num_givers]
+    return stuck
+
+
+@kernel
+def _list_sides(state, ranks, least_room, givers, takers):
+    """Who is over the cap, and who has at least `least_room` under it. Returns how many of each."""
+    cap = state.numbers[CAP]
+    num_givers, num_takers = 0, 0
+    for r in ranks:
+        if state.loads[r] > cap:
+            givers[num_givers] = r
+            num_givers += 1
+        elif cap - state.loads[r] >= least_room:
+            takers[num_takers] = r
+            num_takers += 1
+    return num_givers, num_takers
+
+
+@kernel
+def _close_what_fits(state, least_room):
+    for r in range(len(state.loads)):
+        if 0 <= state.numbers[CAP] - state.loads[r] < least_room:
+            _close(state, r)
+
+
+@kernel
+def _scratch_for(start):
+    capacity = 1
+    for r in range(len(start) - 1):
+        capacity = max(capacity, start[r + 1] - start[r])
+    return make_scratch(capacity)
+
+
+@kernel
+def relocate_kernel(
+    costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
+    keep_counts, work,
+):  # fmt: skip
+    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left."""
+    m = len(loads)
+    start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
+    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts)])
+    state = State(costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, numbers)
+    list_residents(order, where, m, start, items)
+    scratch = _scratch_for(start)
+    givers, takers = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
+    least_room = min(_window(state) // 2, typical // 4) + 1
+    _close_what_fits(state, least_room)
+    for k in range(len(node_start) - 1):
+        inside = ranks[node_start[k] : node_start[k + 1]]
+        num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
+        match(state, scratch, givers, num_givers, takers, num_takers, False, node_start, ranks)
+    for _ in range(_ROUNDS):
+        list_residents(order, where, m, start, items)
+        scratch = _scratch_for(start)
+        num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)
+        if num_givers == 0 or numbers[WORK] <= 0:
+            break
+        match(state, scratch, givers, num_givers, takers, num_takers, True, node_start, ranks)
+        least_room = np.int64(1)
+    return numbers[WORK]
+
+
+@kernel
+def return_home(costs, sizes, home, node, where, loads, held, room, cap, moved):
+    """Bring back what fits under the cap now: what crossed first, then the rest, in the sequence of `moved`."""
+    while True:
+        returned = 0
+        for crossed in (True, False):
+            for i in moved:
+                r, h = where[i], home[i]
+                if r == h or (node[r] != node[h]) != crossed:
+                    continue
+                if loads[h] + costs[i] <= cap and held[h] + sizes[i] <= room[h]:
+                    where[i] = h
+                    loads[r] -= costs[i]
+                    loads[h] += costs[i]
+                    held[r] -= sizes[i]
+                    held[h] += sizes[i]
+                    returned += 1
+        if returned == 0:
+            return
+
+
+@kernel
+def fix_counts(where, node, node_start, ranks, order, quota, counts):
+    """Move the cheapest items from ranks over their quota to ranks under it, inside nodes first."""
+    next_in_node = node_start[:-1].copy()
+    next_rank = 0
+    for crossing in (False, True):
+        for p in range(len(order) - 1, -1, -1):
+            i = order[p]
+            r = where[i]
+            if counts[r] <= quota[r]:
+                continue
+            to = -1
+            if crossing:
+                while next_rank < len(quota) and counts[next_rank] >= quota[next_rank]:
+                    next_rank += 1
+                if next_rank < len(quota):
+                    to = next_rank
+            else:
+                k = node[r]
+                j = next_in_node[k]
+                while j < node_start[k + 1] and counts[ranks[j]] >= quota[ranks[j]]:
+                    j += 1
+                next_in_node[k] = j
+                if j < node_start[k + 1]:
+                    to = ranks[j]
+            if to >= 0:
+                where[i] = to
+                counts[r] -= 1
+                counts[to] += 1
+
+
+@kernel
+def fix_sizes(where, sizes, node, held, room, by_size):
+    """Move the largest items off ranks that hold more than they may, to those with most room, inside nodes first."""
+    for crossing in (False, True):
+        for i in by_size:
+            r = where[i]
+            if held[r] <= room[r]:
+                continue
+            to = -1
+            for q in range(len(room)):
+                near = crossing or node[q] == node[r]
+                if near and held[q] + sizes[i] <= room[q] and (to < 0 or room[q] - held[q] > room[to] - held[to]):
+                    to = q
+            if to >= 0:
+                where[i] = to
+                held[r] -= sizes[i]
+                held[to] += sizes[i]

@@ -1,0 +1,254 @@
+"""Moving an exact amount from one rank to another: the step of which relocation is made."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import kernel
+from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
+
+CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS = range(6)
+PURE, EXCHANGE, EVERYTHING = range(3)
+_VARIANTS = 4
+_STARTS = 16
+
+
+class State(NamedTuple):
+    """Items and ranks while they change."""
+
+    costs: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    leave_rank: NDArray[np.int64]
+    leave_node: NDArray[np.int64]
+    where: NDArray[np.int32]
+    node: NDArray[np.int32]
+    loads: NDArray[np.int64]
+    held: NDArray[np.int64]
+    room: NDArray[np.int64]
+    start: NDArray[np.int64]
+    items: NDArray[np.int32]
+    numbers: NDArray[np.int64]
+
+
+class Scratch(NamedTuple):
+    give: Side
+    take: Side
+    pick: Pick
+    peeled: NDArray[np.int64]
+    returned: NDArray[np.int64]
+
+
+@kernel
+def make_scratch(capacity):
+    return Scratch(make_side(capacity), make_side(capacity), make_pick(), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
+
+
+@kernel
+def _gather(state, side, rank, crossing):
+    """List the items that are still where the lists say, ascending in cost. Items of cost zero move no load."""
+    size = 0
+    zero = not state.numbers[KEEP_COUNTS]  # where counts must stay, an item of cost zero is a partner
+    volumes = state.leave_node if crossing else state.leave_rank
+    for k in range(state.start[rank], state.start[rank + 1]):
+        i = state.items[k]
+        if state.where[i] == rank and not (zero and state.costs[i] == 0):
+            side.cost[size] = state.costs[i]
+            side.volume[size] = volumes[i]
+            side.size[size] = state.sizes[i]
+            side.item[size] = i
+            size += 1
+    return size
+
+
+@kernel
+def move(state, item, rank):
+    old = state.where[item]
+    state.where[item] = rank
+    cost, size = state.costs[item], state.sizes[item]
+    state.loads[old] -= cost
+    state.loads[rank] += cost
+    state.held[old] -= size
+    state.held[rank] += size
+    state.leave_rank[item] = 0
+    if state.node[old] != state.node[rank]:
+        state.leave_node[item] = 0
+
+
+@kernel
+def _peel(state, scratch, size, low, reserve):
+    """Set large items aside until what is left to give is a matter of three items. Returns size, number, sum."""
+    give = scratch.give
+    total = np.int64(0)
+    usable = 0
+    for k in range(size):
+        if give.cost[k] > low:
+            break
+        total += give.cost[k]
+        usable += 1
+    set_aside = 0
+    amount = np.int64(0)
+    size_amount = np.int64(0)
+    mean = total // max(usable, 1)
+    while size > 0 and low - amount > (3 * mean if reserve > 0 else 0):
+        limit = low - amount - reserve * mean // 2
+        best = -1
+        for k in range(size - 1, -1, -1):
+            if give.cost[k] <= limit:
+                best = k
+                break
+        if best < 0:
+            break
+        scratch.peeled[set_aside] = give.item[best]
+        set_aside += 1
+        amount += give.cost[best]
+        size_amount += give.size[best]
+        for k in range(best, size - 1):
+            give.cost[k], give.volume[k] = give.cost[k + 1], give.volume[k + 1]
+            give.size[k], give.item[k] = give.size[k + 1], give.item[k + 1]
+        size -= 1
+    return size, set_aside, amount, size_amount
+
+
+@kernel
+def _apply(state, scratch, giver, taker, set_aside):
+    for k in range(set_aside):
+        move(state, scratch.peeled[k], taker)
+    for k in range(5):
+        index = scratch.pick.index[k]
+        if index >= 0 and k < 3:
+            move(state, scratch.give.item[index], taker)
+        elif index >= 0:
+            move(state, scratch.take.item[index], giver)
+
+
+@kernel
+def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount):
+    limits = pick.limits
+    pick.score[0] = NO_SCORE
+    limits[0], limits[1], limits[2] = low - amount, high - amount, target - amount
+    limits[3] = min((high - low) // 8, state.numbers[TYPICAL] // 64)
+    limits[4] = 0
+    limits[5] = state.room[giver] - state.held[giver] + size_amount
+    limits[6] = state.room[taker] - state.held[taker] - size_amount
+
+
+@kernel
+def _large_against_small(state, scratch, giver, taker, low, high, target, crossing):
+    """Give an item that is more than enough, and take the change back in smaller ones."""
+    give, take, pick = scratch.take, scratch.give, scratch.pick  # the taker is who gives change
+    count = _gather(state, take, giver, crossing)
+    tried = 0
+    for k in range(count):
+        item, cost, item_size = take.item[k], take.cost[k], take.size[k]
+        if cost <= high:
+            continue
+        size = _gather(state, give, taker, crossing)
+        size, set_aside, amount, size_amount = _peel(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, 5)
+        _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
+        state.numbers[WORK] -= 2 * size + pure_move(pick, give, size, take)
+        if pick.score[0] != NO_SCORE:
+            move(state, item, taker)
+            _apply(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), taker, giver, set_aside)
+            return True
+        tried += 1
+        if tried == 4:
+            return False
+    return False
+
+
+@kernel
+def _take_out(side, k, size):
+    for j in range(k, size - 1):
+        side.cost[j], side.volume[j] = side.cost[j + 1], side.volume[j + 1]
+        side.size[j], side.item[j] = side.size[j + 1], side.item[j + 1]
+
+
+@kernel
+def _set_pairs_aside(scratch, size, taken, low, reserve, skip):
+    """Large against small, until one swap may do the rest. Returns the number of pairs, their amount and net size.
+
+    `skip` of the giver's largest are left out of the first pair, so that another `skip` ends elsewhere.
+    """
+    give, take = scratch.give, scratch.take
+    pairs = 0
+    amount, net_size = np.int64(0), np.int64(0)
+    while size > 1 and taken > 1 and low - amount > reserve:
+        limit = low - amount - reserve // 2
+        a = size - 1 - (skip if pairs == 0 else 0)
+        b = 0
+        while a >= 0:
+            b = 0
+            while b < taken and give.cost[a] - take.cost[b] > limit:
+                b += 1
+            if b < taken:
+                break
+            a -= 1
+        if a < 0 or give.cost[a] <= take.cost[b]:
+            break
+        scratch.peeled[pairs], scratch.returned[pairs] = give.item[a], take.item[b]
+        amount += give.cost[a] - take.cost[b]
+        net_size += give.size[a] - take.size[b]
+        pairs += 1
+        _take_out(give, a, size)
+        _take_out(take, b, taken)
+        size -= 1
+        taken -= 1
+    return pairs, amount, net_size
+
+
+@kernel
+def _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing):
+    """As :func:`transfer`; every rank keeps its number of items."""
+    pick = scratch.pick
+    for skip in range(_STARTS):
+        size = _gather(state, scratch.give, giver, crossing)
+        taken = _gather(state, scratch.take, taker, crossing)
+        reserve = state.numbers[TYPICAL] * (1 + skip % 2)
+        pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2)
+        state.numbers[WORK] -= (4 + pairs) * (size + taken)
+        if pairs == 0 and skip > 0:
+            continue
+        _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)
+        pick.limits[4] = 1
+        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, True)
+        if pick.score[0] != NO_SCORE:
+            for k in range(pairs):
+                move(state, scratch.returned[k], giver)
+            _apply(state, scratch, giver, taker, pairs)
+            return True
+    return False
+
+
+@kernel
+def transfer(state, scratch, giver, taker, low, high, target, crossing, means):
+    """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
+    if state.numbers[KEEP_COUNTS]:
+        return means > PURE and _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing)
+    give, take, pick = scratch.give, scratch.take, scratch.pick
+    limits = pick.limits
+    numbers = state.numbers
+    taken = -1
+    for variant in range(_VARIANTS):
+        size = _gather(state, give, giver, crossing)
+        size, set_aside, amount, size_amount = _peel(state, scratch, size, low, (5, 3, 7, 0)[variant])
+        if variant > 0 and set_aside == 0:
+            continue
+        _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount)
+        numbers[WORK] -= size
+        if set_aside > 0 and low == amount and limits[5] >= 0 and limits[6] >= 0:
+            pick.index[:] = -1
+            pick.score[0] = 0
+        else:
+            numbers[WORK] -= pure_move(pick, give, size, take)
+        if pick.score[0] == NO_SCORE and means > PURE and (variant == 0 or variant == _VARIANTS - 1):
+            if taken < 0:
+                taken = _gather(state, take, taker, crossing)
+            limits[4] = 1
+            numbers[WORK] -= exchange(pick, give, size, take, taken, False)
+        if pick.score[0] != NO_SCORE:
+            _apply(state, scratch, giver, taker, set_aside)
+            return True
+    if means < EVERYTHING:
+        return False
+    return _large_against_small(state, scratch, giver, taker, low, high, target, crossing)

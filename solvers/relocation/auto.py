@@ -1,0 +1,197 @@
+"""Relocation within a budget of work: exact amounts moved from rank to rank, repaired by swaps where that is not enough."""
+
+import dataclasses
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._budget import work_units
+from solvers._jit import kernel
+from solvers.bounds import Bound
+from solvers.errors import TimeLimitError
+from solvers.groups import group_loads, read_only
+from solvers.partition import partition
+from solvers.partition._problem import PartitionProblem
+from solvers.partition.lower_target import lower_target
+from solvers.relocation._place import place_groups
+from solvers.relocation._problem import RelocationProblem
+from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, return_home
+
+__all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
+
+_PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reference:
+    """What the cap is measured by, and an answer that keeps it.
+
+    Attributes
+    ----------
+    makespan : int
+        M: that of a partition under the same constraints, or of the homes where it is smaller.
+    group_of_item : int32[n]
+        The groups of the partition.
+    partition_makespan : int
+    """
+
+    makespan: int
+    group_of_item: NDArray[np.int32]
+    partition_makespan: int
+
+
+@kernel
+def _lpt_with_room(costs, sizes, order, room, equal_counts, rank_of_item):
+    """Longest first to the least loaded rank that has room. Returns the first item that fits nowhere, or -1."""
+    m = len(room)
+    loads, held, counts = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(m, np.int64)
+    few = len(costs) // m
+    longer = len(costs) - few * m
+    for i in order:
+        best = -1
+        for r in range(m):
+            full = equal_counts and (counts[r] > few or (counts[r] == few and longer == 0))
+            if not full and held[r] + sizes[i] <= room[r] and (best < 0 or loads[r] < loads[best]):
+                best = r
+        if best < 0:
+            return i
+        longer -= counts[best] == few
+        loads[best] += costs[i]
+        held[best] += sizes[i]
+        counts[best] += 1
+        rank_of_item[i] = best
+    return -1
+
+
+def _groups(problem: RelocationProblem, seconds: float) -> NDArray[np.int32]:
+    """Groups as even as can be, under all constraints but homes."""
+    if problem.sizes is None:
+        return partition(
+            problem.costs, problem.num_ranks, time_budget=seconds, equal_counts=problem.equal_counts
+        ).group_of_item
+    groups = np.empty(len(problem.costs), dtype=np.int32)
+    for order in (problem.order, np.argsort(-problem.sizes, kind="stable").astype(np.int32)):
+        left_out = _lpt_with_room(
+            read_only(problem.costs), read_only(problem.sizes), order, problem.room, problem.equal_counts, groups
+        )
+        if left_out < 0:
+            return groups
+    raise TimeLimitError(f"no assignment within the caps was found: item {left_out} fits on no rank beside the others")
+
+
+def reference(problem: RelocationProblem, time_budget: float) -> Reference:
+    """Partition without homes, and the makespan that caps are relative to."""
+    groups = _groups(problem, time_budget * _PARTITION_SHARE)
+    reached = int(group_loads(problem.costs, groups, problem.num_ranks).max())
+    home = problem.affinity.home
+    at_home = int(group_loads(problem.costs, home, problem.num_ranks).max())
+    makespan = at_home if at_home < reached and problem.is_feasible(home, at_home) else reached
+    return Reference(makespan, groups, reached)
+
+
+def cap_of(problem: RelocationProblem, makespan: int, eps: Fraction) -> int:
+    """``max(c_max, floor((1 + eps) M))``; past the sum of all costs a cap binds nothing, so it is that at most."""
+    return max(problem.largest, min(int((1 + eps) * makespan), max(problem.total, makespan)))
+
+
+def _quotas(counts: NDArray[np.int64], num_items: int) -> NDArray[np.int64]:
+    """How many items each rank shall hold: n/m, within one where m does not divide n, near to what it holds."""
+    few, longer = divmod(num_items, len(counts))
+    quota = np.full(len(counts), few, dtype=np.int64)
+    quota[np.argsort(-counts, kind="stable")[:longer]] += 1
+    return quota
+
+
+def _start(problem: RelocationProblem) -> NDArray[np.int32]:
+    """Homes, with counts and sizes put right if need be."""
+    where = problem.affinity.home.copy()
+    m = problem.num_ranks
+    if problem.equal_counts:
+        counts = np.bincount(where, minlength=m).astype(np.int64)
+        quota = _quotas(counts, len(where))
+        if (counts != quota).any():
+            fix_counts(where, problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.order, quota,
+                       counts)  # fmt: skip
+    if problem.sizes is not None:
+        held = group_loads(problem.sizes, where, m)
+        if (held > problem.room).any():
+            by_size = np.argsort(-problem.sizes, kind="stable")
+            fix_sizes(where, read_only(problem.sizes), problem.node_of_rank, held, problem.room, by_size)
+    return where
+
+
+def _repair(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """Bring what is over the cap under it by swaps that ignore homes. Returns the work left."""
+    bound = Bound(cap, "cap")
+    prepared = PartitionProblem.prepare(problem.costs, problem.num_ranks, problem.equal_counts)
+    prepared = dataclasses.replace(prepared, bound=bound)
+    assignment = where[prepared.order]
+    for keep_counts in (True, False):
+        if work > 0 and prepared.makespan_of(assignment) > cap:
+            work = lower_target(prepared, assignment, work, keep_counts=keep_counts)
+    where[prepared.order] = assignment
+    return work
+
+
+def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> None:
+    """Let whatever fits at home under the cap return there, what crossed first, the largest volumes first."""
+    affinity, m = problem.affinity, problem.num_ranks
+    if problem.equal_counts:
+        return
+    moved = np.flatnonzero(where != affinity.home)
+    moved = moved[np.argsort(-affinity.leave_node[moved], kind="stable")]
+    loads = group_loads(problem.costs, where, m)
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    return_home(
+        read_only(problem.costs), read_only(sizes), affinity.home, problem.node_of_rank, where, loads,
+        group_loads(sizes, where, m), problem.room, cap, moved,
+    )  # fmt: skip
+
+
+def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
+    """Return an assignment under `cap` that moves little, or None where the work did not suffice."""
+    affinity, m = problem.affinity, problem.num_ranks
+    if problem.is_feasible(affinity.home, cap):
+        return affinity.home
+    where = _start(problem)
+    leave_rank, leave_node = affinity.leave_rank.copy(), affinity.leave_node.copy()
+    leave_rank[where != affinity.home] = 0
+    leave_node[problem.node_of_rank[where] != problem.node_of_rank[affinity.home]] = 0
+    loads = group_loads(problem.costs, where, m)
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    typical = problem.total // max(int(np.count_nonzero(problem.costs)), 1)
+    slack_fits = cap * m < 2**62  # past the sum of all costs a cap binds nothing
+    work = relocate_kernel(
+        read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
+        problem.node_start, problem.ranks_by_node, loads, group_loads(sizes, where, m), problem.room, problem.order,
+        cap, cap * m - problem.total if slack_fits else 2**62, typical, problem.equal_counts, work,
+    )  # fmt: skip
+    if int(loads.max()) > cap and problem.sizes is None:
+        _repair(problem, where, cap, max(work, 4 * len(where)))
+    if not problem.is_feasible(where, cap):
+        return None
+    come_back(problem, where, cap)
+    return where
+
+
+def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) -> NDArray[np.int32]:
+    """Lay the partition's groups on ranks. Raises TimeLimitError where they are over the cap."""
+    if groups.partition_makespan > cap:
+        raise TimeLimitError(
+            f"no assignment under cap = {cap} was found: the partition reaches {groups.partition_makespan}; "
+            "raise cap, eps or time_budget"
+        )
+    return place_groups(problem, groups.group_of_item)
+
+
+def assign_auto(
+    problem: RelocationProblem, cap: int, groups: Reference, time_budget: float
+) -> tuple[NDArray[np.int32], str]:
+    """Return the better of relocation and, where it finds nothing or moves more, rearrangement; and why, if so."""
+    found = search(problem, cap, work_units(time_budget))
+    if found is None:
+        return assign_rearrange(problem, cap, groups), "no relocation under the cap was found within the budget"
+    return found, ""
+
+

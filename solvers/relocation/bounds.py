@@ -1,0 +1,244 @@
+"""What must move, whatever the assignment: proven least volumes.
+
+Take a node whose residents (the items of which most lies there) cost more than its ranks may carry together. Whatever
+the assignment, items whose cost reaches the excess leave, and each adds at least what leaving adds. The cheapest such
+set is a knapsack:
+
+============== =====================================================================================================
+name           the least volume of items whose cost reaches the excess
+============== =====================================================================================================
+``fractional`` items may be cut: the dual value at the price of the item that is cut, in exact integers, rounded up
+``integer``    whole items, by meeting in the middle, where few items reside (at most 32)
+``cp_sat``     the search of method "exact" proved it
+============== =====================================================================================================
+
+Summed over nodes, plus what crosses even if all stay, it bounds what crosses; with ranks in place of nodes, what moves
+in all. Token caps and equal counts give an excess in tokens and in items, and the largest of the three bounds counts.
+Where volumes are costs, the fractional bound is the excess itself. An assignment that crosses no more than X moves at
+least (bound on all) - X inside nodes.
+
+Load rebalancing: Aggarwal, Motwani & Zhu, "The load rebalancing problem", Journal of Algorithms 60(1), 2006.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import kernel
+from solvers.groups import group_loads, members_by_group, read_only
+from solvers.relocation._problem import RelocationProblem
+
+__all__ = ["MOST_ITEMS", "MoveBounds", "move_bounds"]
+
+MOST_ITEMS = 32  # 2^16 subsets a half
+_MOST_SUBSETS = 1 << 17  # in all sets together, about 20 ms
+_INT63 = 62
+
+
+class MoveBounds(NamedTuple):
+    """Proven least volumes, with the arguments that prove them."""
+
+    inter: int
+    inter_name: str
+    leave: int
+    leave_name: str
+
+
+@kernel
+def _sift(heap, size, place, volume, weight):
+    """Least volume per weight on top, by exact cross multiplication; ties to the lower item."""
+    item = heap[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(heap[child + 1], heap[child], volume, weight):
+            child += 1
+        if not _before(heap[child], item, volume, weight):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = item
+
+
+@kernel
+def _before(a, b, volume, weight):
+    left, right = volume[a] * weight[b], volume[b] * weight[a]
+    return left < right or (left == right and a < b)
+
+
+@kernel
+def _cut(members, volume, weight, excess, heap):
+    """Least volume of `members`, the last one cut, that weighs `excess`. All products fit int64."""
+    size = 0
+    for i in members:
+        if weight[i] > 0:
+            heap[size] = i
+            size += 1
+    for place in range(size // 2 - 1, -1, -1):
+        _sift(heap, size, place, volume, weight)
+    least = np.int64(0)
+    while size > 0 and excess > 0:
+        i = heap[0]
+        if weight[i] >= excess:
+            return least + (volume[i] * excess + weight[i] - 1) // weight[i]
+        least += volume[i]
+        excess -= weight[i]
+        size -= 1
+        heap[0] = heap[size]
+        _sift(heap, size, 0, volume, weight)
+    return least
+
+
+@kernel
+def _subsets(members, volume, weight, volumes, weights):
+    volumes[0], weights[0] = 0, 0
+    size = 1
+    for i in members:
+        for k in range(size):
+            volumes[size + k] = volumes[k] + volume[i]
+            weights[size + k] = weights[k] + weight[i]
+        size *= 2
+    return size
+
+
+@kernel
+def _whole(members, volume, weight, excess):
+    """Least volume of whole `members` that weigh `excess`, by meeting in the middle. O(2^(k/2) k)."""
+    half = len(members) // 2
+    volumes, weights = np.empty(1 << half, np.int64), np.empty(1 << half, np.int64)
+    size = _subsets(members[:half], volume, weight, volumes, weights)
+    order = np.argsort(weights)
+    least_from = np.empty(size + 1, dtype=np.int64)
+    least_from[size] = 2**63 - 1
+    for k in range(size - 1, -1, -1):
+        least_from[k] = min(least_from[k + 1], volumes[order[k]])
+    sorted_weights = weights[order]
+    rest = len(members) - half
+    others, loads = np.empty(1 << rest, np.int64), np.empty(1 << rest, np.int64)
+    _subsets(members[half:], volume, weight, others, loads)
+    least = np.int64(2**63 - 1)
+    for k in range(1 << rest):
+        if others[k] < least:
+            at = np.searchsorted(sorted_weights, excess - loads[k])
+            if at < size:
+                least = min(least, others[k] + least_from[at])
+    return least
+
+
+@kernel
+def _cut_all(members, offsets, volume, weight, excess, is_weight, found):
+    """Per set, the fractional bound."""
+    heap = np.empty(len(members), dtype=np.int64)
+    for s in range(len(excess)):
+        if excess[s] <= 0:
+            found[s] = 0
+        elif is_weight:
+            found[s] = excess[s]
+        else:
+            found[s] = _cut(members[offsets[s] : offsets[s + 1]], volume, weight, excess[s], heap)
+
+
+@kernel
+def _whole_all(members, offsets, volume, weight, excess, most_items, found):
+    """Per small set, the integer bound. Returns whether one was better."""
+    better = False
+    for s in range(len(excess)):
+        if excess[s] > 0 and offsets[s + 1] - offsets[s] <= most_items:
+            value = _whole(members[offsets[s] : offsets[s + 1]], volume, weight, excess[s])
+            if value > found[s]:
+                found[s] = value
+                better = True
+    return better
+
+
+def _scaled(
+    volume: NDArray[np.int64], weight: NDArray[np.int64], excess: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+    """Shift until products fit int64: volumes and excess rounded down, weights up, so that bounds stay bounds."""
+    volume_bits, weight_bits = (int(a.max(initial=0)).bit_length() for a in (volume, weight))
+    over = max(0, volume_bits + weight_bits - _INT63 + 1)
+    weight_shift = min(over, max(0, weight_bits - 31))
+    volume_shift = over - weight_shift
+    if weight_shift:
+        weight = (weight >> weight_shift) + 1
+        excess = excess >> weight_shift
+    return volume >> volume_shift if volume_shift else volume, weight, excess, volume_shift
+
+
+def _least(
+    sets: tuple[NDArray[np.int64], NDArray[np.int64]],
+    volume: NDArray[np.int64],
+    weight: NDArray[np.int64],
+    excess: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], bool]:
+    """Least volume that must leave each set, and whether whole items proved more than cut ones."""
+    members, offsets = sets
+    found = np.zeros(len(excess), dtype=np.int64)
+    if not (excess > 0).any():
+        return found, False
+    is_weight = np.array_equal(volume, weight)
+    v, w, e, shift = (volume, weight, excess, 0) if is_weight else _scaled(volume, weight, excess)
+    _cut_all(members, offsets, read_only(v), read_only(w), e, is_weight, found)
+    if shift:
+        found <<= shift
+    most_items = _affordable(np.diff(offsets)[excess > 0])
+    return found, bool(_whole_all(members, offsets, read_only(volume), read_only(weight), excess, most_items, found))
+
+
+def _affordable(counts: NDArray[np.int64]) -> int:
+    """Return up to how many items a set may have for all such sets together to be cheap to solve."""
+    small = np.sort(counts[counts <= MOST_ITEMS])
+    subsets = np.cumsum(1 << ((small + 1) // 2))
+    taken = int(np.searchsorted(subsets, _MOST_SUBSETS, side="right"))
+    if taken == len(small):
+        return MOST_ITEMS
+    return int(small[taken]) - 1
+
+
+def _bound_on_sets(
+    home: NDArray[np.int32],
+    volume: NDArray[np.int64],
+    base: int,
+    dimensions: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[int, str]:
+    """`dimensions` are (weight of items, most that each set may hold)."""
+    num_sets = len(dimensions[0][1])
+    members, offsets, _ = members_by_group(home, num_sets)
+    best = np.zeros(num_sets, dtype=np.int64)
+    name = "fractional"
+    for weight, most in dimensions:
+        held = group_loads(weight, home, num_sets)
+        found, better = _least((members, offsets), volume, weight, held - most)
+        if better:
+            name = "integer"
+        best = np.maximum(best, found)
+    return base + int(best.sum()), name
+
+
+def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:
+    """Proven least volume across nodes, and in all, of any assignment of `problem` under `cap`."""
+    affinity, num_ranks, num_nodes = problem.affinity, problem.num_ranks, problem.num_nodes
+    ranks_in_node = np.bincount(problem.node_of_rank, minlength=num_nodes).astype(np.int64)
+    # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
+    most_per_node = np.array([min(cap * int(k), problem.total) for k in ranks_in_node], dtype=np.int64)
+    most_per_rank = np.full(num_ranks, min(cap, problem.total), dtype=np.int64)
+    nodes = [(problem.costs, most_per_node)]
+    ranks = [(problem.costs, most_per_rank)]
+    if problem.sizes is not None:
+        node_room = [0] * num_nodes
+        for rank, room in enumerate(problem.room.tolist()):
+            node_room[problem.node_of_rank[rank]] += room
+        most = np.array([min(room, problem.total_size) for room in node_room], dtype=np.int64)
+        nodes.append((problem.sizes, most))
+        ranks.append((problem.sizes, problem.room))
+    if problem.equal_counts:
+        few, longer = divmod(len(problem.costs), num_ranks)
+        ones = np.ones(len(problem.costs), dtype=np.int64)
+        nodes.append((ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
+        ranks.append((ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
+    node_of_item = problem.node_of_rank[affinity.home]
+    inter, inter_name = _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes)
+    leave, leave_name = _bound_on_sets(affinity.strongest, affinity.leave_rank, affinity.base_moved, ranks)
+    return MoveBounds(inter, inter_name, max(leave, inter), leave_name)

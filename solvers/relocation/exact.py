@@ -1,0 +1,125 @@
+"""Exact relocation by CP-SAT, first across nodes, then inside: for small instances, and to judge the others by."""
+
+import math
+import os
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import InfeasibleError, TimeLimitError
+from solvers.relocation._problem import RelocationProblem
+from solvers.relocation.auto import Reference, assign_auto
+
+__all__ = ["assign_exact"]
+
+_MAX_TOTAL = 2**52  # CP-SAT reports bounds as floats
+
+
+def _load_cp_model() -> Any:
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:  # pragma: no cover - OR-Tools is a dependency; this is for broken installs
+        raise ImportError("method 'exact' needs OR-Tools: pip install ortools") from error
+    return cp_model
+
+
+def _prices(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Volume that crosses, and that moves inside, for every item and rank: int64[n, num_ranks] each."""
+    n, m = len(problem.costs), problem.num_ranks
+    inter, intra = np.empty((n, m), dtype=np.int64), np.empty((n, m), dtype=np.int64)
+    lies = np.zeros((n, m), dtype=np.int64)
+    if problem.affinity.rows is None:
+        lies[np.arange(n), problem.affinity.home] = problem.affinity.leave_node
+    else:
+        offsets, ranks, volumes = problem.affinity.rows
+        lies[np.repeat(np.arange(n), np.diff(offsets)), ranks] = volumes
+    for r in range(m):
+        near = problem.node_of_rank == problem.node_of_rank[r]
+        inter[:, r] = lies[:, ~near].sum(axis=1)
+        intra[:, r] = lies[:, near].sum(axis=1) - lies[:, r]
+    return inter, intra
+
+
+def _build(cp_model: Any, problem: RelocationProblem, cap: int) -> tuple[Any, list[list[Any]]]:
+    n, m = len(problem.costs), problem.num_ranks
+    model = cp_model.CpModel()
+    on = [[model.new_bool_var("") for _ in range(m)] for _ in range(n)]
+    for i in range(n):
+        model.add_exactly_one(on[i])
+    for r in range(m):
+        column = [on[i][r] for i in range(n)]
+        model.add(cp_model.LinearExpr.weighted_sum(column, problem.costs.tolist()) <= min(cap, problem.total))
+        if problem.sizes is not None:
+            model.add(cp_model.LinearExpr.weighted_sum(column, problem.sizes.tolist()) <= int(problem.room[r]))
+        if problem.equal_counts:
+            model.add_linear_constraint(sum(column), n // m, -(-n // m))
+    return model, on
+
+
+def _minimize(
+    cp_model: Any, model: Any, on: list[list[Any]], prices: NDArray[np.int64], start: NDArray[np.int32] | None,
+    deadline: float,
+) -> tuple[NDArray[np.int32] | None, int, bool]:  # fmt: skip
+    """Return the assignment found, the proven least value, and whether it is known that there is none."""
+    flat = [variable for row in on for variable in row]
+    value = cp_model.LinearExpr.weighted_sum(flat, prices.ravel().tolist())
+    model.minimize(value)
+    model.clear_hints()
+    if start is not None:
+        for i, row in enumerate(on):
+            for r, variable in enumerate(row):
+                model.add_hint(variable, int(start[i] == r))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
+    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return None, 0, True
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, 0, False
+    found = np.array([next(r for r, v in enumerate(row) if solver.boolean_value(v)) for row in on], dtype=np.int32)
+    if status == cp_model.OPTIMAL:
+        return found, int(prices[np.arange(len(found)), found].sum()), False
+    return found, max(0, math.ceil(solver.best_objective_bound - 1e-6)), False
+
+
+def assign_exact(
+    problem: RelocationProblem, cap: int, groups: Reference, seconds: float
+) -> tuple[NDArray[np.int32], tuple[int, int] | None]:
+    """Two searches, each for half of `seconds` by the clock, from what :func:`assign_auto` finds.
+
+    Returns the assignment, and the proven least volume across nodes and, given what it crosses, inside them. n * m
+    literals: for a few hundred items on a few ranks.
+    """
+    started = time.perf_counter()
+    start: NDArray[np.int32] | None
+    try:
+        start, _ = assign_auto(problem, cap, groups, min(seconds, 0.05))
+    except TimeLimitError:
+        start = None
+    inter_prices, intra_prices = _prices(problem)
+    if len(problem.costs) == 0 or max(int(inter_prices.sum()), problem.total, problem.total_size) > _MAX_TOTAL:
+        if start is None:
+            raise TimeLimitError(f"no assignment under cap = {cap} was found; raise cap, eps or time_budget")
+        return start, None
+    cp_model = _load_cp_model()
+    model, on = _build(cp_model, problem, cap)
+    first, least_inter, infeasible = _minimize(cp_model, model, on, inter_prices, start, started + seconds / 2)
+    if infeasible:
+        raise InfeasibleError(f"no assignment keeps every load within cap = {cap} (proven by CP-SAT)")
+    first = start if first is None else first
+    if first is None:
+        raise TimeLimitError(f"no assignment under cap = {cap} was found; raise cap, eps or time_budget")
+    items = np.arange(len(first))
+    crossed = int(inter_prices[items, first].sum())
+    if start is not None and int(inter_prices[items, start].sum()) == crossed:
+        better = int(intra_prices[items, start].sum()) < int(intra_prices[items, first].sum())
+        first = start if better else first
+    flat = [variable for row in on for variable in row]
+    model.add(cp_model.LinearExpr.weighted_sum(flat, inter_prices.ravel().tolist()) <= crossed)
+    second, least_intra, _ = _minimize(cp_model, model, on, intra_prices, first, started + seconds)
+    if second is None:
+        return first, (least_inter, 0)
+    return second, (least_inter, least_intra)

@@ -1,0 +1,122 @@
+"""What relocation returns: who goes where, how much moves, and proof of how little could."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.types import SolveStatus, relative_gap
+
+__all__ = ["RelocationFrontier", "RelocationResult"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelocationResult:
+    """Items on ranks under a cap, with what moved and what had to.
+
+    Attributes
+    ----------
+    rank_of_item : int32[n], read-only
+        The rank of each item.
+    loads : int64[num_ranks], read-only
+        The load of each rank.
+    makespan : int
+        The largest load; at most `cap`.
+    cap : int
+        What no load exceeds.
+    inter_node_volume, intra_node_volume : int
+        Volume that crosses nodes, and volume that moves between ranks of a node.
+    inter_bound : int
+        Proven: no assignment under the cap moves less across nodes.
+    intra_bound : int
+        Proven: of the assignments under the cap that cross no more than this one, none moves less inside nodes.
+    leave_bound : int
+        Proven: no assignment under the cap moves less in all, across nodes and inside them.
+    inter_bound_name, intra_bound_name : str
+        The arguments that prove the bounds; see :mod:`solvers.relocation.bounds`.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if both volumes equal their bounds: proven least, first across, then inside.
+    method : str
+    fell_back : str
+        Empty; or, where no relocation under the cap was found within the budget, why: the answer then is the
+        partition, its groups laid on ranks so that little moves.
+    runtime_s : float
+        Seconds from call to return; ``==`` leaves it out.
+    """
+
+    rank_of_item: NDArray[np.int32]
+    loads: NDArray[np.int64]
+    makespan: int
+    cap: int
+    inter_node_volume: int
+    intra_node_volume: int
+    inter_bound: int
+    intra_bound: int
+    leave_bound: int
+    inter_bound_name: str
+    intra_bound_name: str
+    status: SolveStatus
+    method: str
+    fell_back: str = ""
+    runtime_s: float = field(default=0.0, compare=False)
+
+    @property
+    def inter_gap(self) -> float:
+        """``(inter_node_volume - inter_bound) / inter_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.inter_node_volume, self.inter_bound)
+
+    @property
+    def intra_gap(self) -> float:
+        """``(intra_node_volume - intra_bound) / intra_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.intra_node_volume, self.intra_bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RelocationResult):
+            return NotImplemented
+        return (
+            all(
+                getattr(self, name) == getattr(other, name)
+                for name in self.__dataclass_fields__
+                if name not in ("rank_of_item", "loads", "runtime_s")
+            )
+            and np.array_equal(self.rank_of_item, other.rank_of_item)
+            and np.array_equal(self.loads, other.loads)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelocationFrontier:
+    """Points of makespan against volume moved, none of which is better than another in all three numbers.
+
+    Attributes
+    ----------
+    reference : int
+        M, the makespan that eps is relative to.
+    makespans : int64[p], ascending
+    inter_node_volumes, intra_node_volumes : int64[p]
+        What moves at each makespan. The last point is as little as the homes allow.
+    inter_bounds, leave_bounds : int64[p]
+        Proven least volume across nodes, and in all, of any assignment with at most this makespan.
+    assignments : int32[p, n], read-only
+        The rank of each item at each point.
+    runtime_s : float
+    """
+
+    reference: int
+    makespans: NDArray[np.int64]
+    inter_node_volumes: NDArray[np.int64]
+    intra_node_volumes: NDArray[np.int64]
+    inter_bounds: NDArray[np.int64]
+    leave_bounds: NDArray[np.int64]
+    assignments: NDArray[np.int32]
+    runtime_s: float = field(default=0.0, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.makespans)
+
+    def eps(self, point: int) -> Fraction:
+        """How far the makespan of `point` lies over the reference, as an exact fraction of it."""
+        return Fraction(int(self.makespans[point]) - self.reference, max(self.reference, 1))

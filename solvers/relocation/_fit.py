@@ -88,6 +88,7 @@ def _consider(pick, give, take, a0, a1, a2, b0, b1):
 def _giver_pairs(pick, give, take, first, end, third, b0, low, high):
     """Pairs of ``give[first:end]`` whose sum lies in low..high, with `third` and `b0` beside them."""
     cost = give.cost
+    none = np.int64(-1)
     i, j = first, end - 1
     while i < j:
         total = cost[i] + cost[j]
@@ -99,7 +100,7 @@ def _giver_pairs(pick, give, take, first, end, third, b0, low, high):
             for k in range(j, max(i, j - 2), -1):
                 if cost[i] + cost[k] < low:
                     break
-                _consider(pick, give, take, i, k, third, b0, -1)
+                _consider(pick, give, take, i, k, third, b0, none)
             if pick.score[0] <= pick.limits[3]:
                 return
             i += 1
@@ -110,12 +111,13 @@ def pure_move(pick, give, size, take):
     """One, two or three items of the giver. Returns the work."""
     cost = give.cost
     low, high = pick.limits[0], pick.limits[1]
+    none, start = np.int64(-1), np.int64(0)  # as variables: literals would have every callee compiled for each
     for i in range(size):
         if low <= cost[i] <= high:
-            _consider(pick, give, take, i, -1, -1, -1, -1)
+            _consider(pick, give, take, i, none, none, none, none)
     if pick.score[0] <= pick.limits[3]:
         return size
-    _giver_pairs(pick, give, take, 0, size, -1, -1, low, high)
+    _giver_pairs(pick, give, take, start, size, none, none, low, high)
     work = 2 * size
     for k in range(size - 1, 1, -1):
         if pick.score[0] <= pick.limits[3]:
@@ -124,7 +126,7 @@ def pure_move(pick, give, size, take):
             continue
         if cost[k] + cost[k - 1] + cost[k - 2] < low:
             break
-        _giver_pairs(pick, give, take, 0, k, k, -1, low - cost[k], high - cost[k])
+        _giver_pairs(pick, give, take, start, k, k, none, low - cost[k], high - cost[k])
         work += k
     return work
 
@@ -132,22 +134,23 @@ def pure_move(pick, give, size, take):
 @kernel
 def _swaps(pick, give, size, take, taken):
     low, high = pick.limits[0], pick.limits[1]
-    first = 0
+    none, first = np.int64(-1), 0
     for b in range(taken):
         while first < size and give.cost[first] < low + take.cost[b]:
             first += 1
         for a in range(first, size):
             if give.cost[a] > high + take.cost[b]:
                 break
-            _consider(pick, give, take, a, -1, -1, b, -1)
+            _consider(pick, give, take, a, none, none, b, none)
 
 
 @kernel
 def _one_for_two(pick, give, size, take, taken):
     """One item of the giver for two of the taker."""
     low, high = pick.limits[0], pick.limits[1]
+    none = np.int64(-1)
     for a in range(size):
-        i, j = 0, taken - 1
+        i, j = np.int64(0), taken - 1
         while i < j:
             net = give.cost[a] - take.cost[i] - take.cost[j]
             if net < low:
@@ -155,7 +158,7 @@ def _one_for_two(pick, give, size, take, taken):
             elif net > high:
                 i += 1
             else:
-                _consider(pick, give, take, a, -1, -1, i, j)
+                _consider(pick, give, take, a, none, none, i, j)
                 i += 1
 
 
@@ -163,6 +166,7 @@ def _one_for_two(pick, give, size, take, taken):
 def exchange(pick, give, size, take, taken, keep_counts):
     """Items of the giver for fewer, as many or more of the taker. Returns the work."""
     low, high = pick.limits[0], pick.limits[1]
+    none, start = np.int64(-1), np.int64(0)
     _swaps(pick, give, size, take, taken)
     if keep_counts:
         return 2 * (size + taken)
@@ -170,6 +174,6 @@ def exchange(pick, give, size, take, taken, keep_counts):
         worst = low + 2 * take.cost[b]  # where volumes are costs, at least this moves
         if pick.limits[4] and pick.score[0] < worst and take.volume[b] == take.cost[b]:
             break
-        _giver_pairs(pick, give, take, 0, size, -1, b, low + take.cost[b], high + take.cost[b])
+        _giver_pairs(pick, give, take, start, size, none, b, low + take.cost[b], high + take.cost[b])
     _one_for_two(pick, give, size, take, taken)
     return 2 * size * taken + size + taken

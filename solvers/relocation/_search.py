@@ -3,7 +3,7 @@
 import numpy as np
 
 from solvers._jit import kernel
-from solvers.relocation._transfer import (ACTIVE, CAP, EVERYTHING, KEEP_COUNTS, PURE, SLACK, TYPICAL, WORK, State, make_scratch, move, transfer)
+from solvers.relocation._transfer import (ACTIVE, CAP, CROSSING, EVERYTHING, KEEP_COUNTS, MEANS, PURE, SLACK, TYPICAL, WORK, State, make_scratch, move, transfer)
 
 _AHEAD = 8
 _TRIES = 4
@@ -41,14 +41,14 @@ def _close(state, rank):
 
 
 @kernel
-def _move_between(state, scratch, giver, taker, crossing, means):
+def _move_between(state, scratch, giver, taker):
     cap = state.numbers[CAP]
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
     window = _window(state)
     if excess <= room:
-        return transfer(state, scratch, giver, taker, excess, min(room, excess + window), excess, crossing, means)
+        return transfer(state, scratch, giver, taker, excess, min(room, excess + window), excess)
     low = max(1, room - window)
-    return transfer(state, scratch, giver, taker, low, room, room, crossing, means)
+    return transfer(state, scratch, giver, taker, low, room, room)
 
 
 @kernel
@@ -79,16 +79,16 @@ def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
 
 
 @kernel
-def _give(state, scratch, giver, takers, num_takers, tried, crossing, means):
+def _give(state, scratch, giver, takers, num_takers, tried):
     """Let `giver` give to the first of a few takers with which it works. Returns the number of takers, or -1."""
     cap = state.numbers[CAP]
-    num_tried = 0
+    num_tried = np.int64(0)
     while num_tried < _TRIES:
         best = _choose_taker(state, giver, takers, num_takers, tried, num_tried)
         if best < 0:
             return -1
         taker = takers[best]
-        if _move_between(state, scratch, giver, taker, crossing, means):
+        if _move_between(state, scratch, giver, taker):
             if cap - state.loads[taker] <= min(_window(state), state.numbers[TYPICAL] // 4):
                 _close(state, taker)
                 num_takers -= 1
@@ -107,10 +107,9 @@ def _hand_over(state, scratch, giver, node_start, ranks):
     window = _window(state)
     for j in range(node_start[k], node_start[k + 1]):
         mate = ranks[j]
-        if mate != giver and state.loads[mate] <= state.numbers[CAP] and transfer(
-            state, scratch, giver, mate, excess, excess + window, excess, False, EVERYTHING
-        ):
-            return mate
+        if mate != giver and state.loads[mate] <= state.numbers[CAP]:
+            if transfer(state, scratch, giver, mate, excess, excess + window, excess):
+                return mate
     return -1
 
 
@@ -134,56 +133,84 @@ def _push(state, giver, node_start, ranks):
         i = state.items[k]
         fits = state.held[mate] + state.sizes[i] <= state.room[mate]
         if state.where[i] == giver and state.costs[i] >= excess and fits:
-            move(state, i, mate)
+            move(state, np.int64(i), mate)
             return mate
     return -1
 
 
 @kernel
-def match(state, scratch, givers, num_givers, takers, num_takers, crossing, node_start, ranks):
-    """Let givers give to takers until either list ends; returns how many givers were given up."""
-    cap = state.numbers[CAP]
-    tried = np.empty(_TRIES, dtype=np.int64)
-    stuck = 0
-    pushes = num_givers
+def _drop(members, count, rank):
+    """Take `rank` off the list if it is on it. Returns the number left."""
+    for k in range(count):
+        if members[k] == rank:
+            members[k] = members[count - 1]
+            return count - 1
+    return count
+
+
+@kernel
+def _largest_ahead(state, givers, num_givers):
+    g = num_givers - 1
+    for k in range(max(0, num_givers - _AHEAD), num_givers):
+        if state.loads[givers[k]] > state.loads[givers[g]]:
+            g = k
+    return g
+
+
+@kernel
+def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks):
+    """By plain sums if possible: exchanges across nodes move more than the excess, exchanges inside one do not cross.
+
+    Returns who gave in the end, and the number of takers or -1.
+    """
+    numbers = state.numbers
+    numbers[MEANS] = PURE
+    left = _give(state, scratch, giver, takers, num_takers, tried)
+    if left < 0:
+        numbers[MEANS], numbers[CROSSING] = EVERYTHING, 0
+        mate = _hand_over(state, scratch, giver, node_start, ranks)
+        numbers[CROSSING] = 1
+        if mate >= 0:
+            giver = mate
+            num_takers = _drop(takers, num_takers, mate)
+            numbers[MEANS] = PURE
+            left = _give(state, scratch, giver, takers, num_takers, tried)
+    numbers[MEANS] = EVERYTHING
+    if left < 0:
+        left = _give(state, scratch, giver, takers, num_takers, tried)
+    return giver, left, num_takers
+
+
+@kernel
+def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
+    """Let givers give to takers until either list ends, or the work."""
+    crossing = state.numbers[CROSSING]
+    state.numbers[MEANS] = EVERYTHING
+    pushes = num_givers if crossing and not state.numbers[KEEP_COUNTS] else 0
     while num_givers > 0 and num_takers > 0 and state.numbers[WORK] > 0:
-        g = num_givers - 1
-        for k in range(max(0, num_givers - _AHEAD), num_givers):
-            if state.loads[givers[k]] > state.loads[givers[g]]:
-                g = k
+        g = _largest_ahead(state, givers, num_givers)
         giver = givers[g]
-        left = -1
         if crossing:
-            left = _give(state, scratch, giver, takers, num_takers, tried, crossing, PURE)
-            if left < 0:
-                mate = _hand_over(state, scratch, giver, node_start, ranks)
-                if mate >= 0:
-                    giver = mate
-                    givers[g] = mate
-                    left = _give(state, scratch, giver, takers, num_takers, tried, crossing, PURE)
-        if left < 0:
-            left = _give(state, scratch, giver, takers, num_takers, tried, crossing, EVERYTHING)
-        if left < 0 and crossing and pushes > 0 and not state.numbers[KEEP_COUNTS]:
-            mate = _push(state, giver, node_start, ranks)
-            if mate >= 0:
-                pushes -= 1
-                for k in range(num_takers):
-                    if takers[k] == mate:
-                        num_takers -= 1
-                        takers[k] = takers[num_takers]
-                        break
-                givers[g] = mate
-                continue
+            giver, left, num_takers = _give_across(
+                state, scratch, giver, takers, num_takers, tried, node_start, ranks
+            )
+            givers[g] = giver
+        else:
+            left = _give(state, scratch, giver, takers, num_takers, tried)
         if left >= 0:
             num_takers = left
-        if left < 0 or state.loads[giver] <= cap:
-            if left >= 0:
-                _close(state, giver)
-            else:
-                stuck += 1
-            num_givers -= 1
-            givers[g] = givers[num_givers]
-    return stuck
+            if state.loads[giver] > state.numbers[CAP]:
+                continue
+            _close(state, giver)
+        elif pushes > 0:
+            pushes -= 1
+            mate = _push(state, giver, node_start, ranks)
+            if mate >= 0:
+                num_takers = _drop(takers, num_takers, mate)
+                givers[g] = mate
+                continue
+        num_givers -= 1
+        givers[g] = givers[num_givers]
 
 
 @kernel
@@ -224,24 +251,26 @@ def relocate_kernel(
     """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left."""
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
-    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts)])
+    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts), 0, 0])
     state = State(costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, numbers)
     list_residents(order, where, m, start, items)
     scratch = _scratch_for(start)
     givers, takers = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
+    tried = np.empty(_TRIES, dtype=np.int64)
     least_room = min(_window(state) // 2, typical // 4) + 1
     _close_what_fits(state, least_room)
     for k in range(len(node_start) - 1):
         inside = ranks[node_start[k] : node_start[k + 1]]
         num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
-        match(state, scratch, givers, num_givers, takers, num_takers, False, node_start, ranks)
+        match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
+    numbers[CROSSING] = 1
     for _ in range(_ROUNDS):
         list_residents(order, where, m, start, items)
         scratch = _scratch_for(start)
         num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)
         if num_givers == 0 or numbers[WORK] <= 0:
             break
-        match(state, scratch, givers, num_givers, takers, num_takers, True, node_start, ranks)
+        match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
         least_room = np.int64(1)
     return numbers[WORK]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from solvers._jit import kernel
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
-CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS = range(6)
+CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS = range(8)
 PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
@@ -45,11 +45,11 @@ def make_scratch(capacity):
 
 
 @kernel
-def _gather(state, side, rank, crossing):
+def _gather(state, side, rank):
     """List the items that are still where the lists say, ascending in cost. Items of cost zero move no load."""
     size = 0
     zero = not state.numbers[KEEP_COUNTS]  # where counts must stay, an item of cost zero is a partner
-    volumes = state.leave_node if crossing else state.leave_rank
+    volumes = state.leave_node if state.numbers[CROSSING] else state.leave_rank
     for k in range(state.start[rank], state.start[rank + 1]):
         i = state.items[k]
         if state.where[i] == rank and not (zero and state.costs[i] == 0):
@@ -117,9 +117,9 @@ def _apply(state, scratch, giver, taker, set_aside):
     for k in range(5):
         index = scratch.pick.index[k]
         if index >= 0 and k < 3:
-            move(state, scratch.give.item[index], taker)
+            move(state, np.int64(scratch.give.item[index]), taker)
         elif index >= 0:
-            move(state, scratch.take.item[index], giver)
+            move(state, np.int64(scratch.take.item[index]), giver)
 
 
 @kernel
@@ -134,21 +134,21 @@ def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amoun
 
 
 @kernel
-def _large_against_small(state, scratch, giver, taker, low, high, target, crossing):
+def _large_against_small(state, scratch, giver, taker, low, high, target):
     """Give an item that is more than enough, and take the change back in smaller ones."""
     give, take, pick = scratch.take, scratch.give, scratch.pick  # the taker is who gives change
-    count = _gather(state, take, giver, crossing)
+    count = _gather(state, take, giver)
     tried = 0
     for k in range(count):
         item, cost, item_size = take.item[k], take.cost[k], take.size[k]
         if cost <= high:
             continue
-        size = _gather(state, give, taker, crossing)
-        size, set_aside, amount, size_amount = _peel(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, 5)
+        size = _gather(state, give, taker)
+        size, set_aside, amount, size_amount = _peel(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5))
         _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
         state.numbers[WORK] -= 2 * size + pure_move(pick, give, size, take)
         if pick.score[0] != NO_SCORE:
-            move(state, item, taker)
+            move(state, np.int64(item), taker)
             _apply(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), taker, giver, set_aside)
             return True
         tried += 1
@@ -198,12 +198,12 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip):
 
 
 @kernel
-def _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing):
+def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     """As :func:`transfer`; every rank keeps its number of items."""
     pick = scratch.pick
     for skip in range(_STARTS):
-        size = _gather(state, scratch.give, giver, crossing)
-        taken = _gather(state, scratch.take, taker, crossing)
+        size = _gather(state, scratch.give, giver)
+        taken = _gather(state, scratch.take, taker)
         reserve = state.numbers[TYPICAL] * (1 + skip % 2)
         pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2)
         state.numbers[WORK] -= (4 + pairs) * (size + taken)
@@ -211,7 +211,7 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)
         pick.limits[4] = 1
-        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, True)
+        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, state.numbers[KEEP_COUNTS])
         if pick.score[0] != NO_SCORE:
             for k in range(pairs):
                 move(state, scratch.returned[k], giver)
@@ -221,16 +221,16 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing
 
 
 @kernel
-def transfer(state, scratch, giver, taker, low, high, target, crossing, means):
+def transfer(state, scratch, giver, taker, low, high, target):
     """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
     if state.numbers[KEEP_COUNTS]:
-        return means > PURE and _transfer_by_swaps(state, scratch, giver, taker, low, high, target, crossing)
+        return state.numbers[MEANS] > PURE and _transfer_by_swaps(state, scratch, giver, taker, low, high, target)
     give, take, pick = scratch.give, scratch.take, scratch.pick
     limits = pick.limits
     numbers = state.numbers
     taken = -1
     for variant in range(_VARIANTS):
-        size = _gather(state, give, giver, crossing)
+        size = _gather(state, give, giver)
         size, set_aside, amount, size_amount = _peel(state, scratch, size, low, (5, 3, 7, 0)[variant])
         if variant > 0 and set_aside == 0:
             continue
@@ -241,14 +241,14 @@ def transfer(state, scratch, giver, taker, low, high, target, crossing, means):
             pick.score[0] = 0
         else:
             numbers[WORK] -= pure_move(pick, give, size, take)
-        if pick.score[0] == NO_SCORE and means > PURE and (variant == 0 or variant == _VARIANTS - 1):
+        if pick.score[0] == NO_SCORE and state.numbers[MEANS] > PURE and (variant == 0 or variant == _VARIANTS - 1):
             if taken < 0:
-                taken = _gather(state, take, taker, crossing)
+                taken = _gather(state, take, taker)
             limits[4] = 1
-            numbers[WORK] -= exchange(pick, give, size, take, taken, False)
+            numbers[WORK] -= exchange(pick, give, size, take, taken, numbers[KEEP_COUNTS])
         if pick.score[0] != NO_SCORE:
             _apply(state, scratch, giver, taker, set_aside)
             return True
-    if means < EVERYTHING:
+    if state.numbers[MEANS] < EVERYTHING:
         return False
-    return _large_against_small(state, scratch, giver, taker, low, high, target, crossing)
+    return _large_against_small(state, scratch, giver, taker, low, high, target)

@@ -1,0 +1,124 @@
+"""Relocation: volume across nodes and inside them against what must move, loads over the cap, and time.
+
+Run: python benchmarks/relocation.py [frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes are costs:
+median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over the sum of
+max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the whole call.
+"""
+
+import sys
+import time
+
+import numpy as np
+from workloads import lognormal_lengths
+
+import solvers
+
+SEEDS = range(10)
+NODE = 8
+
+
+def cost_of(lengths: np.ndarray, kind: str) -> np.ndarray:
+    return lengths if kind == "linear" else 24576 * lengths + lengths * lengths
+
+
+def instance(num_ranks: int, per_rank: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    costs = cost_of(lognormal_lengths(num_ranks * per_rank, seed), kind)
+    return costs, np.repeat(np.arange(num_ranks), per_rank), np.arange(num_ranks) // NODE
+
+
+def measured(costs: np.ndarray, home: np.ndarray, nodes: np.ndarray, **options: object) -> tuple:
+    """Result and the least CPU seconds of three runs."""
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        result = solvers.relocate(costs, home, nodes, **options)
+        seconds.append(time.process_time() - started)
+    return result, min(seconds)
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    return f"{np.median(values):,.{digits}f}, {max(values):,.{digits}f}"
+
+
+def ratio(value: int, bound: int) -> float:
+    return value / bound if bound else (1.0 if value == 0 else float("inf"))
+
+
+def row(num_ranks: int, per_rank: int, kind: str, method: str, equal_counts: bool) -> str:
+    across, inside, inside_bound, ms, crossed, over, fell = [], [], [], [], [], 0, 0
+    for seed in SEEDS:
+        costs, home, nodes = instance(num_ranks, per_rank, kind, seed)
+        result, seconds = measured(costs, home, nodes, eps=50e-6, method=method, equal_counts=equal_counts)
+        excess = int(np.maximum(np.bincount(home, weights=costs, minlength=num_ranks) - result.cap, 0).sum())
+        across.append(ratio(result.inter_node_volume, result.inter_bound))
+        inside.append(ratio(result.intra_node_volume, excess))
+        inside_bound.append(ratio(result.intra_node_volume, result.intra_bound))
+        crossed.append(100 * result.inter_node_volume / int(costs.sum()))
+        over += int((result.loads > result.cap).sum())
+        fell += bool(result.fell_back)
+        ms.append(1e3 * seconds)
+    name = method + (", equal counts" if equal_counts else "")
+    return (
+        f"| {num_ranks:,} | {per_rank} | {kind} | {name} | {spread(crossed, 2)} | {spread(across)} | {spread(inside)} | "
+        f"{spread(inside_bound)} | {over} | {fell} | {spread(ms, 1)} |"
+    )
+
+
+def table() -> None:
+    print("| ranks | items a rank | cost | method | % across | across / bound | inside / excess | inside / bound | "
+          "over cap | fell back | ms |")  # fmt: skip
+    print("|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for num_ranks in (64, 512, 2560):
+        for per_rank in (4, 16, 60):
+            for kind in ("linear", "quadratic"):
+                for method, equal_counts in (("auto", False), ("auto", True), ("rearrange", False)):
+                    print(row(num_ranks, per_rank, kind, method, equal_counts), flush=True)
+
+
+def frontier() -> None:
+    """The frontier's points beside a relocation of its own at the same cap."""
+    print("| ranks | cost | eps, % | across, % of all | bound | alone at this cap | inside | alone |\n" + "|--:" * 8 + "|")
+    for num_ranks in (64, 2560):
+        for kind in ("linear", "quadratic"):
+            costs, home, nodes = instance(num_ranks, 60, kind, 0)
+            solvers.relocation_frontier(costs, home, nodes, eps=50e-6)
+            started = time.process_time()
+            front = solvers.relocation_frontier(costs, home, nodes, eps=50e-6)
+            seconds = time.process_time() - started
+            total = int(costs.sum()) / 100
+            for k in range(0, len(front), 3):
+                alone = solvers.relocate(costs, home, nodes, cap=int(front.makespans[k]))
+                print(
+                    f"| {num_ranks:,} | {kind} | {100 * float(front.eps(k)):.3f} | "
+                    f"{front.inter_node_volumes[k] / total:.3f} | {front.inter_bounds[k] / total:.3f} | "
+                    f"{alone.inter_node_volume / total:.3f} | {front.intra_node_volumes[k] / total:.3f} | "
+                    f"{alone.intra_node_volume / total:.3f} |"
+                )
+            print(f"\n{len(front)} points in {1e3 * seconds:.1f} ms\n")
+
+
+def exact() -> None:
+    """Small instances: how far from the optimum, and how far the bound is below it."""
+    print("| nodes x ranks | items a rank | cost | eps, % | across: auto, optimum, bound | inside: auto, optimum, bound | "
+          "proven |\n|--:|--:|---|--:|--:|--:|--:|")  # fmt: skip
+    for nodes_of, per_node, per_rank in ((2, 2, 4), (3, 2, 4), (2, 4, 4), (2, 2, 8)):
+        for kind in ("linear", "quadratic"):
+            for eps in (0.0, 0.05):
+                sums = np.zeros(6, dtype=np.int64)
+                proven = 0
+                for seed in range(5):
+                    m = nodes_of * per_node
+                    costs = cost_of(lognormal_lengths(m * per_rank, seed), kind)
+                    home, nodes = np.repeat(np.arange(m), per_rank), np.arange(m) // per_node
+                    auto = solvers.relocate(costs, home, nodes, eps=eps)
+                    best = solvers.relocate(costs, home, nodes, cap=auto.cap, method="exact", time_budget=6)
+                    proven += best.status is solvers.SolveStatus.OPTIMAL
+                    sums += (auto.inter_node_volume, best.inter_node_volume, auto.inter_bound,
+                             auto.intra_node_volume, best.intra_node_volume, auto.intra_bound)  # fmt: skip
+                share = [f"{value / max(1, sums[1 + 3 * (k // 3)]):.3f}" for k, value in enumerate(sums)]
+                print(f"| {nodes_of} x {per_node} | {per_rank} | {kind} | {100 * eps:g} | {', '.join(share[:3])} | "
+                      f"{', '.join(share[3:])} | {proven}/5 |", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    {"frontier": frontier, "exact": exact}.get("".join(sys.argv[1:]), table)()

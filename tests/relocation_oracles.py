@@ -1,0 +1,76 @@
+"""Relocation in the most naive way: every assignment tried, in plain Python that imports nothing from `solvers`."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+Lies = Sequence[dict[int, int]]  # per item: rank -> volume
+
+
+def at_home(homes: Sequence[int], volumes: Sequence[int]) -> list[dict[int, int]]:
+    return [{h: v} for h, v in zip(homes, volumes, strict=True)]
+
+
+def loads_of(costs: Sequence[int], ranks: Sequence[int], num_ranks: int) -> list[int]:
+    return [sum(c for c, r in zip(costs, ranks, strict=True) if r == rank) for rank in range(num_ranks)]
+
+
+def moved(lies: Lies, ranks: Sequence[int], nodes: Sequence[int]) -> tuple[int, int]:
+    """Volume across nodes and volume inside them."""
+    inter = intra = 0
+    for row, target in zip(lies, ranks, strict=True):
+        for rank, volume in row.items():
+            if nodes[rank] != nodes[target]:
+                inter += volume
+            elif rank != target:
+                intra += volume
+    return inter, intra
+
+
+def feasible(
+    costs: Sequence[int],
+    num_ranks: int,
+    cap: int,
+    equal_counts: bool = False,
+    sizes: Sequence[int] | None = None,
+    caps: Sequence[int] | None = None,
+) -> Iterator[tuple[int, ...]]:
+    """Every assignment that keeps all rules."""
+    few, longer = divmod(len(costs), num_ranks)
+    for ranks in itertools.product(range(num_ranks), repeat=len(costs)):
+        if max(loads_of(costs, ranks, num_ranks)) > cap:
+            continue
+        counts = [ranks.count(r) for r in range(num_ranks)]
+        if equal_counts and not all(few <= count <= few + (longer > 0) for count in counts):
+            continue
+        if sizes is not None and caps is not None:
+            if any(held > room for held, room in zip(loads_of(sizes, ranks, num_ranks), caps, strict=True)):
+                continue
+        yield ranks
+
+
+def optimum(lies: Lies, nodes: Sequence[int], assignments: Iterator[tuple[int, ...]]) -> tuple[int, int] | None:
+    """Least across, then least inside."""
+    return min((moved(lies, ranks, nodes) for ranks in assignments), default=None)
+
+
+def best_rearrangement(lies: Lies, nodes: Sequence[int], groups: Sequence[int]) -> tuple[int, int]:
+    """Least across, then inside, over all bijections of groups to ranks."""
+    return min(
+        moved(lies, [places[g] for g in groups], nodes) for places in itertools.permutations(range(len(nodes)))
+    )
+
+
+def least_cut(pairs: Sequence[tuple[int, int]], excess: int) -> int:
+    """Least volume of (volume, weight) pairs that weighs `excess`, the last one cut; rounded up."""
+    total = Fraction(0)
+    for volume, weight in sorted((p for p in pairs if p[1]), key=lambda p: Fraction(*p)):
+        if excess > 0:
+            total += volume * Fraction(min(excess, weight), weight)
+            excess -= weight
+    return -(-total.numerator // total.denominator)
+
+
+def least_whole(pairs: Sequence[tuple[int, int]], excess: int) -> int:
+    subsets = itertools.chain.from_iterable(itertools.combinations(pairs, k) for k in range(len(pairs) + 1))
+    return min(sum(v for v, _ in subset) for subset in subsets if sum(w for _, w in subset) >= excess)

@@ -163,17 +163,49 @@ def _one_for_two(pick, give, size, take, taken):
 
 
 @kernel
+def _two_for_two(pick, give, size, take, taken):
+    """Two items of the giver for two of the taker, until one fits. Returns the work."""
+    low, high = pick.limits[0], pick.limits[1]
+    work = size * taken * 0
+    for a in range(1, size):
+        for c in range(a):
+            amount = give.cost[a] + give.cost[c]
+            if amount - take.cost[0] - take.cost[1] < low:
+                continue
+            work += taken
+            i, j = np.int64(0), taken - 1
+            while i < j:
+                net = amount - take.cost[i] - take.cost[j]
+                if net < low:
+                    j -= 1
+                elif net > high:
+                    i += 1
+                else:
+                    _consider(pick, give, take, a, c, np.int64(-1), i, j)
+                    i += 1
+        if pick.score[0] < NO_SCORE:
+            break
+    return work
+
+
+@kernel
 def exchange(pick, give, size, take, taken, keep_counts):
     """Items of the giver for fewer, as many or more of the taker. Returns the work."""
     low, high = pick.limits[0], pick.limits[1]
     none, start = np.int64(-1), np.int64(0)
     _swaps(pick, give, size, take, taken)
     if keep_counts:
-        return 2 * (size + taken)
+        work = 2 * (size + taken)
+        if pick.score[0] == NO_SCORE and taken > 1:
+            work += _two_for_two(pick, give, size, take, taken)
+        return work
     for b in range(taken):
-        worst = low + 2 * take.cost[b]  # where volumes are costs, at least this moves
-        if pick.limits[4] and pick.score[0] < worst and take.volume[b] == take.cost[b]:
+        # Where volumes are costs, at least low + 2 cost moves.
+        if pick.limits[4] and (pick.score[0] - low) // 2 < take.cost[b] == take.volume[b]:
             break
         _giver_pairs(pick, give, take, start, size, none, b, low + take.cost[b], high + take.cost[b])
     _one_for_two(pick, give, size, take, taken)
-    return 2 * size * taken + size + taken
+    work = 2 * size * taken + size + taken
+    if pick.score[0] == NO_SCORE and taken > 1:
+        work += _two_for_two(pick, give, size, take, taken)
+    return work

@@ -46,7 +46,7 @@ def _move_between(state, scratch, giver, taker):
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
     window = _window(state)
     if excess <= room:
-        return transfer(state, scratch, giver, taker, excess, min(room, excess + window), excess)
+        return transfer(state, scratch, giver, taker, excess, excess + min(window, room - excess), excess)
     low = max(1, room - window)
     return transfer(state, scratch, giver, taker, low, room, room)
 
@@ -104,7 +104,7 @@ def _hand_over(state, scratch, giver, node_start, ranks):
     """Shift the excess of `giver` to another rank of its node, which may have the items to give it. Returns who."""
     k = state.node[giver]
     excess = state.loads[giver] - state.numbers[CAP]
-    window = _window(state)
+    window = min(_window(state), state.numbers[CAP])
     for j in range(node_start[k], node_start[k + 1]):
         mate = ranks[j]
         if mate != giver and state.loads[mate] <= state.numbers[CAP]:
@@ -164,9 +164,11 @@ def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, r
     Returns who gave in the end, and the number of takers or -1.
     """
     numbers = state.numbers
-    numbers[MEANS] = PURE
-    left = _give(state, scratch, giver, takers, num_takers, tried)
-    if left < 0:
+    left = -1
+    if not numbers[KEEP_COUNTS]:
+        numbers[MEANS] = PURE
+        left = _give(state, scratch, giver, takers, num_takers, tried)
+    if left < 0 and not numbers[KEEP_COUNTS]:
         numbers[MEANS], numbers[CROSSING] = EVERYTHING, 0
         mate = _hand_over(state, scratch, giver, node_start, ranks)
         numbers[CROSSING] = 1

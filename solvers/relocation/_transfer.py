@@ -90,8 +90,8 @@ def _peel(state, scratch, size, low, reserve):
     amount = np.int64(0)
     size_amount = np.int64(0)
     mean = total // max(usable, 1)
-    while size > 0 and low - amount > (3 * mean if reserve > 0 else 0):
-        limit = low - amount - reserve * mean // 2
+    while size > 0 and low > amount and (reserve == 0 or (low - amount) // 3 > mean):
+        limit = low - amount - mean // 2 * reserve
         best = -1
         for k in range(size - 1, -1, -1):
             if give.cost[k] <= limit:
@@ -231,7 +231,7 @@ def transfer(state, scratch, giver, taker, low, high, target):
     taken = -1
     for variant in range(_VARIANTS):
         size = _gather(state, give, giver)
-        size, set_aside, amount, size_amount = _peel(state, scratch, size, low, (5, 3, 7, 0)[variant])
+        size, set_aside, amount, size_amount = _peel(state, scratch, size, low, (5, 3, 4, 0)[variant])
         if variant > 0 and set_aside == 0:
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount)

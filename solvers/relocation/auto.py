@@ -1,6 +1,7 @@
 """Relocation within a budget of work: exact amounts moved from rank to rank, repaired by swaps where that is not enough."""
 
 import dataclasses
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers._jit import kernel
+from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import TimeLimitError
 from solvers.groups import group_loads, read_only
@@ -20,6 +22,7 @@ from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, r
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
+_MOST_SLACK = 2**61  # twice that fits int64
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
 
@@ -91,8 +94,8 @@ def reference(problem: RelocationProblem, time_budget: float) -> Reference:
 
 
 def cap_of(problem: RelocationProblem, makespan: int, eps: Fraction) -> int:
-    """``max(c_max, floor((1 + eps) M))``; past the sum of all costs a cap binds nothing, so it is that at most."""
-    return max(problem.largest, min(int((1 + eps) * makespan), max(problem.total, makespan)))
+    """``max(c_max, floor((1 + eps) M))``, within int64."""
+    return max(problem.largest, min(math.floor((1 + eps) * makespan), INT64_MAX))
 
 
 def _quotas(counts: NDArray[np.int64], num_items: int) -> NDArray[np.int64]:
@@ -161,11 +164,11 @@ def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32]
     loads = group_loads(problem.costs, where, m)
     sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
     typical = problem.total // max(int(np.count_nonzero(problem.costs)), 1)
-    slack_fits = cap * m < 2**62  # past the sum of all costs a cap binds nothing
+    cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
     work = relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
         problem.node_start, problem.ranks_by_node, loads, group_loads(sizes, where, m), problem.room, problem.order,
-        cap, cap * m - problem.total if slack_fits else 2**62, typical, problem.equal_counts, work,
+        cap, min(cap * m - problem.total, _MOST_SLACK), typical, problem.equal_counts, work,
     )  # fmt: skip
     if int(loads.max()) > cap and problem.sizes is None:
         _repair(problem, where, cap, max(work, 4 * len(where)))

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
@@ -18,12 +19,12 @@ from balancer.batch import HOMES
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import FitError, InputError, PlanError
 from balancer.fit_command import fit_command
-from balancer.io.logs import choose_length, open_log
+from balancer.io.logs import LengthLog, choose_length, open_log
 from balancer.io.plan_writer import PlanWriter
 from balancer.micro_batches import OVER_LONG, SCHEDULES, MicroBatches
 from balancer.offline import LogSettings, PlanDigest, describe, load_plans, plan_log
 from balancer.plan import SINGLE_PHASE
-from balancer.planner import METHODS, balance
+from balancer.planner import EPS, METHODS, PLACEMENTS, balance
 from balancer.report.summary import RunSummary
 from balancer.topology import MAX_RANKS, Topology
 from solvers import PARTITIONERS, USES_CLOCK, SolverError, partition
@@ -226,6 +227,18 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
 )
 @_method_option(METHODS)
 @click.option("--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}")
+@click.option(
+    "--placement",
+    default="relocate",
+    show_default=True,
+    metavar="P",
+    help=f"How rows come to ranks: {' | '.join(PLACEMENTS)}",
+)
+@click.option(
+    "--eps", type=float, default=EPS, show_default=True, metavar="E",
+    help="With relocate, the fraction of the makespan that may be given up so that less moves.",
+)  # fmt: skip
+@click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
 @click.option("--drop-last", is_flag=True, help="Leave out a last, short step.")
 @_constraint_options
 @_micro_batch_options
@@ -241,6 +254,7 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     cost = parse_cost(options.pop("cost"))
     length = options.pop("length")
+    compare = options.pop("compare_placements")
     caps = tuple(_capped(text) for text in options.pop("caps"))
     per_rank: dict[str, Any] = {
         name: _one_a_rank(f"--{name.replace('_', '-')}", options.pop(name)) for name in ("rank_speeds", "initial_loads")
@@ -274,7 +288,19 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
     title = (
         f"{os.path.basename(log)}: {'+'.join(columns)}, {topology.num_ranks} ranks x {settings.batch_per_rank}, {cost}"
     )
-    _print_summary(summary, title, time.perf_counter() - started, as_json, out)
+    others = _other_placements(opened, settings) if compare else {}
+    _print_summary(summary, title, time.perf_counter() - started, as_json, out, others)
+
+
+def _other_placements(log: LengthLog, settings: LogSettings) -> dict[str, RunSummary]:
+    """Plan the log under every other placement, for comparison."""
+    others = {}
+    for placement in PLACEMENTS:
+        if placement != settings.placement:
+            others[placement] = RunSummary()
+            for plan in plan_log(log, replace(settings, placement=placement)):
+                others[placement].add(SINGLE_PHASE, plan)
+    return others
 
 
 def _make_ready(settings: LogSettings) -> None:
@@ -298,17 +324,29 @@ def _consecutive(first: int, count: int) -> Any:
     return np.arange(first, first + count)
 
 
-def _print_summary(summary: RunSummary, title: str, runtime_s: float, as_json: bool, out: str | None) -> None:
+def _print_summary(
+    summary: RunSummary,
+    title: str,
+    runtime_s: float,
+    as_json: bool,
+    out: str | None,
+    others: dict[str, RunSummary] | None = None,
+) -> None:
     if as_json:
-        click.echo(json.dumps(summary.as_json(runtime_s), indent=2))
+        document = summary.as_json(runtime_s)
+        if others:
+            document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
+        click.echo(json.dumps(document, indent=2))
         return
     from rich.console import Console
 
-    from balancer.report.table import NARROWEST, print_summary
+    from balancer.report.table import NARROWEST, print_placements, print_summary
 
     console = Console(emoji=False)
     console.width = max(console.width, NARROWEST)
     print_summary(console, summary, title, runtime_s)
+    if others:
+        print_placements(console, {"": summary, **others})
     if out is not None:
         console.print(f"plan written to {out}", markup=False, highlight=False, soft_wrap=True)
 

@@ -25,13 +25,15 @@ from balancer.io.logs import LengthLog, choose_length, file_sha256, open_log, re
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
+from balancer.placing import check_placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.planner import check_method, plan_problem, replay_plan
+from balancer.planner import EPS, check_method, plan_problem, replay_plan
 from balancer.problem import Problem
 from balancer.topology import Topology
 from solvers.arguments import as_budget, as_count
 from solvers.bounds import Bound
 from solvers.errors import SolverError
+from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 from solvers.verify import TRUSTED_BOUNDS
 
@@ -63,6 +65,8 @@ class LogSettings:
         One number a rank.
     micro_batches : MicroBatches or None
         How each rank's share is cut into slots.
+    placement, eps
+        As :func:`balancer.balance` takes them.
     drop_last : bool
         Leave out the last global batch if it is short.
     """
@@ -85,12 +89,16 @@ class LogSettings:
     initial_loads: tuple[int, ...] | None = None
     rank_speeds: tuple[int, ...] | None = None
     micro_batches: MicroBatches | None = None
+    placement: str = "relocate"
+    eps: float = EPS
 
     def __post_init__(self) -> None:
         as_count("batch_per_rank", self.batch_per_rank)
         as_count("global batch (ranks * batch_per_rank)", self.topology.num_ranks * self.batch_per_rank)
         as_budget(self.time_budget)
         check_method(self.method, self.cost)
+        check_placement(self.placement)
+        as_eps(self.eps)
         Constraints.of(0, self.topology.num_ranks, **self.constraints_of_ranks())
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")
@@ -124,6 +132,8 @@ class LogSettings:
                 **{name: value for name in _RARE if (value := getattr(self, name))},
             },
             **({"micro_batches": self.micro_batches.to_json()} if self.micro_batches else {}),
+            "placement": self.placement,
+            "eps": self.eps,
             "drop_last": self.drop_last,
         }
 
@@ -140,6 +150,8 @@ class LogSettings:
             home=description["home"],
             cost=parse_cost(description["cost"]),
             drop_last=description["drop_last"],
+            placement=description["placement"],
+            eps=description["eps"],
             caps=tuple((columns, limit) for columns, limit in solver.pop("caps", ())),
             micro_batches=MicroBatches(**micro_batches) if micro_batches else None,
             **solver,
@@ -230,7 +242,7 @@ def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[DispatchPlan]:
             problem = next(problems, None)
             if problem is None:
                 return
-            plan = plan_problem(problem, settings.method, settings.time_budget)
+            plan = plan_problem(problem, settings.method, settings.time_budget, settings.placement, settings.eps)
         except SolverError as error:
             raise type(error)(f"{log.path}: step {step}: {error}") from None
         yield plan
@@ -337,7 +349,8 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
         if placements is None or placements.step != step:
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target, slots = _target(plan_file, placements, problem)
-        yield replay_plan(problem, target, settings.method, settings.time_budget, slots)
+        plan = replay_plan(problem, target, settings.method, settings.time_budget, slots)
+        yield replace(plan, placement=settings.placement, eps=settings.eps)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 

@@ -19,7 +19,7 @@ from balancer.micro_batches import MicroBatches
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
-from balancer.planner import plan_problem, replay_plan
+from balancer.planner import EPS, plan_problem, replay_plan
 from balancer.problem import Affinity, Problem
 from balancer.ragged import Ragged
 from balancer.step_plan import Parts, PhasePlan, StepPlan, own_name, parts_of
@@ -39,6 +39,7 @@ class Settings:
 
     method: str = "auto"
     placement: str = "relocate"
+    eps: float = EPS
     time_budget: float = 0.01
     mode: str = "separate"
     group_size: int | None = None
@@ -80,6 +81,7 @@ def orchestrate(
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
+    eps: float = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
     part_order: Ragged | None = None,
@@ -98,7 +100,7 @@ def orchestrate(
         Ranks and nodes; a number stands for so many ranks of one node.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
-    method, placement, time_budget
+    method, placement, eps, time_budget
         As :func:`balancer.balance` takes them, for every phase.
     mode : str
         ``"separate"``: every encoder even by itself, for when ranks wait for each other between encoders. ``"joint"``:
@@ -132,7 +134,7 @@ def orchestrate(
     ([256, 128], [120, 120])
     """
     started = time.perf_counter()
-    settings = Settings(method, placement, time_budget, _as_mode(mode), group_size, micro_batches)
+    settings = Settings(method, placement, eps, time_budget, _as_mode(mode), group_size, micro_batches)
     step = step_batch(batch, phases, topology, home_rank, settings)
     plans = _plan_phases(step)
     return assemble(step, plans, "orchestrated", started, part_order)
@@ -218,7 +220,7 @@ def _plan_phase(step: _Step, items: PhaseItems, problem: Problem) -> DispatchPla
     settings = step.settings
     try:
         if settings.group_size is None:
-            return plan_problem(problem, settings.method, settings.time_budget, settings.placement)
+            return plan_problem(problem, settings.method, settings.time_budget, settings.placement, settings.eps)
         return _plan_in_groups(problem, settings, settings.group_size)
     except (ValueError, solvers.SolverError) as error:
         raise _about(items, error) from None
@@ -244,7 +246,7 @@ def _plan_in_groups(problem: Problem, settings: Settings, size: int) -> Dispatch
     for group in range(num_ranks // size):
         members = np.flatnonzero(group_of_item == group)
         part = problem.of_ranks(members, group * size, size)
-        plan = plan_problem(part, settings.method, settings.time_budget, settings.placement)
+        plan = plan_problem(part, settings.method, settings.time_budget, settings.placement, settings.eps)
         rank_of_item[members] = plan.rank_of_sample + group * size
     return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings.method)
 
@@ -268,7 +270,9 @@ def _last_phase_slots(step: _Step) -> DispatchPlan | None:
     if step.settings.micro_batches is None:
         return None
     problem = replace(step.problem(step.items[-1]), micro_batches=step.settings.micro_batches)
-    return plan_problem(problem, step.settings.method, step.settings.time_budget, step.settings.placement)
+    return plan_problem(
+        problem, step.settings.method, step.settings.time_budget, step.settings.placement, step.settings.eps
+    )
 
 
 def _plan_in_slots(step: _Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:

@@ -14,8 +14,10 @@ from balancer.errors import PlanError
 from balancer.exchange import RankExchange, rank_exchange
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
+from balancer.stream import Stream, Traffic
 from balancer.topology import Topology
 from solvers.bounds import Bound
+from solvers.relocation import relocation_bound
 from solvers.types import SolveStatus, relative_gap
 
 __all__ = ["SINGLE_PHASE", "DispatchPlan"]
@@ -56,6 +58,12 @@ class DispatchPlan:
         The micro-batch that each sample is in; 0 without micro-batches. A rank's samples are in order of slots.
     num_slots : int
         Micro-batches a step, the same on every rank.
+    placement : str
+        How samples came to ranks: a name in :data:`balancer.placing.PLACEMENTS`.
+    eps : float
+        What relocation was allowed to give up of the makespan, as a fraction.
+    fell_back : str
+        Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
         The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound.
     runtime_s : float
@@ -78,6 +86,9 @@ class DispatchPlan:
     micro_batches: MicroBatches | None = None
     slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     num_slots: int = 1
+    placement: str = "any"
+    eps: float = 0.0
+    fell_back: str = ""
     binding_sample: int | None = None
     runtime_s: float = field(default=0.0, compare=False)
 
@@ -158,11 +169,31 @@ class DispatchPlan:
         return total, self.num_ranks if speeds is None else int(speeds.sum())
 
     @property
+    def traffic(self) -> Traffic:
+        """What dispatch moves, in elements."""
+        return Stream("", self.home, self.target, self.lengths, self.lengths).traffic(self.topology)
+
+    @property
     def inter_node_volume(self) -> int:
         """Elements that dispatch moves from one node to another."""
-        node = self.topology.node_of_rank
-        crosses = node[self.home.rank_of_sample] != node[self.target.rank_of_sample]
-        return int(self.lengths[crosses].sum())
+        return self.traffic.inter_node
+
+    @property
+    def intra_node_volume(self) -> int:
+        """Elements that dispatch moves between ranks of one node."""
+        return self.traffic.intra_node
+
+    @property
+    def inter_node_bound(self) -> int:
+        """Elements that must cross nodes in any plan with no larger makespan: proven, 0 if nothing is.
+
+        Known for plain additive costs; O(n log n), computed when asked for.
+        """
+        plain = self.cost.additive and self.micro_batches is None and self.constraints.rank_speeds is None
+        if not plain or self.constraints.initial_loads is not None:
+            return 0
+        costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
+        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, self.makespan)
 
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples)."""

@@ -6,6 +6,7 @@ lengths -> :class:`~balancer.batch.GlobalBatch` -> :class:`~balancer.problem.Pro
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,16 +17,20 @@ from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
+from balancer.placing import PLACEMENTS, check_placement, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
 from solvers.bounds import Bound, makespan_bound
 from solvers.packing.schedule import schedule_micro_batches
 
-__all__ = ["METHODS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
+__all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balance` takes."""
+
+EPS = 1e-3
+"""What relocation may give up of the makespan unless told otherwise, as a fraction."""
 
 COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
 """Those whose budget is counted work, so that every rank computes the same plan."""
@@ -53,6 +58,8 @@ def balance(
     micro_batch_tokens: int | None = None,
     schedule: str = "lockstep",
     micro_batches: MicroBatches | None = None,
+    placement: str | None = None,
+    eps: float = EPS,
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -99,6 +106,13 @@ def balance(
         or ``"pipeline"``; see :class:`balancer.MicroBatches`.
     micro_batches : MicroBatches, optional
         In place of `micro_batch_tokens` and `schedule`, to say more: how many, a multiple of what, over-long samples.
+    placement : str, optional
+        ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
+        most 1 + `eps` times the best found. ``"rearrange"``: the best partition, its groups on the ranks where most of
+        them lies; the makespan is the best found. ``"any"``: groups on ranks as they come. By default ``"relocate"``
+        if `home_rank` is given, else ``"rearrange"``.
+    eps : float
+        What relocation may give up of the makespan, as a fraction.
 
     Returns
     -------
@@ -144,7 +158,9 @@ def balance(
         rank_speeds=rank_speeds,
     )
     problem = Problem.of(batch, topology, parse_cost(cost), constraints, micro_batches)
-    return plan_problem(problem, method, time_budget)
+    if placement is None:
+        placement = "rearrange" if home_rank is None else "relocate"
+    return plan_problem(problem, method, time_budget, placement, eps)
 
 
 def check_method(method: str, cost: CostModel) -> str:
@@ -161,16 +177,20 @@ def check_method(method: str, cost: CostModel) -> str:
 
 
 def plan_problem(
-    problem: Problem, method: str = "auto", time_budget: float = 0.01, placement: str = "relocate"
+    problem: Problem, method: str = "auto", time_budget: float = 0.01, placement: str = "relocate", eps: float = EPS
 ) -> DispatchPlan:
     """Solve a problem and make the plan; as :func:`balance`, for who has the problem already."""
     started = time.perf_counter()
     name = check_method(method, problem.cost)
+    check_placement(placement)
     if problem.micro_batches is not None:
-        return _schedule(problem, problem.micro_batches, method, time_budget, started)
+        return _schedule(problem, problem.micro_batches, method, time_budget, placement, started)
     result = _solve(problem, name, time_budget)
-    target = Placement.by_sample_order(result.group_of_item, problem.topology.num_ranks)
-    return _plan(problem, target, Bound(result.lower_bound, result.bound_name), method, result.status, started)
+    placed = place(problem, result.group_of_item, placement, eps, time_budget)
+    target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
+    bound = Bound(result.lower_bound, result.bound_name)
+    plan = _plan(problem, target, bound, method, result.status, started)
+    return replace(plan, placement=placement, eps=eps, fell_back=placed.fell_back)
 
 
 def replay_plan(
@@ -233,18 +253,20 @@ def _bound(problem: Problem) -> Bound:
 
 
 def _schedule(
-    problem: Problem, micro_batches: MicroBatches, method: str, time_budget: float, started: float
+    problem: Problem, micro_batches: MicroBatches, method: str, time_budget: float, placement: str, started: float
 ) -> DispatchPlan:
-    """Plan rank and slot of every sample."""
+    """Plan rank and slot of every sample; ranks may exchange all their micro-batches, and no more."""
     if method != "auto":
         raise ValueError(f"method {method!r} makes no micro-batches; use 'auto'")
     num_ranks = problem.topology.num_ranks
     result = schedule_micro_batches(
         problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget, **micro_batches.solver_keywords()
     )
-    target = Placement.by_slots(result.rank_of_item, result.slot_of_item, num_ranks, result.num_slots)
-    bound = Bound(result.lower_bound, result.bound_name)
-    return _plan(problem, target, bound, method, result.status, started, (result.slot_of_item, result.num_slots))
+    placed = place(problem, result.rank_of_item, placement, 0, time_budget)
+    target = Placement.by_slots(placed.rank_of_sample, result.slot_of_item, num_ranks, result.num_slots)
+    bound, slots = Bound(result.lower_bound, result.bound_name), (result.slot_of_item, result.num_slots)
+    plan = _plan(problem, target, bound, method, result.status, started, slots)
+    return replace(plan, placement=placement, fell_back=placed.fell_back)
 
 
 def _plan(

@@ -87,6 +87,19 @@ class Problem:
     volumes: NDArray[np.int64] | None = None
     affinity: Affinity | None = None
 
+    @property
+    def move_volumes(self) -> NDArray[np.int64]:
+        """What moving each sample takes: int64[n]."""
+        return self.batch.lengths if self.volumes is None else self.volumes
+
+    @property
+    def parts(self) -> Affinity:
+        """Where each sample's parts lie: all of it on its home rank, unless an affinity says more."""
+        if self.affinity is not None:
+            return self.affinity
+        volumes = self.move_volumes
+        return Affinity(np.arange(len(volumes) + 1), self.batch.home.rank_of_sample, volumes)
+
     @classmethod
     def of(
         cls,

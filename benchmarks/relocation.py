@@ -77,7 +77,9 @@ def table() -> None:
 
 def frontier() -> None:
     """The frontier's points beside a relocation of its own at the same cap."""
-    print("| ranks | cost | eps, % | across, % of all | bound | alone at this cap | inside | alone |\n" + "|--:" * 8 + "|")
+    print(
+        "| ranks | cost | eps, % | across, % of all | bound | alone at this cap | inside | alone |\n" + "|--:" * 8 + "|"
+    )
     for num_ranks in (64, 2560):
         for kind in ("linear", "quadratic"):
             costs, home, nodes = instance(num_ranks, 60, kind, 0)

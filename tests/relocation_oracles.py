@@ -56,9 +56,7 @@ def optimum(lies: Lies, nodes: Sequence[int], assignments: Iterator[tuple[int, .
 
 def best_rearrangement(lies: Lies, nodes: Sequence[int], groups: Sequence[int]) -> tuple[int, int]:
     """Least across, then inside, over all bijections of groups to ranks."""
-    return min(
-        moved(lies, [places[g] for g in groups], nodes) for places in itertools.permutations(range(len(nodes)))
-    )
+    return min(moved(lies, [places[g] for g in groups], nodes) for places in itertools.permutations(range(len(nodes))))
 
 
 def least_cut(pairs: Sequence[tuple[int, int]], excess: int) -> int:

@@ -30,8 +30,15 @@ class PhaseSummary:
     gap_sum: float = 0.0
     gap_max: float = 0.0
     proven_optimal_steps: int = 0
+    within_eps_steps: int = 0
+    eps: float = 0.0
+    placement: str = "any"
+    fell_back_steps: int = 0
     volume: int = 0
     inter_node_volume: int = 0
+    intra_node_volume: int = 0
+    inter_node_bound: int = 0
+    largest_send: int = 0
     capped_steps: int = 0
     several_nodes: bool = False
     cap_row: int = -1
@@ -56,8 +63,10 @@ class PhaseSummary:
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
         self.several_nodes |= plan.topology.num_nodes > 1
-        self.volume += int(plan.lengths.sum())
-        self.inter_node_volume += plan.inter_node_volume
+        self.within_eps_steps += gap <= plan.eps
+        self.eps, self.placement = max(self.eps, plan.eps), plan.placement
+        self.fell_back_steps += bool(plan.fell_back)
+        self._add_traffic(plan)
         if plan.binding_sample is not None:
             self.capped_steps += 1
             ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
@@ -66,6 +75,15 @@ class PhaseSummary:
                 self.cap_row = first_row + plan.binding_sample
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
+
+    def _add_traffic(self, plan: DispatchPlan) -> None:
+        traffic = plan.traffic
+        self.volume += traffic.total
+        self.inter_node_volume += traffic.inter_node
+        self.intra_node_volume += traffic.intra_node
+        self.largest_send = max(self.largest_send, traffic.largest_send)
+        if self.several_nodes:
+            self.inter_node_bound += plan.inter_node_bound
 
     @property
     def ratio_before(self) -> float:
@@ -82,6 +100,9 @@ class PhaseSummary:
         """The imbalance ratio that is proven to be out of reach from below."""
         return _ratio(self.spent_at_bound, self.worked_after)
 
+    def _share(self, volume: int) -> float:
+        return volume / self.volume if self.volume else 0.0
+
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; an infinite gap is null."""
         document: dict[str, Any] = {
@@ -93,7 +114,14 @@ class PhaseSummary:
             "gap_mean": _finite(self.gap_sum / self.steps if self.steps else 0.0),
             "gap_max": _finite(self.gap_max),
             "proven_optimal_steps": self.proven_optimal_steps,
-            "inter_node_fraction": self.inter_node_volume / self.volume if self.volume else 0.0,
+            "within_eps_steps": self.within_eps_steps,
+            "eps": self.eps,
+            "placement": self.placement,
+            "fell_back_steps": self.fell_back_steps,
+            "inter_node_fraction": self._share(self.inter_node_volume),
+            "inter_node_bound": self._share(self.inter_node_bound),
+            "intra_node_fraction": self._share(self.intra_node_volume),
+            "max_rank_send": self.largest_send,
             "capped_steps": self.capped_steps,
             "capping_sample": None,
         }

@@ -1,6 +1,6 @@
 """The table that a person reads on a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from balancer.report.summary import PhaseSummary, RunSummary
 
-__all__ = ["NARROWEST", "print_loads", "print_summary"]
+__all__ = ["NARROWEST", "print_loads", "print_placements", "print_summary"]
 
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
@@ -37,6 +37,26 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     console.print(f"{samples} in {steps}, {runtime_s:.2f} s{rate}", highlight=False)
 
 
+def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
+    """Print one row a placement: how even, and what moves."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("placement", no_wrap=True)
+    for header in ("imbalance", "crosses nodes", "at least", "within nodes", "largest send"):
+        table.add_column(header, justify="right")
+    for run in runs.values():
+        for phase in run.phases.values():
+            numbers = phase.as_json()
+            table.add_row(
+                phase.placement,
+                _ratio(phase.ratio_after),
+                _percent(numbers["inter_node_fraction"]),
+                _percent(numbers["inter_node_bound"]),
+                _percent(numbers["intra_node_fraction"]),
+                f"{phase.largest_send:,}",
+            )
+    console.print(table)
+
+
 def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
     numbers = phase.as_json()
     idle = [1 - 1 / ratio for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)]
@@ -47,7 +67,10 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
     yield "wasted rank-time", *map(_percent, idle)
     yield "gap to the bound, mean", "", _percent(numbers["gap_mean"]), ""
     yield "gap to the bound, largest", "", _percent(numbers["gap_max"]), ""
-    yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
+    if phase.eps and phase.placement == "relocate":
+        yield f"steps proven within {_percent(phase.eps)}", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
+    else:
+        yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
         slots = (
             f"{phase.fewest_slots}"
@@ -56,7 +79,9 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
         )
         yield f"micro-batches ({phase.schedule})", "", slots, ""
     if phase.several_nodes:
-        yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), ""
+        least = _percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
+        yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), least
+        yield "volume that moves within nodes", "", _percent(numbers["intra_node_fraction"]), ""
 
 
 def _ratio(value: float) -> str:

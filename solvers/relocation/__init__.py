@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget
 from solvers.groups import group_loads
+from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
 from solvers.relocation.bounds import move_bounds
@@ -21,8 +22,10 @@ __all__ = [
     "USES_CLOCK",
     "RelocationFrontier",
     "RelocationResult",
+    "as_eps",
     "check_relocation",
     "relocate",
+    "relocation_bound",
     "relocation_frontier",
 ]
 
@@ -45,6 +48,7 @@ def relocate(
     equal_counts: bool = False,
     sizes: ArrayLike | None = None,
     caps: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     time_budget: float = 0.05,
     method: str = "auto",
 ) -> RelocationResult:
@@ -73,6 +77,9 @@ def relocate(
         Exactly n/m items a rank, within one where m does not divide n.
     sizes, caps : int64[n] and int or int64[num_ranks], optional
         A second quantity (tokens), and what each rank may hold of it.
+    groups : int32[n], optional
+        The group of each item in a partition under the same constraints, where the caller has one: M is then its
+        makespan, and it is what is fallen back on.
     time_budget : float
         Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
     method : str
@@ -113,20 +120,35 @@ def relocate(
         raise ValueError(f"unknown method {method!r}; known methods are {', '.join(RELOCATORS)}")
     seconds = as_budget(time_budget)
     tolerance = as_eps(eps)
-    problem = RelocationProblem.prepare(
-        costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps
-    )
-    groups = reference(problem, seconds)
-    limit = cap_of(problem, groups.makespan, tolerance) if cap is None else as_cap(cap, problem)
+    problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps)
+    known = None if groups is None else homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
+    measure = reference(problem, seconds, known)
+    limit = cap_of(problem, measure.makespan, tolerance) if cap is None else as_cap(cap, problem)
     bounds = move_bounds(problem, limit)
     fell_back, search_bounds = "", None
     if method == "rearrange":
-        found = assign_rearrange(problem, limit, groups)
+        found = assign_rearrange(problem, limit, measure)
     elif method == "exact":
-        found, search_bounds = assign_exact(problem, limit, groups, seconds)
+        found, search_bounds = assign_exact(problem, limit, measure, seconds)
     else:
-        found, fell_back = assign_auto(problem, limit, groups, seconds)
+        found, fell_back = assign_auto(problem, limit, measure, seconds)
     return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
+
+
+def relocation_bound(
+    costs: ArrayLike, home_rank: ArrayLike, node_of_rank: ArrayLike, volumes: ArrayLike | None, cap: SupportsIndex
+) -> int:
+    """Return the least volume that any assignment with loads of at most `cap` moves across nodes: proven.
+
+    Parameters as for :func:`relocate`. O(n log n).
+
+    Examples
+    --------
+    >>> relocation_bound([5, 4, 3, 2, 1, 1], [0, 0, 0, 1, 2, 3], [0, 0, 1, 1], None, cap=6)
+    2
+    """
+    problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, None, False, None, None)
+    return move_bounds(problem, as_cap(cap, problem)).inter
 
 
 def _result(problem, found, cap, bounds, search_bounds, method, fell_back, started):  # type: ignore[no-untyped-def]

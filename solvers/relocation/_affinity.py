@@ -135,13 +135,13 @@ def affinity_of_rows(affinity: object, num_items: int, node_of_rank: NDArray[np.
     )
 
 
-def homes_from(home_rank: ArrayLike, num_items: int, num_ranks: int) -> NDArray[np.int32]:
-    """Homes from outside, checked."""
-    home = as_int64("home_rank", home_rank)
+def homes_from(home_rank: ArrayLike, num_items: int, num_ranks: int, name: str = "home_rank") -> NDArray[np.int32]:
+    """Homes from outside, or other ranks called `name`, checked."""
+    home = as_int64(name, home_rank)
     if len(home) != num_items:
-        raise ValueError(f"home_rank must have {num_items} entries, as costs has, got {len(home)}")
+        raise ValueError(f"{name} must have {num_items} entries, as costs has, got {len(home)}")
     outside = (home < 0) | (home >= num_ranks)
     if outside.any():
         item = int(np.argmax(outside))
-        raise ValueError(f"home_rank[{item}] must be within 0..{num_ranks - 1}, got {home[item]}")
+        raise ValueError(f"{name}[{item}] must be within 0..{num_ranks - 1}, got {home[item]}")
     return home.astype(np.int32)

@@ -194,5 +194,3 @@ def as_cap(cap: SupportsIndex, problem: RelocationProblem) -> int:
 def seconds_since(started: float) -> float:
     """Seconds since ``time.perf_counter()`` gave `started`: for ``runtime_s``, never for a decision."""
     return time.perf_counter() - started
-
-

@@ -3,7 +3,22 @@
 import numpy as np
 
 from solvers._jit import kernel
-from solvers.relocation._transfer import (ACTIVE, CAP, CROSSING, EVERYTHING, KEEP_COUNTS, MEANS, PURE, SLACK, TYPICAL, WORK, State, make_scratch, move, transfer)
+from solvers.relocation._transfer import (
+    ACTIVE,
+    CAP,
+    CROSSING,
+    EVERYTHING,
+    KEEP_COUNTS,
+    MEANS,
+    PURE,
+    SLACK,
+    TYPICAL,
+    WORK,
+    State,
+    make_scratch,
+    move,
+    transfer,
+)
 
 _AHEAD = 8
 _TRIES = 4
@@ -193,9 +208,7 @@ def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_st
         g = _largest_ahead(state, givers, num_givers)
         giver = givers[g]
         if crossing:
-            giver, left, num_takers = _give_across(
-                state, scratch, giver, takers, num_takers, tried, node_start, ranks
-            )
+            giver, left, num_takers = _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks)
             givers[g] = giver
         else:
             left = _give(state, scratch, giver, takers, num_takers, tried)

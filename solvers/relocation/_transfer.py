@@ -41,7 +41,13 @@ class Scratch(NamedTuple):
 
 @kernel
 def make_scratch(capacity):
-    return Scratch(make_side(capacity), make_side(capacity), make_pick(), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
+    return Scratch(
+        make_side(capacity),
+        make_side(capacity),
+        make_pick(),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int64),
+    )
 
 
 @kernel
@@ -144,7 +150,9 @@ def _large_against_small(state, scratch, giver, taker, low, high, target):
         if cost <= high:
             continue
         size = _gather(state, give, taker)
-        size, set_aside, amount, size_amount = _peel(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5))
+        size, set_aside, amount, size_amount = _peel(
+            state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5)
+        )
         _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
         state.numbers[WORK] -= 2 * size + pure_move(pick, give, size, take)
         if pick.score[0] != NO_SCORE:

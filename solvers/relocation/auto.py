@@ -83,9 +83,10 @@ def _groups(problem: RelocationProblem, seconds: float) -> NDArray[np.int32]:
     raise TimeLimitError(f"no assignment within the caps was found: item {left_out} fits on no rank beside the others")
 
 
-def reference(problem: RelocationProblem, time_budget: float) -> Reference:
-    """Partition without homes, and the makespan that caps are relative to."""
-    groups = _groups(problem, time_budget * _PARTITION_SHARE)
+def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np.int32] | None = None) -> Reference:
+    """Partition without homes, unless the caller has done so, and the makespan that caps are relative to."""
+    if groups is None:
+        groups = _groups(problem, time_budget * _PARTITION_SHARE)
     reached = int(group_loads(problem.costs, groups, problem.num_ranks).max())
     home = problem.affinity.home
     at_home = int(group_loads(problem.costs, home, problem.num_ranks).max())
@@ -196,5 +197,3 @@ def assign_auto(
     if found is None:
         return assign_rearrange(problem, cap, groups), "no relocation under the cap was found within the budget"
     return found, ""
-
-

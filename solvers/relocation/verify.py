@@ -182,7 +182,11 @@ def _least_leaving(
 
 
 def _check_bounds(
-    lies: Lies, nodes: list[int], limits: list[tuple[list[int], list[int]]], longer: int | None, result: RelocationResult
+    lies: Lies,
+    nodes: list[int],
+    limits: list[tuple[list[int], list[int]]],
+    longer: int | None,
+    result: RelocationResult,
 ) -> None:
     names = ("fractional", "integer", "cp_sat")
     inter, intra = result.inter_node_volume, result.intra_node_volume

@@ -25,7 +25,7 @@ from balancer.io.logs import LengthLog, choose_length, file_sha256, open_log, re
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
-from balancer.placing import check_placement
+from balancer.placing import check_placement, effective
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import EPS, check_method, plan_problem, replay_plan
 from balancer.problem import Problem
@@ -350,7 +350,10 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target, slots = _target(plan_file, placements, problem)
         plan = replay_plan(problem, target, settings.method, settings.time_budget, slots)
-        yield replace(plan, placement=settings.placement, eps=settings.eps)
+        if settings.micro_batches is not None:
+            yield replace(plan, placement=effective(problem, settings.placement))
+            continue
+        yield replace(plan, placement=effective(problem, settings.placement), eps=settings.eps)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import solvers
 from balancer.problem import Affinity, Problem
 
-__all__ = ["PLACEMENTS", "Placed", "check_placement", "place"]
+__all__ = ["PLACEMENTS", "Placed", "check_placement", "effective", "place", "why_not_relocate"]
 
 PLACEMENTS = ("relocate", "rearrange", "any")
 """How samples come to ranks, by name."""
@@ -58,18 +58,22 @@ def place(
     """
     if placement == "any" or problem.topology.num_ranks == 1:
         return Placed(group_of_sample)
-    reason = ""
-    if placement == "relocate":
-        reason = _why_not_relocate(problem)
-        if not reason:
-            result = _relocate(problem, group_of_sample, eps, time_budget)
-            if not result.fell_back:
-                return Placed(result.rank_of_sample)
-            reason = result.fell_back
+    reason = why_not_relocate(problem) if placement == "relocate" else ""
+    if placement == "relocate" and not reason:
+        result = _relocate(problem, group_of_sample, eps, time_budget)
+        if not result.fell_back:
+            return result
+        reason = result.fell_back
     return Placed(_rearrange(problem, group_of_sample, time_budget), reason)
 
 
-def _why_not_relocate(problem: Problem) -> str:
+def effective(problem: Problem, placement: str) -> str:
+    """Return the placement that a problem of this kind can have."""
+    return "rearrange" if placement == "relocate" and why_not_relocate(problem) else placement
+
+
+def why_not_relocate(problem: Problem) -> str:
+    """Say why relocation cannot be had for a problem of this kind; empty if it can."""
     if not problem.cost.additive:
         return f"relocation takes no cost '{problem.cost}'"
     if problem.micro_batches is not None:

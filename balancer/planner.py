@@ -17,7 +17,7 @@ from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
-from balancer.placing import PLACEMENTS, check_placement, place
+from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
@@ -190,7 +190,7 @@ def plan_problem(
     target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
     bound = Bound(result.lower_bound, result.bound_name)
     plan = _plan(problem, target, bound, method, result.status, started)
-    return replace(plan, placement=placement, eps=eps, fell_back=placed.fell_back)
+    return replace(plan, placement=effective(problem, placement), eps=eps, fell_back=placed.fell_back)
 
 
 def replay_plan(
@@ -266,7 +266,7 @@ def _schedule(
     target = Placement.by_slots(placed.rank_of_sample, result.slot_of_item, num_ranks, result.num_slots)
     bound, slots = Bound(result.lower_bound, result.bound_name), (result.slot_of_item, result.num_slots)
     plan = _plan(problem, target, bound, method, result.status, started, slots)
-    return replace(plan, placement=placement, fell_back=placed.fell_back)
+    return replace(plan, placement=effective(problem, placement), fell_back=placed.fell_back)
 
 
 def _plan(
@@ -368,6 +368,11 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
                 cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
                 balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
     lengths = np.arange(1, 40)
+    for equal_counts in (False, True):  # from homes, under caps or not
+        for cap in (None, 250):
+            homes = np.minimum(lengths // 5, 3)
+            balance(lengths, 4, 2, homes, "quadratic:a=1,b=1", "auto", equal_counts, cap, placement="relocate")
+            balance(lengths, 4, 2, homes, placement="relocate", eps=0, equal_counts=equal_counts)
     for equal_counts in (False, True):  # caps so tight that greedy must be mended
         balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
     balance(np.arange(1, 60), 4, cost="quadratic:a=9,b=1", micro_batch_tokens=400)

@@ -117,7 +117,6 @@ class PhaseSummary:
             "within_eps_steps": self.within_eps_steps,
             "eps": self.eps,
             "placement": self.placement,
-            "fell_back_steps": self.fell_back_steps,
             "inter_node_fraction": self._share(self.inter_node_volume),
             "inter_node_bound": self._share(self.inter_node_bound),
             "intra_node_fraction": self._share(self.intra_node_volume),
@@ -167,6 +166,7 @@ class RunSummary:
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
+            "fell_back_steps": sum(phase.fell_back_steps for phase in self.phases.values()),
             "samples_per_second": self.samples / runtime_s if runtime_s else None,
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }

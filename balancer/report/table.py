@@ -31,6 +31,10 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
+        if phase.fell_back_steps and phase.placement == "relocate":
+            steps = f"{phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
+            why = f"{name}: in {steps} no relocation was found; groups were rearranged instead.\n"
+            console.print(why, highlight=False, markup=False)
     samples = f"{summary.samples:,} {_plural('sample', summary.samples)}"
     steps = f"{summary.steps:,} {_plural('step', summary.steps)}"
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""

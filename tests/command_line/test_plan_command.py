@@ -228,7 +228,7 @@ def test_the_table_has_the_json_numbers(command, log):
     assert (table.code, table.err) == (0, "")
     assert f"imbalance ratio {phase['imbalance_ratio_before']:.3f}" in table.words
     assert f"wasted rank-time {100 * phase['idle_fraction_before']:.1f} %" in table.words
-    assert f"steps proven optimal {phase['proven_optimal_steps']} of 3" in table.words
+    assert f"steps proven within 0.1 % {phase['within_eps_steps']} of 3" in table.words
     assert f"volume that crosses nodes {100 * phase['inter_node_fraction']:.1f} %" in table.words
     assert "50 samples in 3 steps" in table.words
     assert "log.csv" in table.words
@@ -321,6 +321,8 @@ def test_description(command, log):
         "home": "strided",
         "cost": "quadratic:a=24576,b=1",
         "solver": {"method": "auto", "equal_counts": True, "max_tokens_per_rank": 99999, "time_budget": 0.02},
+        "placement": "relocate",
+        "eps": 0.001,
         "drop_last": False,
         "source": {"format": "csv", "unit": "as recorded"},
         "steps": 3,

@@ -202,7 +202,7 @@ def test_a_sample_with_ten_thousand_images():
     images = Ragged.of([[1] * 10_000, [500], []])
     phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens")]
     plan = orchestrate({"images": images, "tokens": [10_000, 500, 40]}, phases, 4)
-    assert plan["vision"].gap == 0
+    assert plan["vision"].gap <= balancer.planner.EPS
     assert plan["vision"].imbalance_ratio < 1.001
 
 

@@ -18,7 +18,7 @@ __all__ = ["match"]
 
 Ints = NDArray[np.int64]
 
-_WINDOW = 256  # groups that a unit is compared with
+_WINDOW = 128  # groups that a unit is compared with
 _BITS = 20  # of a coordinate: a whole group is 2^20
 
 
@@ -45,7 +45,7 @@ def _place(room, whole, direction, length, g):
 
 
 @kernel
-def _match(order, amounts, room, whole, mean, components, want, slack, allowed, mask_of_unit, group_of_unit):
+def _match(order, amounts, room, whole, mean, components, want, slack, allowed, mask_of_unit, by_speed, group_of_unit):
     """Returns how many units found no group with room; those go where they overfill least, by the scaled sum."""
     num_groups, dims = room.shape
     direction = np.empty((num_groups, dims), dtype=np.int64)
@@ -53,6 +53,7 @@ def _match(order, amounts, room, whole, mean, components, want, slack, allowed, 
     for g in range(num_groups):
         _place(room, whole, direction, length, g)
     unit_vector = np.empty(dims, dtype=np.int64)
+    stride = (num_groups + _WINDOW - 1) // _WINDOW  # groups of all kinds are looked at, the fastest first
     failed, first = 0, 0
     for unit in order:
         for d in range(dims):
@@ -60,28 +61,28 @@ def _match(order, amounts, room, whole, mean, components, want, slack, allowed, 
         items = amounts[unit, dims - 1]
         best, best_group = np.int64(-(2**62)), -1
         least_harm, least_group = np.int64(2**62), -1
-        for turn in range(num_groups):
-            if turn >= _WINDOW and best_group >= 0:
+        for offset in range(stride):
+            if best_group >= 0:
                 break
-            g = (first + turn) % num_groups
-            if not allowed[mask_of_unit[unit], g]:
-                continue
-            harm, likeness = np.int64(0), np.int64(0)
-            for d in range(dims):
-                if d >= components and amounts[unit, d] > room[g, d]:
-                    harm += unit_vector[d] - direction[g, d] + 1
-                likeness += unit_vector[d] * direction[g, d]
-            if items - min(items, want[g]) > slack:
-                harm += unit_vector[dims - 1]
-            if harm > 0:
-                if harm < least_harm:
-                    least_harm, least_group = harm, g
-                continue
-            likeness = likeness * 1024 // length[g]
-            if likeness > best:
-                best, best_group = likeness, g
-        if num_groups > _WINDOW:
-            first = (first + 97) % num_groups
+            for k in range((first + offset) % stride, num_groups, stride):
+                g = by_speed[k]
+                if not allowed[mask_of_unit[unit], g]:
+                    continue
+                harm, likeness = np.int64(0), np.int64(0)
+                for d in range(dims):
+                    if d >= components and amounts[unit, d] > room[g, d]:
+                        harm += unit_vector[d] - direction[g, d] + 1
+                    likeness += unit_vector[d] * direction[g, d]
+                if items - min(items, want[g]) > slack:
+                    harm += unit_vector[dims - 1]
+                if harm > 0:
+                    if harm < least_harm:
+                        least_harm, least_group = harm, g
+                    continue
+                likeness = likeness * 1024 // length[g]
+                if likeness > best:
+                    best, best_group = likeness, g
+        first = (first + 1) % stride
         if best_group < 0:
             failed += 1
             best_group = least_group
@@ -97,7 +98,7 @@ def _match(order, amounts, room, whole, mean, components, want, slack, allowed, 
 def match(state: State, order: Ints, targets: list[int]) -> tuple[Ints, int]:
     """Place the units in `order`, the room for component k being that below a largest time of ``targets[k]``.
 
-    Returns int64[u] groups, and how many units found no group with room. O(u min(m, 256)) as long as there is room.
+    Returns int64[u] groups, and how many units found no group with room. O(u min(m, 128)) as long as there is room.
     """
     m, c = state.problem.num_groups, state.components
     upper = state.limits_for(targets)
@@ -111,6 +112,6 @@ def match(state: State, order: Ints, targets: list[int]) -> tuple[Ints, int]:
     groups = np.zeros(len(amounts), dtype=np.int64)
     failed = _match(
         order, amounts, upper - state.held_before, whole, mean, c, state.lower[:, -1].copy(), max(slack, 0),
-        state.allowed, state.mask_of_unit, groups,
+        state.allowed, state.mask_of_unit, np.argsort(-state.problem.speeds, kind="stable"), groups,
     )  # fmt: skip
     return groups, int(failed)

@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 
 _SMALL = 12  # units and groups up to which everything is tried
 _SMALL_WORK = 60_000_000
+_CLOSE = 9  # a start within 2^-9 of the bound needs no other beside it
 _STEPS = 14  # halvings of the step by which a target is lowered, from half of the gap
 
 
@@ -159,11 +160,12 @@ def _orders(state: State) -> list[Ints]:
 def _construct(found: Search) -> list[Ints]:
     """Run the greedy in every order; all of what they give are starts for a repair if none is feasible."""
     state, starts = found.state, []
-    if state.components > 1 or state.problem.sizes.shape[1]:
+    if state.components > 1 or state.problem.sizes.shape[1]:  # more to match than one load
         assignment, failed = match(state, np.arange(len(state.amounts)), found.floors)
         starts.append(assignment)
-        if failed == 0:
-            found.offer(assignment)
+        placed = failed == 0 and found.offer(assignment)
+        if placed and found.makespan - found.bound.value <= found.bound.value >> _CLOSE:
+            return starts
     for order in _orders(found.state):
         assignment, failed = greedy(found.state, order)
         starts.append(assignment)

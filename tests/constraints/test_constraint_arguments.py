@@ -1,0 +1,197 @@
+"""The border: a bad constraint is refused with its name, place, value and rule; a method with what it takes."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import solvers
+from solvers import PARTITIONERS, SUPPORTED
+from solvers.constraints import Constraints
+from solvers.partition import CONSTRAINTS
+
+COSTS = [5, 4, 3]
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "sizes alone": ({"sizes": [1, 2, 3]}, ValueError, "sizes are limited by caps: give caps as well"),
+    "caps alone": ({"caps": 5}, ValueError, "caps limit sizes: give sizes as well"),
+    "sizes too short": ({"sizes": [1, 2], "caps": 5}, ValueError, "sizes must have one entry a item, 3, got 2"),
+    "negative size": ({"sizes": [1, -2, 3], "caps": 5}, ValueError, "sizes[1] must be >= 0, got -2"),
+    "negative second size": (
+        {"sizes": [[1, 1], [1, 1], [1, -4]], "caps": [5, 5]}, ValueError, "sizes[:, 1][2] must be >= 0, got -4",
+    ),
+    "fractional size": (
+        {"sizes": [1, 2.5, 3], "caps": 5}, ValueError, "sizes[1] must be a finite whole number, got 2.5",
+    ),
+    "sizes of three dimensions": (
+        {"sizes": np.ones((3, 1, 1), int), "caps": 5}, ValueError, "sizes must be one-dimensional, got shape (3, 1, 1)",
+    ),
+    "no column of sizes": (
+        {"sizes": np.ones((3, 0), int), "caps": [1]}, ValueError,
+        "sizes must have one or two dimensions and a column at least, got shape (3, 0)",
+    ),
+    "negative cap": ({"sizes": COSTS, "caps": -1}, ValueError, "caps must be >= 0, got -1"),
+    "negative cap of a group": ({"sizes": COSTS, "caps": [5, -2]}, ValueError, "caps[1] must be >= 0, got -2"),
+    "fractional cap": ({"sizes": COSTS, "caps": 1.5}, ValueError, "caps[0] must be a finite whole number, got 1.5"),
+    "caps for three groups": (
+        {"sizes": COSTS, "caps": [1, 2, 3]}, ValueError, "caps must have one entry a group, 2, got 3",
+    ),
+    "one cap for two quantities": (
+        {"sizes": [[1, 1]] * 3, "caps": 5}, ValueError,
+        "caps must have one entry a quantity, 2, got the single number 5",
+    ),
+    "caps for three quantities": (
+        {"sizes": [[1, 1]] * 3, "caps": [5, 5, 5]}, ValueError, "caps must have one entry a quantity, 2, got 3",
+    ),
+    "a table of caps transposed": (
+        {"sizes": [[1, 1, 1]] * 3, "caps": [[5, 5]] * 3}, ValueError,
+        "caps must be one number, or of shape (2, 3), got shape (3, 2)",
+    ),
+    "negative min_items": ({"min_items": -1}, ValueError, "min_items must be >= 0, got -1"),
+    "fractional min_items": ({"min_items": 0.5}, TypeError, "min_items must be an integer, got 0.5"),
+    "max_items zero": ({"max_items": 0}, ValueError, "max_items must be >= 1, got 0"),
+    "max_items a bool": ({"max_items": True}, TypeError, "max_items must be an integer, got True"),
+    "equal_counts a string": (
+        {"equal_counts": "yes", "max_items": 3}, TypeError, "equal_counts must be a bool, got 'yes'",
+    ),
+    "mask of numbers": (
+        {"allowed": np.ones((3, 2), int)}, TypeError, "allowed as a table must be bool[n, m], got dtype int64",
+    ),
+    "mask transposed": ({"allowed": np.ones((2, 3), bool)}, ValueError, "allowed must have shape (3, 2), got (2, 3)"),
+    "mask too short": ({"allowed": [[0], None]}, ValueError, "allowed must have one entry a item, 3, got 2"),
+    "no such group": ({"allowed": [[0], [1, 2], None]}, ValueError, "allowed[1] must name groups 0..1, got 2"),
+    "mask a number": ({"allowed": 1}, TypeError, "allowed must be bool[n, m] or a list of groups an item, got int"),
+    "keys too short": ({"keep_together": [1, 2]}, ValueError, "keep_together must have one entry a item, 3, got 2"),
+    "a fractional key": (
+        {"keep_together": [1, 2, 2.5]}, TypeError, "keep_together[2] must be an integer, a string or None, got 2.5",
+    ),
+    "keys a string": ({"keep_together": "abc"}, TypeError, "keep_together must be one key an item, got str"),
+    "keys of two dimensions": (
+        {"keep_together": np.ones((3, 1), int)}, ValueError, "keep_together must be one-dimensional, got shape (3, 1)",
+    ),
+    "negative initial load": ({"initial_loads": [0, -1]}, ValueError, "initial_loads[1] must be >= 0, got -1"),
+    "initial loads too short": (
+        {"initial_loads": [0]}, ValueError, "initial_loads must have one entry a group, 2, got 1",
+    ),
+    "speed zero": ({"speeds": [1, 0]}, ValueError, "speeds[1] must be >= 1, got 0"),
+    "speeds too long": ({"speeds": [1, 1, 1]}, ValueError, "speeds must have one entry a group, 2, got 3"),
+    "speeds too large": (
+        {"speeds": [1, 2**61]}, ValueError,
+        "the sum of costs and initial_loads times the largest of speeds must fit int64, got 12 * ",
+    ),
+    "initial loads too large": (
+        {"initial_loads": [2**63 - 5, 0]}, ValueError, "the sum of costs and initial_loads must fit int64, got ",
+    ),
+    "objective": ({"objective": "mean"}, ValueError, "objective must be one of sum, max, got 'mean'"),
+}  # fmt: skip
+
+CALLS = {
+    "partition": lambda costs, given: solvers.partition(costs, 2, **given),
+    "makespan_lower_bound": lambda costs, given: solvers.makespan_lower_bound(costs, 2, **given),
+    "check_partition": lambda costs, given: solvers.check_partition(costs, solvers.lpt([5, 4, 3], 2), **given),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("what", BAD)
+def test_bad_constraints(what: str, call: str) -> None:
+    given, error, message = BAD[what]
+    with pytest.raises(error, match="^" + re.escape(message)):
+        CALLS[call](COSTS, given)
+
+
+def test_bad_vectors() -> None:
+    with pytest.raises(ValueError, match=re.escape("costs[:, 1][2] must be >= 0, got -1")):
+        solvers.partition([[1, 1], [2, 2], [3, -1]], 2)
+    with pytest.raises(ValueError, match="the sum of costs must fit int64"):
+        solvers.partition([[2**62, 2**62]], 2)
+    with pytest.raises(ValueError, match=re.escape("initial_loads must have shape (2, 2), got (2,)")):
+        solvers.partition([[1, 1]], 2, initial_loads=[1, 1])
+    with pytest.raises(ValueError, match="padded costs take no constraint but equal_counts, got max_items"):
+        solvers.check_partition([1, 2], solvers.padded([1, 2], 2), padded=True, max_items=1)
+
+
+ONE_OF_EACH: dict[str, tuple[Any, dict[str, Any]]] = {
+    "equal_counts": ([4, 3, 2, 1], {"equal_counts": True}),
+    "caps": ([4, 3, 2, 1], {"sizes": [1, 1, 2, 2], "caps": 4}),
+    "min_items": ([4, 3, 2, 1], {"min_items": 1}),
+    "max_items": ([4, 3, 2, 1], {"max_items": 3}),
+    "allowed": ([4, 3, 2, 1], {"allowed": [[0], None, [1], None]}),
+    "keep_together": ([4, 3, 2, 1], {"keep_together": [-1, 5, -1, None]}),
+    "initial_loads": ([4, 3, 2, 1], {"initial_loads": [0, 4]}),
+    "speeds": ([4, 3, 2, 1], {"speeds": [2, 1]}),
+    "vector_costs": ([[4, 1], [3, 2], [2, 3], [1, 4]], {}),
+}
+
+
+@pytest.mark.parametrize("method", PARTITIONERS)
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_every_method_takes_what_the_table_says(method: str, constraint: str) -> None:
+    costs, given = ONE_OF_EACH[constraint]
+    if constraint in SUPPORTED[method]:
+        result = solvers.partition(costs, 2, method, 0.2, **given)
+        assert result.method == method
+        solvers.check_partition(costs, result, num_groups=2, **given)
+        return
+    able = ", ".join(other for other in PARTITIONERS if constraint in SUPPORTED[other])
+    message = f"method {method!r} does not support {constraint}; methods that do: {able}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        solvers.partition(costs, 2, method, **given)
+
+
+def test_two_at_a_time() -> None:
+    message = (
+        "method 'slack' does not support equal_counts together with keep_together; methods that do: auto, lpt, exact"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        solvers.partition([1, 2], 2, "slack", equal_counts=True, keep_together=[0, 1])
+
+
+def test_the_tables_agree() -> None:
+    assert list(SUPPORTED) == list(PARTITIONERS)
+    assert set().union(*SUPPORTED.values()) == set(CONSTRAINTS) == set(ONE_OF_EACH)
+
+
+def test_names_of_what_is_set() -> None:
+    assert Constraints().names() == ()
+    for constraint, (_, given) in ONE_OF_EACH.items():
+        assert Constraints(**given).names() == (() if constraint == "vector_costs" else (constraint,))
+    assert Constraints(min_items=0, max_items=None, objective="max").names() == ()
+
+
+def test_defaults_take_the_path_without_constraints() -> None:
+    plain = solvers.partition([5, 4, 3, 3, 3], 2)
+    assert solvers.partition([5, 4, 3, 3, 3], 2, min_items=0, max_items=None, sizes=None) == plain
+
+
+SHAPES_OF_CAPS: dict[str, tuple[Any, Any, list[list[int]]]] = {
+    "a number": ([1, 2, 3], 4, [[4], [4]]),
+    "one for all": ([1, 2, 3], [4], [[4], [4]]),
+    "a group": ([1, 2, 3], [4, 5], [[4], [5]]),
+    "a group, table": ([1, 2, 3], [[4], [5]], [[4], [5]]),
+    "a quantity": ([[1, 2], [1, 2], [1, 2]], [2, 5], [[2, 5], [2, 5]]),
+    "one quantity in a table": ([[1], [2], [3]], [4], [[4], [4]]),
+    "one quantity in a table, a number": ([[1], [2], [3]], 4, [[4], [4]]),
+    "group and quantity": ([[1, 2], [1, 2], [1, 2]], [[1, 5], [2, 4]], [[1, 5], [2, 4]]),
+    "more than all there is": ([1, 2, 3], 10**18, [[6], [6]]),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES_OF_CAPS)
+def test_shapes_of_caps(case: str) -> None:
+    sizes, caps, expected = SHAPES_OF_CAPS[case]
+    assert Constraints(sizes=sizes, caps=caps).check(COSTS, 2).caps.tolist() == expected
+
+
+def test_forms_of_masks_and_keys_agree() -> None:
+    table = np.array([[True, False, True], [True, True, True], [False, True, False]])
+    lists = [[2, 0, 0], None, (1,)]
+    costs = [3, 2, 1]
+    assert solvers.partition(costs, 3, allowed=table) == solvers.partition(costs, 3, allowed=lists)
+    assert solvers.partition(costs, 3, allowed=table.tolist()) == solvers.partition(costs, 3, allowed=lists)
+    forms: list[Any] = [[7, -1, 7], ["b", "a", "b"], np.array([7, -1, 7]), np.array(["b", "a", "b"]), [None, 3, None]]
+    found = [solvers.partition(costs, 2, keep_together=keys) for keys in forms]
+    assert all(one == found[0] for one in found)
+    assert found[0].loads.tolist() == [4, 2]
+    assert solvers.partition([2, 2], 2, keep_together=[1, "1"]).makespan == 2  # a number is not a string

@@ -18,7 +18,7 @@ __all__ = ["match"]
 
 Ints = NDArray[np.int64]
 
-_WINDOW = 128  # groups that a unit is compared with
+_WINDOW = 256  # groups that a unit is compared with
 _BITS = 20  # of a coordinate: a whole group is 2^20
 
 
@@ -98,7 +98,7 @@ def _match(order, amounts, room, whole, mean, components, want, slack, allowed, 
 def match(state: State, order: Ints, targets: list[int]) -> tuple[Ints, int]:
     """Place the units in `order`, the room for component k being that below a largest time of ``targets[k]``.
 
-    Returns int64[u] groups, and how many units found no group with room. O(u min(m, 128)) as long as there is room.
+    Returns int64[u] groups, and how many units found no group with room. O(u min(m, 256)) as long as there is room.
     """
     m, c = state.problem.num_groups, state.components
     upper = state.limits_for(targets)

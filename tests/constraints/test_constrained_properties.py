@@ -1,0 +1,195 @@
+"""What must hold under constraints at any size: scaling, permuting, budgets, determinism; and a checker that fails."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from constraint_cases import random_constraints
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from solvers import CertificateError, SolverError
+
+SEEDS = st.integers(0, 10**9)
+
+
+def solve(costs: Any, m: int, budget: float, constraints: dict[str, Any]) -> solvers.PartitionResult | None:
+    try:
+        result = solvers.partition(costs, m, time_budget=budget, **constraints)
+    except SolverError:
+        return None
+    solvers.check_partition(costs, result, num_groups=m, **constraints)
+    return result
+
+
+def problem(seed: int, n: int = 24, m: int = 4) -> tuple[list[int], int, dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 100, n).tolist(), m, random_constraints(rng, n, m, 200, rate=0.25)
+
+
+@given(seed=SEEDS, factor=st.sampled_from([2, 7, 1000]))
+def test_a_factor_scales_caps_and_initial_loads_too(seed: int, factor: int) -> None:
+    """On tiny problems, where the optimum is found: without speeds it scales, with them it is rounded up."""
+    costs, m, constraints = problem(seed, 6, 3)
+    constraints.pop("speeds", None)
+    scaled = dict(constraints)
+    for name in ("sizes", "caps", "initial_loads"):
+        if name in scaled:
+            scaled[name] = (factor * np.array(scaled[name])).tolist()
+    one, many = solve(costs, m, 0.5, constraints), solve([factor * c for c in costs], m, 0.5, scaled)
+    assert (one is None) == (many is None)
+    if one is not None and many is not None:
+        assert many.makespan == factor * one.makespan == many.lower_bound
+
+
+@given(seed=SEEDS, data=st.data())
+def test_permuting_items_changes_no_optimum(seed: int, data: st.DataObject) -> None:
+    costs, m, constraints = problem(seed, 6, 3)
+    order = data.draw(st.permutations(range(len(costs))))
+    permuted = dict(constraints)
+    for name in ("sizes", "allowed", "keep_together"):
+        if name in permuted:
+            permuted[name] = [permuted[name][i] for i in order]
+    one, other = solve(costs, m, 0.5, constraints), solve([costs[i] for i in order], m, 0.5, permuted)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.makespan == other.makespan
+
+
+@given(seed=SEEDS)
+def test_a_larger_budget_is_never_worse_and_the_same_one_the_same(seed: int) -> None:
+    costs, m, constraints = problem(seed, 60, 6)
+    found = [solve(costs, m, budget, constraints) for budget in (1e-6, 1e-4, 1e-3, 1e-2)]
+    makespans = [float("inf") if result is None else result.makespan for result in found]
+    assert makespans == sorted(makespans, reverse=True)
+    assert solve(costs, m, 1e-3, constraints) == found[2]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_middle_sizes_against_cp_sat(seed: int) -> None:
+    costs, m, constraints = problem(seed + 50, 14, 3)
+    try:
+        exact = solvers.partition(costs, m, "exact", 6.0, **constraints)
+    except SolverError:
+        return
+    solvers.check_partition(costs, exact, num_groups=m, **constraints)
+    found = solve(costs, m, 0.5, constraints)
+    assert found is not None
+    assert exact.lower_bound <= found.makespan
+    assert found.lower_bound <= exact.makespan
+    assert exact.makespan <= found.makespan
+
+
+LENGTHS = np.clip(np.random.default_rng(3).lognormal(np.log(2000) - 0.5, 1, 1024), 1, 32768).astype(np.int64)
+COSTS = 24576 * LENGTHS + LENGTHS * LENGTHS
+CAP = int(1.05 * LENGTHS.sum() / 16)
+
+
+def trainer_cases() -> dict[str, tuple[Any, dict[str, Any]]]:
+    rng = np.random.default_rng(5)
+    cap = {"sizes": LENGTHS, "caps": CAP}
+    masks = np.ones((1024, 16), dtype=np.bool_)
+    masks[rng.random(1024) < 0.5, :4] = False
+    patches = rng.integers(0, 3000, 1024)
+    two = {"sizes": np.stack([LENGTHS, patches], axis=1), "caps": [CAP, int(1.05 * patches.sum() / 16)]}
+    vectors = np.stack([patches * patches, COSTS], axis=1)
+    return {
+        "cap": (COSTS, cap),
+        "two caps": (COSTS, two),
+        "equal counts": (COSTS, cap | {"equal_counts": True}),
+        "max_items": (COSTS, cap | {"max_items": 68, "min_items": 60}),
+        "prompts": (COSTS, {"sizes": LENGTHS, "caps": int(CAP * 1.05), "keep_together": np.arange(1024) // 8}),
+        "masks": (COSTS, {"allowed": masks, "sizes": LENGTHS, "caps": int(CAP * 1.05)}),
+        "speeds": (COSTS, {"speeds": [2] * 8 + [1] * 8}),
+        "initial loads": (COSTS, {"initial_loads": rng.integers(0, COSTS.sum() // 16, 16)}),
+        "vectors": (vectors, {}),
+        "vectors, max": (vectors, cap | {"objective": "max"}),
+    }
+
+
+@pytest.mark.parametrize("case", trainer_cases())
+def test_trainer_shapes_are_within_a_thousandth(case: str) -> None:
+    costs, constraints = trainer_cases()[case]
+    result = solve(costs, 16, 0.05, constraints)
+    assert result is not None
+    assert result.gap < 1e-3
+
+
+def test_compiled_and_plain_python_agree() -> None:
+    from test_kernels import run_python
+
+    code = """
+import json, numpy as np, solvers
+rng = np.random.default_rng(2)
+costs, sizes = rng.integers(1, 500, 40), rng.integers(1, 50, 40)
+cap = int(sizes.sum() / 5 * 1.1)
+masks = rng.random((40, 5)) < 0.8
+masks[:, 0] = True
+found = []
+for given in ({"sizes": sizes, "caps": cap}, {"speeds": [3, 2, 1, 1, 1], "max_items": 12}, {"allowed": masks},
+              {"keep_together": np.arange(40) // 5, "initial_loads": [90, 0, 0, 0, 7]}):
+    for value in (costs, np.stack([costs, sizes], axis=1)):
+        if value.ndim == 2:
+            given = given | ({"initial_loads": [[1, 2]] * 5} if "initial_loads" in given else {})
+        r = solvers.partition(value, 5, time_budget=1e-4, **given)
+        found.append([r.group_of_item.tolist(), r.makespan, r.lower_bound, r.status.value])
+print(json.dumps(found))
+"""
+    compiled, plain = (json.loads(run_python(code, NUMBA_DISABLE_JIT=flag)) for flag in "01")
+    assert len(compiled) == 8
+    assert compiled == plain
+
+
+# --- the checker can fail ---------------------------------------------------------------------------------------------
+
+ITEMS = [9, 7, 5, 3]
+RULES: dict[str, Any] = {
+    "sizes": [1, 2, 3, 4], "caps": 6, "max_items": 3, "allowed": [[0], None, None, None],
+    "keep_together": [0, 1, 2, 0], "initial_loads": [2, 4], "speeds": [2, 1],
+}  # fmt: skip
+GROUPS = [0, 1, 1, 0]
+
+
+def claim(groups: list[int], **changes: Any) -> solvers.PartitionResult:
+    base = solvers.partition(ITEMS, 2, **RULES)
+    assert base.group_of_item.tolist() == GROUPS
+    return dataclasses.replace(base, **({"group_of_item": np.array(groups, dtype=np.int32)} | changes))
+
+
+def test_the_checker_accepts_what_is_right() -> None:
+    solvers.check_partition(ITEMS, claim(GROUPS), **RULES)
+
+
+@pytest.mark.parametrize(
+    ("groups", "changes", "rules", "message"),
+    [
+        ([1, 1, 1, 0], {}, {}, "allowed: item 0 may not be in group 1"),
+        ([0, 1, 1, 1], {}, {}, "keep_together: items 0 and 3 have one key and are in groups 0 and 1"),
+        (GROUPS, {}, {"caps": 4}, "caps: group 0 holds 5 of quantity 0, over its cap 4"),
+        (GROUPS, {}, {"max_items": 1}, "max_items: group 0 holds 2 items, not 0 to 1"),
+        (GROUPS, {}, {"initial_loads": [3, 4]}, "the load of group 0 is 15, not 14"),
+        (GROUPS, {}, {"speeds": [1, 2]}, "the loads make a makespan of 14, not 16"),
+        (GROUPS, {"lower_bound": 15, "bound_name": "water"}, {}, "status is optimal with makespan 16"),
+        (
+            GROUPS,
+            {"lower_bound": 15, "bound_name": "water", "status": solvers.SolveStatus.FEASIBLE},
+            {},
+            "lower_bound = 15, but 'water' proves 10 at most",
+        ),
+        (
+            GROUPS,
+            {"lower_bound": 15, "bound_name": "mean", "status": solvers.SolveStatus.FEASIBLE},
+            {},
+            "lower_bound is by an unknown argument 'mean'; known here are water, fastest, best_group, masks, fill",
+        ),
+    ],
+)
+def test_the_checker_names_the_first_violated_rule(
+    groups: list[int], changes: dict[str, Any], rules: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CertificateError) as caught:
+        solvers.check_partition(ITEMS, claim(groups, **changes), **(RULES | rules))
+    assert str(caught.value).startswith(message)

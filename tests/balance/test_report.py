@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 
-import numpy as np
 import pytest
 from balance_cases import problems
 from hypothesis import example, given

@@ -121,6 +121,12 @@ def test_one_node_proves_many_optimal() -> None:
     solvers.check_rearrangement(volumes, nodes, result)
 
 
+def test_a_mean_that_is_no_whole_number_is_rounded_up() -> None:
+    """At least 3 cross in all, so one of the two ranks sends 2."""
+    result = solvers.rearrange([[2, 2], [2, 1]], [0, 1], "sum", "max")
+    assert (result.value, result.lower_bound, result.status) == (2, 2, SolveStatus.OPTIMAL)
+
+
 def test_no_search_where_the_start_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_load_cp_model", lambda: pytest.fail("CP-SAT was called"))
     assert solvers.rearrange([[0, 5], [4, 0]], [0, 1], "max").status is SolveStatus.OPTIMAL

@@ -122,6 +122,16 @@ def test_middle_sizes(name: str, small: bool) -> None:
     assert dual_value(*rows_of(matrix), starts_of(rooms), price) == optimum
 
 
+@pytest.mark.parametrize("name", ["dense", "square"])
+def test_every_step_on_the_way_is_kept_if_it_is_better(name: str) -> None:
+    matrix, rooms = MIDDLE[name]
+    full = ENDLESS - solve(matrix, rooms)[2]
+    kept = [int(kept_by(*rows_of(matrix), solve(matrix, rooms, work=full * k // 12)[0])) for k in range(13)]
+    assert kept == sorted(kept)
+    assert len(set(kept)) >= 3  # not only the first and the last
+    assert kept[-1] == most_kept(matrix, rooms)
+
+
 def test_an_auction_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices of an unfinished auction are as good a start as any, and its groups without a place are not lost."""
     matrix, rooms = MIDDLE["all want the same"]

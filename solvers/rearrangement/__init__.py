@@ -90,7 +90,8 @@ def rearrange(
     Returns
     -------
     RearrangementResult
-        The bijection, what it moves, and a proven lower bound. Never worse than no rearrangement.
+        The bijection, what it moves, and a proven lower bound. Never worse than no rearrangement by what the method
+        aims at: the objective, for ``"max"`` always the largest send.
 
     Raises
     ------

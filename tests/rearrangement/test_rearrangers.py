@@ -206,16 +206,15 @@ def test_cp_sat_against_brute_force(objective: str, drawn: tuple[Case, list[int]
     """Whatever the time it gets, what it returns is bounded; given enough, it is optimal."""
     case, group_class, rank_class = drawn
     volumes, levels, weights = case
-    if any(level != volumes for level in levels):
-        result = solvers.rearrange(
-            volumes, levels, "max", objective, 1.0, weights=weights, class_of_group=group_class,
-            class_of_rank=rank_class,
-        )  # fmt: skip
-        check(case, result, group_class, rank_class)
-        optimum = oracles.optimum(volumes, levels, weights, objective, group_class, rank_class)
-        assert result.lower_bound <= optimum <= result.value
-        if objective == "max":
-            assert (result.value, result.status) == (optimum, SolveStatus.OPTIMAL)
+    result = solvers.rearrange(
+        volumes, levels, "max", objective, 1.0, weights=weights, class_of_group=group_class,
+        class_of_rank=rank_class,
+    )  # fmt: skip
+    check(case, result, group_class, rank_class)
+    optimum = oracles.optimum(volumes, levels, weights, objective, group_class, rank_class)
+    assert result.lower_bound <= optimum <= result.value
+    if objective == "max":
+        assert (result.value, result.status) == (optimum, SolveStatus.OPTIMAL)
 
 
 # --- invariance ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from solvers._jit import kernel
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
 NO_SCORE = 2**63 - 1
+_ENOUGH = 20_000  # steps after which the best triple so far is taken
+_TOO_MANY = 4_000_000  # steps for which two items for two are not tried
 
 
 class Side(NamedTuple):
@@ -120,7 +122,7 @@ def pure_move(pick, give, size, take):
     _giver_pairs(pick, give, take, start, size, none, none, low, high)
     work = 2 * size
     for k in range(size - 1, 1, -1):
-        if pick.score[0] <= pick.limits[3]:
+        if pick.score[0] <= pick.limits[3] or (work > _ENOUGH and pick.score[0] < NO_SCORE):
             break
         if cost[k] > high:
             continue
@@ -196,7 +198,7 @@ def exchange(pick, give, size, take, taken, keep_counts):
     _swaps(pick, give, size, take, taken)
     if keep_counts:
         work = 2 * (size + taken)
-        if pick.score[0] == NO_SCORE and taken > 1:
+        if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
             work += _two_for_two(pick, give, size, take, taken)
         return work
     for b in range(taken):
@@ -206,6 +208,6 @@ def exchange(pick, give, size, take, taken, keep_counts):
         _giver_pairs(pick, give, take, start, size, none, b, low + take.cost[b], high + take.cost[b])
     _one_for_two(pick, give, size, take, taken)
     work = 2 * size * taken + size + taken
-    if pick.score[0] == NO_SCORE and taken > 1:
+    if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
         work += _two_for_two(pick, give, size, take, taken)
     return work

@@ -22,7 +22,6 @@ from solvers.relocation._transfer import (
 
 _AHEAD = 8
 _TRIES = 4
-_ROUNDS = 3
 
 
 @kernel
@@ -261,12 +260,12 @@ def _scratch_for(start):
 @kernel
 def relocate_kernel(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, work,
+    keep_counts, by_volume, rounds, work,
 ):  # fmt: skip
     """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left."""
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
-    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts), 0, 0])
+    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume)])
     state = State(costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, numbers)
     list_residents(order, where, m, start, items)
     scratch = _scratch_for(start)
@@ -279,7 +278,7 @@ def relocate_kernel(
         num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
         match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
     numbers[CROSSING] = 1
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         list_residents(order, where, m, start, items)
         scratch = _scratch_for(start)
         num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)

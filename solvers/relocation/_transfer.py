@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from solvers._jit import kernel
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
-CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS = range(8)
+CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME = range(9)
 PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
@@ -133,8 +133,9 @@ def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amoun
     limits = pick.limits
     pick.score[0] = NO_SCORE
     limits[0], limits[1], limits[2] = low - amount, high - amount, target - amount
-    limits[3] = min((high - low) // 8, state.numbers[TYPICAL] // 64)
-    limits[4] = 0
+    by_volume = state.numbers[BY_VOLUME]
+    limits[3] = -1 if by_volume else min((high - low) // 8, state.numbers[TYPICAL] // 64)
+    limits[4] = by_volume
     limits[5] = state.room[giver] - state.held[giver] + size_amount
     limits[6] = state.room[taker] - state.held[taker] - size_amount
 

@@ -23,6 +23,7 @@ from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, r
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
 _MOST_SLACK = 2**61  # twice that fits int64
+_ROUNDS = 3
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
 
@@ -125,19 +126,6 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
     return where
 
 
-def _repair(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
-    """Bring what is over the cap under it by swaps that ignore homes. Returns the work left."""
-    bound = Bound(cap, "cap")
-    prepared = PartitionProblem.prepare(problem.costs, problem.num_ranks, problem.equal_counts)
-    prepared = dataclasses.replace(prepared, bound=bound)
-    assignment = where[prepared.order]
-    for keep_counts in (True, False):
-        if work > 0 and prepared.makespan_of(assignment) > cap:
-            work = lower_target(prepared, assignment, work, keep_counts=keep_counts)
-    where[prepared.order] = assignment
-    return work
-
-
 def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> None:
     """Let whatever fits at home under the cap return there, what crossed first, the largest volumes first."""
     affinity, m = problem.affinity, problem.num_ranks
@@ -153,30 +141,147 @@ def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
     )  # fmt: skip
 
 
-def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
-    """Return an assignment under `cap` that moves little, or None where the work did not suffice."""
+def _move_amounts(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, rounds: int = _ROUNDS
+) -> int:
+    """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left."""
     affinity, m = problem.affinity, problem.num_ranks
-    if problem.is_feasible(affinity.home, cap):
-        return affinity.home
-    where = _start(problem)
     leave_rank, leave_node = affinity.leave_rank.copy(), affinity.leave_node.copy()
     leave_rank[where != affinity.home] = 0
     leave_node[problem.node_of_rank[where] != problem.node_of_rank[affinity.home]] = 0
-    loads = group_loads(problem.costs, where, m)
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    typical = problem.total // max(int(np.count_nonzero(problem.costs)), 1)
     cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
-    work = relocate_kernel(
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    return int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
-        problem.node_start, problem.ranks_by_node, loads, group_loads(sizes, where, m), problem.room, problem.order,
-        cap, min(cap * m - problem.total, _MOST_SLACK), typical, problem.equal_counts, work,
-    )  # fmt: skip
-    if int(loads.max()) > cap and problem.sizes is None:
-        _repair(problem, where, cap, max(work, 4 * len(where)))
+        problem.node_start, problem.ranks_by_node, group_loads(problem.costs, where, m), group_loads(sizes, where, m),
+        problem.room, problem.order, cap, min(cap * m - problem.total, _MOST_SLACK), _typical(problem),
+        problem.equal_counts, False, rounds, work,
+    ))  # fmt: skip
+
+
+def _typical(problem: RelocationProblem) -> int:
+    return problem.total // max(int(np.count_nonzero(problem.costs)), 1)
+
+
+def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Returns the work left.
+
+    What arrives is put on the rank of the node with the most room, large items first. A node has eight times the items
+    of a rank, and so finds exact amounts, and of least volume, where a rank of few items finds none.
+    """
+    m, k = problem.num_ranks, problem.num_nodes
+    per_node = np.diff(problem.node_start)
+    cap = min(cap, problem.total)
+    if k == 1 or cap * int(per_node.max()) >= _MOST_SLACK:
+        return work
+    nodes = problem.node_of_rank[where]
+    before = nodes.copy()
+    absent = (per_node.max() - per_node) * cap  # a smaller node carries what its missing ranks would
+    loads = group_loads(problem.costs, nodes, k) + absent
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    room = np.array(
+        [min(sum(problem.room[problem.node_of_rank == node].tolist()), problem.total_size) for node in range(k)]
+    )
+    leave = problem.affinity.leave_node.copy()
+    cap_of_node = cap * int(per_node.max())
+    by_volume = not np.array_equal(leave, problem.costs)
+    one_node = np.zeros(k, dtype=np.int32)
+    work = int(relocate_kernel(
+        read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
+        np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
+        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, by_volume, 1,
+        work,
+    ))  # fmt: skip
+    _settle(problem, where, nodes, np.flatnonzero(nodes != before))
+    return work - m
+
+
+def _settle(
+    problem: RelocationProblem, where: NDArray[np.int32], nodes: NDArray[np.int32], arrived: NDArray[np.int64]
+) -> None:
+    """Put the items that arrived at `nodes` on ranks there: where an item is missing, if counts count; by room."""
+    loads = group_loads(problem.costs, where, problem.num_ranks)
+    counts = np.bincount(where, minlength=problem.num_ranks)
+    np.subtract.at(loads, where[arrived], problem.costs[arrived])
+    np.subtract.at(counts, where[arrived], 1)
+    for item in arrived[np.argsort(-problem.costs[arrived], kind="stable")].tolist():
+        node = nodes[item]
+        ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
+        if problem.equal_counts:
+            ranks = ranks[counts[ranks] == counts[ranks].min()]
+        rank = ranks[np.argmin(loads[ranks])]
+        where[item] = rank
+        loads[rank] += problem.costs[item]
+        counts[rank] += 1
+
+
+def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """In every node that has a rank over the cap, swaps inside the node, which ignore homes. Returns the work left."""
+    loads = group_loads(problem.costs, where, problem.num_ranks)
+    node_of_item = problem.node_of_rank[where]
+    rank_in_node = np.empty(problem.num_ranks, dtype=np.int32)
+    for node in np.unique(problem.node_of_rank[loads > cap]).tolist():
+        ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
+        rank_in_node[ranks] = np.arange(len(ranks))
+        items = np.flatnonzero(node_of_item == node)
+        groups = rank_in_node[where[items]]
+        work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
+        where[items] = ranks[groups]
+    return work
+
+
+def _lower(
+    costs: NDArray[np.int64], num_groups: int, equal_counts: bool, groups: NDArray[np.int32], cap: int, work: int
+) -> int:
+    """Bring `groups` under `cap`, if the work suffices, by swaps. Returns the work left."""
+    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
+    problem = dataclasses.replace(problem, bound=Bound(cap, "cap"))
+    assignment = groups[problem.order]
+    for keep_counts in (True, False):
+        if work > 0 and problem.makespan_of(assignment) > cap:
+            work = lower_target(problem, assignment, work, keep_counts=keep_counts)
+    groups[problem.order] = assignment
+    return work
+
+
+def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
+    """Repair what is still over the cap, let go home what may. Returns whether all rules hold."""
+    if problem.sizes is None and not problem.is_feasible(where, cap):
+        work = _repair_nodes(problem, where, cap, work)
+        if not problem.is_feasible(where, cap):
+            _lower(problem.costs, problem.num_ranks, problem.equal_counts, where, cap, work)
     if not problem.is_feasible(where, cap):
-        return None
+        return False
     come_back(problem, where, cap)
-    return where
+    return True
+
+
+def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
+    """Return an assignment under `cap` that moves little, or None where the work did not suffice.
+
+    First rank by rank. Where that leaves loads over the cap, and where volumes are not costs, also node by node first;
+    the one that moves less, first across, then inside, is returned.
+    """
+    home = problem.affinity.home
+    if problem.is_feasible(home, cap):
+        return home
+    start = _start(problem)
+    found: list[NDArray[np.int32]] = []
+    where = start.copy()
+    left = _move_amounts(problem, where, cap, work)
+    direct = problem.is_feasible(where, cap)
+    if _finish(problem, where, cap, max(left, 4 * len(where))):
+        found.append(where)
+    if not direct or not np.array_equal(problem.affinity.leave_node, problem.costs):
+        where = start
+        left = _balance_nodes(problem, where, cap, work)
+        left = _move_amounts(problem, where, cap, left, rounds=0)
+        if not problem.is_feasible(where, cap) and problem.sizes is None:
+            left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
+        left = _move_amounts(problem, where, cap, left)
+        if _finish(problem, where, cap, max(left, 4 * len(where))):
+            found.append(where)
+    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) -> NDArray[np.int32]:

@@ -244,44 +244,57 @@ def _lower(
     return work
 
 
-def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
-    """Repair what is still over the cap, let go home what may. Returns whether all rules hold."""
+def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> None:
+    """Repair what is still over the cap; if all rules hold then, let go home what may."""
     if problem.sizes is None and not problem.is_feasible(where, cap):
         work = _repair_nodes(problem, where, cap, work)
         if not problem.is_feasible(where, cap):
             _lower(problem.costs, problem.num_ranks, problem.equal_counts, where, cap, work)
-    if not problem.is_feasible(where, cap):
-        return False
-    come_back(problem, where, cap)
-    return True
+    if problem.is_feasible(where, cap):
+        come_back(problem, where, cap)
 
 
 def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
-    First rank by rank. Where that leaves loads over the cap, and where volumes are not costs, also node by node first;
-    the one that moves less, first across, then inside, is returned.
+    Rank by rank; and where that leaves loads over the cap, or volumes are not costs, also nodes first. The one that
+    moves less, first across, then inside, is returned. With equal counts, nodes first, and ranks if that fails.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
     start = _start(problem)
+    volumes_are_costs = np.array_equal(problem.affinity.leave_node, problem.costs)
+    ways = (_by_nodes, _by_ranks) if problem.equal_counts else (_by_ranks, _by_nodes)
     found: list[NDArray[np.int32]] = []
-    where = start.copy()
+    for way in ways:
+        where = start.copy()
+        direct = way(problem, where, cap, work)
+        if direct or problem.is_feasible(where, cap):
+            found.append(where)
+        if found and (problem.equal_counts or (direct and volumes_are_costs)):
+            break
+    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
+
+
+def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
+    """Return whether exact amounts were enough; repaired or not, `where` is what was found."""
     left = _move_amounts(problem, where, cap, work)
     direct = problem.is_feasible(where, cap)
-    if _finish(problem, where, cap, max(left, 4 * len(where))):
-        found.append(where)
-    if not direct or not np.array_equal(problem.affinity.leave_node, problem.costs):
-        where = start
-        left = _balance_nodes(problem, where, cap, work)
-        left = _move_amounts(problem, where, cap, left, rounds=0)
-        if not problem.is_feasible(where, cap) and problem.sizes is None:
-            left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
+    _finish(problem, where, cap, max(left, 4 * len(where)))
+    return direct
+
+
+def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
+    left = _balance_nodes(problem, where, cap, work)
+    left = _move_amounts(problem, where, cap, left, rounds=0)
+    direct = problem.is_feasible(where, cap)
+    if not direct and problem.sizes is None:
+        left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
+    if not problem.is_feasible(where, cap):
         left = _move_amounts(problem, where, cap, left)
-        if _finish(problem, where, cap, max(left, 4 * len(where))):
-            found.append(where)
-    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
+    _finish(problem, where, cap, max(left, 4 * len(where)))
+    return direct
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) -> NDArray[np.int32]:

@@ -43,9 +43,9 @@ def feasible(
         counts = [ranks.count(r) for r in range(num_ranks)]
         if equal_counts and not all(few <= count <= few + (longer > 0) for count in counts):
             continue
-        if sizes is not None and caps is not None:
-            if any(held > room for held, room in zip(loads_of(sizes, ranks, num_ranks), caps, strict=True)):
-                continue
+        held = loads_of(sizes, ranks, num_ranks) if sizes is not None else []
+        if any(size > room for size, room in zip(held, caps or [], strict=True)):
+            continue
         yield ranks
 
 

@@ -3,14 +3,15 @@
 import time
 from typing import SupportsIndex
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget
 from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
-from solvers.relocation.bounds import move_bounds
+from solvers.relocation.bounds import MoveBounds, move_bounds
 from solvers.relocation.exact import assign_exact
 from solvers.relocation.frontier import relocation_frontier
 from solvers.relocation.types import RelocationFrontier, RelocationResult
@@ -104,16 +105,17 @@ def relocate(
     -----
     A rank over the cap gives just its excess to ranks with room, in its node as long as there are any, as sums of one
     to three items (more where much is to move) found by two pointers, within the slack that the cap leaves; a few
-    swaps do what no sum does. About O(n log n + m k^2) for k items a rank; O(n + m) memory. The task is load
-    rebalancing (Aggarwal, Motwani & Zhu, 2006), with nodes.
+    swaps do what no sum does. Where that is not enough, nodes are balanced first as if they were ranks.
+    About O(n log n + m k^2) for k items a rank; O(n + m) memory. The task is load rebalancing (Aggarwal, Motwani &
+    Zhu, 2006), with nodes.
 
     Examples
     --------
     >>> result = relocate([5, 4, 3, 2, 1, 1], [0, 0, 0, 1, 2, 3], [0, 0, 1, 1], cap=7)
     >>> result.loads.tolist(), result.inter_node_volume, result.intra_node_volume
-    ([5, 6, 4, 1], 3, 4)
-    >>> result.inter_bound, result.intra_bound
-    (2, 2)
+    ([7, 7, 1, 1], 0, 5)
+    >>> result.inter_bound, result.intra_bound, result.status.value
+    (0, 5, 'optimal')
     """
     started = time.perf_counter()
     if method not in RELOCATORS:
@@ -151,7 +153,17 @@ def relocation_bound(
     return move_bounds(problem, as_cap(cap, problem)).inter
 
 
-def _result(problem, found, cap, bounds, search_bounds, method, fell_back, started):  # type: ignore[no-untyped-def]
+def _result(
+    problem: RelocationProblem,
+    found: NDArray[np.int32],
+    cap: int,
+    bounds: MoveBounds,
+    search_bounds: tuple[int, int] | None,
+    method: str,
+    fell_back: str,
+    started: float,
+) -> RelocationResult:
+    """Measure what was found and put its certificate beside it."""
     inter, intra = problem.affinity.volumes_of(found, problem.node_of_rank)
     inter_bound, inter_name = bounds.inter, bounds.inter_name
     intra_bound, intra_name = max(0, bounds.leave - inter), bounds.leave_name

@@ -1,13 +1,14 @@
 """Where the volume of each item lies now: on one rank, its home, or spread over several."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_costs, as_int64
 
-__all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows"]
+__all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ def affinity_of_homes(home: NDArray[np.int32], volumes: NDArray[np.int64]) -> Af
 
 
 def _canonical(
-    affinity: object, num_items: int, num_ranks: int
+    affinity: Any, num_items: int, num_ranks: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Check rows from outside; sort each by rank; add up ranks named twice; drop volumes of zero."""
     try:
-        first, second, third = affinity  # type: ignore[misc]
+        first, second, third = affinity
     except (TypeError, ValueError):
         raise TypeError("affinity must be three arrays (indptr, ranks, volumes)") from None
     offsets, ranks = as_int64("affinity indptr", first), as_int64("affinity ranks", second)
@@ -110,7 +111,7 @@ def _two_largest(
     return best, largest, second
 
 
-def affinity_of_rows(affinity: object, num_items: int, node_of_rank: NDArray[np.int32]) -> Affinity:
+def affinity_of_rows(affinity: Any, num_items: int, node_of_rank: NDArray[np.int32]) -> Affinity:
     """Items spread over ranks: (indptr int64[n + 1], ranks int64[k], volumes int64[k]).
 
     An item of which nothing lies anywhere has home -1.

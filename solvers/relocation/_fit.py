@@ -15,7 +15,7 @@ from solvers._jit import kernel
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
 NO_SCORE = 2**63 - 1
-_ENOUGH = 20_000  # steps after which the best triple so far is taken
+_ENOUGH = 4_000  # steps after which the best triple so far is taken
 _TOO_MANY = 4_000_000  # steps for which two items for two are not tried
 
 
@@ -29,14 +29,14 @@ class Side(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """The best found so far: ``index[:3]`` of the giver, ``index[3:]`` of the taker, -1 for none; its score.
+    """The best found so far: ``chosen[:3]`` of the giver, ``chosen[3:]`` of the taker, -1 for none; its score.
 
     ``limits`` holds ``[low, high, target, good, by_volume, room_giver, room_taker]``: the net amount lies in low..high;
     the score is the distance to the target, or the volume moved; a score up to `good` ends the search; rooms are what
     the net size may be at most (taker's) and, negated, at least (giver's).
     """
 
-    index: NDArray[np.int64]
+    chosen: NDArray[np.int64]
     score: NDArray[np.int64]
     limits: NDArray[np.int64]
 
@@ -82,8 +82,8 @@ def _consider(pick, give, take, a0, a1, a2, b0, b1):
     score = volume if limits[4] else abs(amount - limits[2])
     if score < pick.score[0]:
         pick.score[0] = score
-        index = pick.index
-        index[0], index[1], index[2], index[3], index[4] = a0, a1, a2, b0, b1
+        chosen = pick.chosen
+        chosen[0], chosen[1], chosen[2], chosen[3], chosen[4] = a0, a1, a2, b0, b1
 
 
 @kernel

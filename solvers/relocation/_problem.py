@@ -2,10 +2,9 @@
 
 import heapq
 import operator
-import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,15 +15,15 @@ from solvers.errors import InfeasibleError
 from solvers.groups import group_loads
 from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
 
-__all__ = ["RelocationProblem", "as_eps"]
+__all__ = ["RelocationProblem", "as_cap", "as_eps"]
 
 
-def as_eps(eps: object) -> Fraction:
+def as_eps(eps: Any) -> Fraction:
     """Return the tolerance as an exact fraction; a float means the decimal number that Python prints for it."""
     if isinstance(eps, bool | np.bool_):
         raise TypeError(f"eps must be a number, got {eps!r}")
     try:
-        exact = Fraction(str(float(eps))) if isinstance(eps, float | np.floating) else Fraction(eps)  # type: ignore[arg-type]
+        exact = Fraction(str(float(eps))) if isinstance(eps, float | np.floating) else Fraction(eps)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"eps must be a finite number or Fraction, got {eps!r}") from None
     if exact < 0:
@@ -189,8 +188,3 @@ def as_cap(cap: SupportsIndex, problem: RelocationProblem) -> int:
         over = problem.total - value * problem.num_ranks
         raise InfeasibleError(f"the costs sum to {problem.total}, over {problem.num_ranks} ranks of {value} by {over}")
     return value
-
-
-def seconds_since(started: float) -> float:
-    """Seconds since ``time.perf_counter()`` gave `started`: for ``runtime_s``, never for a decision."""
-    return time.perf_counter() - started

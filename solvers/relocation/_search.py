@@ -121,9 +121,9 @@ def _hand_over(state, scratch, giver, node_start, ranks):
     window = min(_window(state), state.numbers[CAP])
     for j in range(node_start[k], node_start[k + 1]):
         mate = ranks[j]
-        if mate != giver and state.loads[mate] <= state.numbers[CAP]:
-            if transfer(state, scratch, giver, mate, excess, excess + window, excess):
-                return mate
+        can_take = mate != giver and state.loads[mate] <= state.numbers[CAP]
+        if can_take and transfer(state, scratch, giver, mate, excess, excess + window, excess):
+            return mate
     return -1
 
 

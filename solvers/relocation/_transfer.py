@@ -121,7 +121,7 @@ def _apply(state, scratch, giver, taker, set_aside):
     for k in range(set_aside):
         move(state, scratch.peeled[k], taker)
     for k in range(5):
-        index = scratch.pick.index[k]
+        index = scratch.pick.chosen[k]
         if index >= 0 and k < 3:
             move(state, np.int64(scratch.give.item[index]), taker)
         elif index >= 0:
@@ -185,15 +185,14 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip):
     while size > 1 and taken > 1 and low - amount > reserve:
         limit = low - amount - reserve // 2
         a = size - 1 - (skip if pairs == 0 else 0)
-        b = 0
-        while a >= 0:
-            b = 0
-            while b < taken and give.cost[a] - take.cost[b] > limit:
-                b += 1
-            if b < taken:
-                break
+        while a >= 0 and give.cost[a] - take.cost[taken - 1] > limit:
             a -= 1
-        if a < 0 or give.cost[a] <= take.cost[b]:
+        if a < 0:
+            break
+        b = 0
+        while give.cost[a] - take.cost[b] > limit:
+            b += 1
+        if give.cost[a] <= take.cost[b]:
             break
         scratch.peeled[pairs], scratch.returned[pairs] = give.item[a], take.item[b]
         amount += give.cost[a] - take.cost[b]
@@ -246,7 +245,7 @@ def transfer(state, scratch, giver, taker, low, high, target):
         _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount)
         numbers[WORK] -= size
         if set_aside > 0 and low == amount and limits[5] >= 0 and limits[6] >= 0:
-            pick.index[:] = -1
+            pick.chosen[:] = -1
             pick.score[0] = 0
         else:
             numbers[WORK] -= pure_move(pick, give, size, take)

@@ -1,4 +1,4 @@
-"""Relocation within a budget of work: exact amounts moved from rank to rank, repaired by swaps where that is not enough."""
+"""Relocation within a budget of work: exact amounts from rank to rank, and swaps where that is not enough."""
 
 import dataclasses
 import math
@@ -189,7 +189,7 @@ def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: in
     work = int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
         np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
-        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, by_volume, 1,
+        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, by_volume, 0,
         work,
     ))  # fmt: skip
     _settle(problem, where, nodes, np.flatnonzero(nodes != before))

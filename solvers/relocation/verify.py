@@ -1,5 +1,6 @@
 """The checker of relocations: every number from scratch, in plain Python and NumPy, with no code of the solver."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -96,7 +97,7 @@ def _where_it_lies(costs: ArrayLike, home_rank: ArrayLike | None, volumes: Array
         return [{int(r): int(v)} for r, v in zip(np.asarray(home_rank).tolist(), moved, strict=True)]
     offsets, ranks, values = (np.asarray(part).tolist() for part in affinity)  # type: ignore[attr-defined]
     lies: Lies = []
-    for low, high in zip(offsets, offsets[1:], strict=False):
+    for low, high in itertools.pairwise(offsets):
         row: dict[int, int] = {}
         for j in range(int(low), int(high)):
             row[int(ranks[j])] = row.get(int(ranks[j]), 0) + int(values[j])

@@ -1,6 +1,7 @@
 """Relocation keeps its cap, its bounds hold, and on small cases all assignments are tried."""
 
 import dataclasses
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 import solvers
 from solvers import SolveStatus, relocate, relocation_frontier
 from solvers.relocation import USES_CLOCK
+from solvers.relocation._problem import RelocationProblem
 from solvers.relocation.bounds import move_bounds
 from solvers.relocation.exact import _MAX_TOTAL
-from solvers.relocation._problem import RelocationProblem
 
 CLOCKLESS = [method for method in solvers.RELOCATORS if method not in USES_CLOCK]
 EVERY_METHOD = pytest.mark.parametrize("method", CLOCKLESS)
@@ -47,7 +48,7 @@ def affinities(draw: st.DrawFn, num_items: int, num_ranks: int) -> tuple[list[in
 def lies_of(affinity: tuple[list[int], list[int], list[int]]) -> list[dict[int, int]]:
     offsets, ranks, volumes = affinity
     lies = []
-    for low, high in zip(offsets, offsets[1:], strict=False):
+    for low, high in itertools.pairwise(offsets):
         row: dict[int, int] = {}
         for j in range(low, high):
             row[ranks[j]] = row.get(ranks[j], 0) + volumes[j]

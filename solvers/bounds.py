@@ -2,10 +2,7 @@
 
 All are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
 
-=============== ================================================================================================
-The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as
-one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
-"""
+=============== ========================================================================================="""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -306,7 +306,7 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
 
-TRUSTED_BOUNDS = frozenset({"cp_sat", "search"})
+TRUSTED_BOUNDS = frozenset({"arc_flow", "cp_sat", "patterns", "search"})
 """Bounds that a search proved."""
 
 _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {

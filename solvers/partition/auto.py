@@ -1,6 +1,7 @@
 """The method for who does not want to choose: several, in the order in which they pay, until one is optimal."""
 
 import time
+from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
@@ -13,12 +14,18 @@ from solvers.partition.bldm import assign_bldm
 from solvers.partition.karmarkar_karp import assign_karmarkar_karp
 from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
+from solvers.partition.pattern_search import PatternSearch
 from solvers.partition.refine import refine
 from solvers.partition.regroup import regroup
+from solvers.partition.resplit import resplit
 from solvers.partition.slack import assign_slack
 from solvers.types import PartitionResult
 
 __all__ = ["assign_auto", "auto", "improve"]
+
+_QUANTUM = 200_000  # work units of search before the first for patterns, which get half of it; then twice as much
+_MANY_A_GROUP = 16  # items: from here on, differencing two groups evens them out nearly always
+_ROUNDS = 12  # of the last searches, each with twice the bin completion of the one before
 
 
 def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
@@ -27,9 +34,11 @@ def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int
     Returns the work left. Never makes the assignment worse, and more work never ends in a worse one.
     """
     makespan = problem.makespan_of(assignment)
+    many = len(assignment) >= _MANY_A_GROUP * problem.num_groups
+    searches = (_swaps, resplit, _exchanges, refine) if many else (_swaps, _exchanges, refine, resplit)
     while work > 0 and makespan > problem.bound.value:
         before = makespan
-        for search in (_swaps, _exchanges, refine):
+        for search in searches:
             if work > 0 and makespan > problem.bound.value:
                 work = search(problem, assignment, work)
                 makespan = problem.makespan_of(assignment)
@@ -78,14 +87,40 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     proven = problem
     if reached > problem.bound.value and work > 3 * len(best) * problem.num_groups:
         proven = problem.with_lifted_bound()
-    bound = None
-    if not problem.equal_counts:
-        if work > 0 and reached > proven.bound.value:
-            work = regroup(problem, best, work)
+    if not problem.equal_counts and work > 0 and reached > proven.bound.value:
+        return _close(proven, problem, best, work)
+    return best, proven.bound, work <= 0
+
+
+def _close(
+    proven: PartitionProblem, problem: PartitionProblem, best: Assignment, work: int
+) -> tuple[Assignment, Bound, bool]:
+    """Close the gap by solving groups anew, by patterns where there are few enough, and at last by bin completion."""
+    reached, bound = problem.makespan_of(best), proven.bound
+    patterns = PatternSearch.of(problem, reached)
+    quantum, seed = _QUANTUM, 1
+    while work > 0 and reached > bound.value and patterns is not None and not patterns.solved:
+        work += regroup(problem, best, min(quantum, work), seed) - min(quantum, work)
+        reached = problem.makespan_of(best)
+        if work > 0 and reached > bound.value:
+            work += patterns.raise_bound(reached, min(quantum // 2, work)) - min(quantum // 2, work)
+            bound = max(bound, patterns.as_bound(), key=lambda b: b.value)
+        quantum, seed = 2 * quantum, seed + 1
+    for turn in range(_ROUNDS):
+        if patterns is not None and patterns.solved and work > 0 and reached > bound.value:
+            best, work = patterns.search(best, reached, turn, work)
             reached = problem.makespan_of(best)
-        if work > 0 and reached > proven.bound.value:
-            best, bound, work = close_gap(proven, best, work)
-    return best, bound or proven.bound, work <= 0
+        if work > 0 and reached > bound.value:
+            work = regroup(problem, best, work, seed + turn)
+            reached = problem.makespan_of(best)
+        if work > 0 and reached > bound.value:
+            share = min(work, quantum)
+            best, closed, left = close_gap(replace(problem, bound=bound), best, share)
+            work, reached, bound = work + left - share, problem.makespan_of(best), closed or bound
+            if left > 0 and reached > bound.value:  # not for bin completion
+                break
+        quantum *= 2
+    return best, bound, work <= 0
 
 
 def auto(

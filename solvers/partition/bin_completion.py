@@ -15,7 +15,7 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 
-__all__ = ["WORK_PER_NODE", "close_gap", "decide"]
+__all__ = ["WORK_PER_NODE", "assign_counts", "close_gap", "decide", "distinct_costs"]
 
 WORK_PER_NODE = 4
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
@@ -119,10 +119,17 @@ def decide(values, left, num_groups, makespan, used, nodes):
         v += 1
 
 
-def _assign(used: NDArray[np.int64], values: NDArray[np.int64], problem: PartitionProblem) -> Assignment:
-    """Give each position a group, as many of each value as `used` says; items of cost zero follow group 0."""
+def distinct_costs(problem: PartitionProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct positive costs, descending, and how many items have each."""
+    positive = problem.sorted_costs[: np.count_nonzero(problem.sorted_costs)]
+    ascending, counts = np.unique(positive, return_counts=True)
+    return np.ascontiguousarray(ascending[::-1]), np.ascontiguousarray(counts[::-1])
+
+
+def assign_counts(used: NDArray[np.int64], problem: PartitionProblem) -> Assignment:
+    """Give each position a group, as many of each value as ``used[g, v]`` says; items of cost zero follow group 0."""
     assignment = np.zeros(len(problem.sorted_costs), dtype=np.int32)
-    groups = [np.repeat(np.arange(len(used), dtype=np.int32), used[:, v]) for v in range(len(values))]
+    groups = [np.repeat(np.arange(len(used), dtype=np.int32), used[:, v]) for v in range(used.shape[1])]
     positive = np.concatenate(groups) if groups else assignment[:0]
     assignment[: len(positive)] = positive
     return assignment
@@ -157,9 +164,7 @@ def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> t
     Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete Applied Mathematics
     28, 1990; Schreiber, Korf & Moffitt, "Optimal multi-way number partitioning", Journal of the ACM 65(4), 2018.
     """
-    positive = problem.sorted_costs[: np.count_nonzero(problem.sorted_costs)]
-    ascending, counts = np.unique(positive, return_counts=True)
-    values, counts = np.ascontiguousarray(ascending[::-1]), np.ascontiguousarray(counts[::-1])
+    values, counts = distinct_costs(problem)
     makespan = problem.makespan_of(assignment)
     if problem.num_groups * len(values) > _MOST_CELLS or problem.num_groups * makespan > INT64_MAX:
         return assignment, None, work
@@ -171,6 +176,6 @@ def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> t
             return assignment, Bound(makespan, "search"), work
         if verdict < 0:
             break
-        assignment = _assign(used, values, problem)
+        assignment = assign_counts(used, problem)
         makespan = problem.makespan_of(assignment)
     return assignment, None, work

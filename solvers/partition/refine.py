@@ -12,7 +12,7 @@ from solvers._jit import kernel
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 
-__all__ = ["refine"]
+__all__ = ["members_by_group", "refine"]
 
 
 @kernel
@@ -59,7 +59,7 @@ def _replace(members, size, out, entering):
 
 
 @kernel
-def _members_by_group(group_of_position, num_groups, longer):
+def members_by_group(group_of_position, num_groups, longer):
     """Positions by group, ascending, with room for each group to grow: members, start[m + 1], sizes."""
     sizes = np.zeros(num_groups, dtype=np.int64)
     for g in group_of_position:
@@ -81,7 +81,7 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
     """Improve in place. Returns the work left: positive if the search ended by itself."""
     num_groups = len(loads)
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
-    members, start, sizes = _members_by_group(group_of_position, num_groups, longer)
+    members, start, sizes = members_by_group(group_of_position, num_groups, longer)
     while work > 0:
         g = np.argmax(loads)
         least = np.argmin(loads)

@@ -101,8 +101,7 @@ def _bring_under(costs, group, loads, target, state, work):
 
 
 @kernel
-def _regroup(costs, group, loads, bound, work):
-    state = 1
+def _regroup(costs, group, loads, bound, state, work):
     largest, too_low = loads.max(), bound - 1
     while work > 0 and largest > bound and largest - too_low > 1:
         target = max(bound, too_low + (largest - too_low) // 2)
@@ -113,7 +112,7 @@ def _regroup(costs, group, loads, bound, work):
     return work
 
 
-def regroup(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+def regroup(problem: PartitionProblem, assignment: Assignment, work: int, seed: int = 1) -> int:
     """Improve `assignment` in place, without equal counts; returns the work left.
 
     Never makes it worse. O(n + m) memory; an attempt takes O(n) and at most 4,000 nodes of search.
@@ -121,4 +120,4 @@ def regroup(problem: PartitionProblem, assignment: Assignment, work: int) -> int
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     if problem.num_groups < 2 or int(loads.max()) > INT64_MAX // _MOST_GROUPS:
         return work
-    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, work))
+    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, seed, work))

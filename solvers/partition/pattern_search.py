@@ -1,0 +1,95 @@
+"""Patterns at work: a bound raised step by step from below, and then assignments by diving.
+
+Every target that the linear program of :mod:`solvers.partition.patterns` refutes raises the bound, by one at least:
+its weights refute all targets under which no pattern becomes heavier, and the table of the knapsack says which those
+are. The first target that it does not refute is nearly always the optimum, so :mod:`solvers.partition.dive` looks for
+an assignment there first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound
+from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition.bin_completion import assign_counts, distinct_costs
+from solvers.partition.dive import dive
+from solvers.partition.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve
+
+__all__ = ["PatternSearch"]
+
+_MOST_CELLS = 8_000_000  # of the knapsack's table: 32 MB
+_MOST_VALUES = 400
+_LONGEST = 100  # items in a pattern
+_MOST_A_GROUP = 7  # items, on average: with more, exchanges are better at finding, and simple bounds tight
+_ATTEMPTS = 32  # at a dive to one target
+
+
+@dataclass(slots=True)
+class PatternSearch:
+    """The search on one problem; it can be stopped and gone on with.
+
+    Attributes
+    ----------
+    bound : int
+        No makespan below it can be had.
+    solved : bool
+        Whether the linear program has nothing more to say: it does not refute `bound`.
+    """
+
+    problem: PartitionProblem
+    program: Program
+    table: NDArray[np.int32]
+    bound: int
+    solved: bool = False
+
+    @classmethod
+    def of(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
+        """Return the search for less than `reached`, or None where costs are too wide or items too many for it."""
+        values, counts = distinct_costs(problem)
+        items = int(counts.sum())
+        if (
+            not 0 < items <= min(MOST_ITEMS, _MOST_A_GROUP * problem.num_groups)
+            or len(values) > _MOST_VALUES
+            or (items + 1) * reached > _MOST_CELLS
+        ):
+            return None
+        longest = min(items, reached // int(values[-1]))
+        if problem.equal_counts or longest > _LONGEST:
+            return None
+        program = make_program(values, counts, longest)
+        begin(program, problem.bound.value)
+        return cls(problem, program, np.empty((items + 1, reached), dtype=np.int32), problem.bound.value)
+
+    def raise_bound(self, reached: int, work: int) -> int:
+        """Raise the bound, to `reached` at most, until solved or `work` is spent; returns the work left."""
+        m = self.problem.num_groups
+        while work > 0 and not self.solved:
+            verdict, work = solve(self.program, self.bound, m, False, self.table, work)
+            if verdict < 0:
+                break
+            if verdict == 0:
+                self.bound = int(refuted_below(self.program, self.bound, reached, m, self.table))
+                work -= self.table.size // 16
+            self.solved = verdict == 1 or self.bound >= reached
+        return int(work)
+
+    def search(self, assignment: Assignment, reached: int, turn: int, work: int) -> tuple[Assignment, int]:
+        """Look for an assignment at the bound, then half way up, and so on; returns the best, and the work left."""
+        target = self.bound
+        while work > 0 and target < reached:
+            found, work = self._dive(target, turn, work)
+            if found is not None:
+                return found, work
+            target += max(1, (reached - target) // 2)
+        return assignment, work
+
+    def _dive(self, target: int, turn: int, work: int) -> tuple[Assignment | None, int]:
+        used = np.zeros((self.problem.num_groups, len(self.program.values)), dtype=np.int64)
+        done, work = dive(self.program, target, used, self.table, _ATTEMPTS, turn, work)
+        return (assign_counts(used, self.problem) if done else None), int(work)
+
+    def as_bound(self) -> Bound:
+        """Return the bound with its name."""
+        return Bound(self.bound, "patterns")

@@ -1,0 +1,296 @@
+"""What groups can hold: a linear program over patterns, whose weights prove that a makespan cannot be had.
+
+A *pattern* is a set of items that one group can hold under a makespan T. If m groups can hold all items under T, then
+the items can be covered by patterns that, fractions allowed, number m at most (Gilmore & Gomory 1961; the flow of
+Valerio de Carvalho 1999 has the same optimum). The dual of this linear program gives each item a weight such that no
+pattern weighs more than 1: all items together then weigh at most m, or T is out of reach.
+
+The program is solved by column generation: a simplex method with a row for each distinct cost, and a knapsack that
+finds the heaviest pattern there is. The simplex method calculates in floating point, but no proof hangs on that: its
+weights are rounded down to integers, and the knapsack, exact, says what these prove.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import kernel
+
+__all__ = ["MOST_ITEMS", "UNIT", "Program", "begin", "copy_program", "fix", "make_program", "refuted_below", "solve"]
+
+UNIT = 1 << 22  # the weight that stands for 1
+MOST_ITEMS = 500  # so many units still fit int32
+_MOST_PATTERNS = 6_000
+_TINY = 1e-7
+
+
+class Program(NamedTuple):
+    """The linear program of some items and groups, and the state of the simplex method.
+
+    Row r holds pattern ``basis[r]`` in the amount ``amounts[r]``, or, below 0, the surplus of value ``-1 - basis[r]``.
+    """
+
+    values: NDArray[np.int64]  # descending strictly, positive
+    counts: NDArray[np.int64]  # how many items have each, at least one
+    inverse: NDArray[np.float64]
+    amounts: NDArray[np.float64]
+    duals: NDArray[np.float64]
+    weights: NDArray[np.int64]  # the duals in units
+    basis: NDArray[np.int64]
+    pool: NDArray[np.int16]  # all patterns made: lists of values by index, filled up with -1
+    size: NDArray[np.int64]  # [how many patterns that are]
+
+
+@kernel
+def make_program(values, counts, longest):
+    """Return the program of these items, with room for patterns of up to `longest` items."""
+    d = len(values)
+    return Program(
+        values,
+        counts,
+        np.zeros((d, d)),
+        np.zeros(d),
+        np.zeros(d),
+        np.zeros(d, dtype=np.int64),
+        np.zeros(d, dtype=np.int64),
+        np.full((_MOST_PATTERNS, longest), -1, dtype=np.int16),
+        np.zeros(1, dtype=np.int64),
+    )
+
+
+@kernel
+def begin(program, cap):
+    """Start from the patterns that hold one value only."""
+    program.inverse[:] = 0
+    for v in range(len(program.values)):
+        count = program.counts[v]
+        copies = min(count, cap // program.values[v])
+        k = program.size[0]
+        program.pool[k] = -1
+        program.pool[k, :copies] = v
+        program.size[0] = k + 1
+        program.basis[v] = k
+        program.inverse[v, v] = 1 / copies
+        program.amounts[v] = (count + 1e-5 * ((v * 7919) % 101 + 1)) / copies  # so that no two rows empty at once
+        program.duals[v] = 1 / copies
+
+
+@kernel
+def _fill_table(program, cap, table, item):
+    """Fill ``table[k, c]``, the most that the first k items weigh under c, for c <= cap; return the last k.
+
+    ``item[k]`` becomes the value, by index, of item k; those of weight 0 are left out.
+    """
+    table[0, : cap + 1] = 0
+    k = 0
+    for v in range(len(program.values)):
+        value, weight = program.values[v], np.int32(program.weights[v])
+        if weight <= 0 or value > cap:
+            continue
+        for _ in range(min(program.counts[v], cap // value)):
+            old, new = table[k], table[k + 1]
+            new[:value] = old[:value]
+            to, same, less = new[value : cap + 1], old[value : cap + 1], old[: cap + 1 - value]
+            for c in range(len(to)):
+                one, other = same[c], np.int32(less[c] + weight)
+                to[c] = one if one > other else other
+            item[k] = v
+            k += 1
+    return k
+
+
+@kernel
+def _add_heaviest(program, cap, table, item, k):
+    """Read the pattern that weighs ``table[k, cap]`` off the table and add it to the pool; returns whether it helps."""
+    pattern = program.pool[program.size[0]]
+    pattern[:] = -1
+    length = 0
+    while k > 0:
+        if table[k, cap] != table[k - 1, cap]:
+            pattern[length] = item[k - 1]
+            length += 1
+            cap -= program.values[item[k - 1]]
+        k -= 1
+    reduced = 1.0
+    for v in pattern[:length]:
+        reduced -= program.duals[v]
+    if reduced < -_TINY:
+        program.size[0] += 1
+    return reduced < -_TINY
+
+
+@kernel
+def _replace(program, leaving, change, reduced, name):
+    """Bring a column into the basis in place of row `leaving`.
+
+    `change` is the inverse times the column, `reduced` its reduced cost.
+    """
+    inverse, amounts, duals = program.inverse, program.amounts, program.duals
+    amount = amounts[leaving] / change[leaving]
+    pivot = inverse[leaving]
+    pivot /= change[leaving]
+    for r in range(len(change)):
+        if r != leaving and change[r] != 0:
+            amounts[r] -= change[r] * amount
+            factor, row = change[r], inverse[r]
+            for v in range(len(row)):
+                row[v] -= factor * pivot[v]
+    amounts[leaving] = amount
+    for v in range(len(duals)):
+        duals[v] += reduced * pivot[v]
+    program.basis[leaving] = name
+
+
+@kernel
+def _enter(program, change, reduced, name):
+    """Bring a column into the basis in place of the row that it empties first; returns whether there is one."""
+    amounts = program.amounts
+    leaving, least = -1, 0.0
+    for r in range(len(change)):
+        if change[r] > _TINY:
+            ratio = max(amounts[r], 0.0) / change[r]
+            if leaving < 0 or ratio < least - 1e-11 or (ratio <= least + 1e-11 and change[r] > change[leaving]):
+                leaving, least = r, ratio
+    if leaving >= 0:
+        amounts[leaving] = max(amounts[leaving], 0.0)
+        _replace(program, leaving, change, reduced, name)
+    return leaving >= 0
+
+
+@kernel
+def _enter_surplus(program):
+    """Bring in the surplus of the value with the most negative dual; returns whether there is one."""
+    v = np.argmin(program.duals)
+    if program.duals[v] >= -_TINY:
+        return False
+    return _enter(program, -program.inverse[:, v], program.duals[v], -1 - v)
+
+
+@kernel
+def _inverse_times(program, k):
+    """The inverse times pattern k."""
+    change = np.zeros(len(program.duals))
+    for v in program.pool[k]:
+        if v < 0:
+            break
+        change += program.inverse[:, v]
+    return change
+
+
+@kernel
+def _enter_from_pool(program):
+    """Bring in the known pattern with the most negative reduced cost; returns whether there is one."""
+    best, least = -1, -1e-7
+    for k in range(program.size[0]):
+        reduced = 1.0
+        for v in program.pool[k]:
+            if v < 0:
+                break
+            reduced -= program.duals[v]
+        if reduced < least:
+            best, least = k, reduced
+    return best >= 0 and _enter(program, _inverse_times(program, best), least, best)
+
+
+@kernel
+def _lift(program):
+    """Replace the row with the most negative amount by what changes the duals least; returns whether it did."""
+    inverse, duals = program.inverse, program.duals
+    r = np.argmin(program.amounts)
+    if program.amounts[r] >= -_TINY:
+        return False
+    best, least, reduced_of_best, found = -1, 0.0, 0.0, False
+    for v in range(len(duals)):
+        if inverse[r, v] > _TINY and (not found or max(duals[v], 0.0) < least * inverse[r, v]):
+            best, least, reduced_of_best, found = -1 - v, max(duals[v], 0.0) / inverse[r, v], duals[v], True
+    for k in range(program.size[0]):
+        reduced, slope = 1.0, 0.0
+        for v in program.pool[k]:
+            if v < 0:
+                break
+            reduced -= duals[v]
+            slope -= inverse[r, v]
+        if slope > _TINY and (not found or max(reduced, 0.0) < least * slope):
+            best, least, reduced_of_best, found = k, max(reduced, 0.0) / slope, reduced, True
+    if found:
+        change = _inverse_times(program, best) if best >= 0 else -inverse[:, -1 - best]
+        _replace(program, r, change, reduced_of_best, best)
+    return found
+
+
+@kernel
+def copy_program(program):
+    """Return a program that can be changed without changing this one; what patterns it makes, both have."""
+    return Program(
+        program.values,
+        program.counts.copy(),
+        program.inverse.copy(),
+        program.amounts.copy(),
+        program.duals.copy(),
+        program.weights.copy(),
+        program.basis.copy(),
+        program.pool,
+        program.size,
+    )
+
+
+@kernel
+def fix(program, r, used):
+    """Give one group the pattern of row r, as far as items are left: into ``used[v]``, and out of the program."""
+    for v in program.pool[program.basis[r]]:
+        if v < 0:
+            break
+        if program.counts[v] > 0:
+            program.counts[v] -= 1
+            used[v] += 1
+    program.amounts[r] -= 1
+
+
+@kernel
+def solve(program, cap, num_groups, to_the_end, table, work):
+    """Solve on from the basis that there is; no pattern may exceed `cap`. Returns a verdict and the work left.
+
+    The verdict is 0 if the weights prove that more than `num_groups` groups are needed; 1 if they do not and will not,
+    because the program is solved or, unless it shall be solved `to_the_end`, because so many groups suffice for it; -1
+    if the work or the room for patterns ran out. `table` is int32, at least (1 + items) by (1 + cap).
+    """
+    d = len(program.values)
+    item = np.empty(len(table), dtype=np.int64)
+    filling = min(program.counts.sum(), len(table)) * (cap + 1) // 16
+    while work > 0 and _lift(program):
+        work -= d * d // 4 + program.size[0]
+    while True:
+        while work > 0 and (_enter_surplus(program) or _enter_from_pool(program)):
+            work -= d * d // 4 + program.size[0]
+        if not to_the_end and (program.duals * program.counts).sum() <= num_groups + _TINY:
+            return 1, work
+        weight = np.int64(0)
+        for v in range(d):
+            program.weights[v] = min(max(np.int64(program.duals[v] * UNIT), 0), UNIT)
+            weight += program.weights[v] * program.counts[v]
+        k = _fill_table(program, cap, table, item)
+        heaviest = np.int64(table[k, cap])
+        work -= filling
+        if weight > num_groups * heaviest:
+            return 0, work
+        if heaviest <= UNIT + d:
+            return 1, work
+        if work <= 0 or program.size[0] == len(program.pool):
+            return -1, work
+        if not _add_heaviest(program, cap, table, item, k):  # known already: this is as far as floats go
+            return 1, work
+
+
+@kernel
+def refuted_below(program, cap, reached, num_groups, table):
+    """Return the first cap, after one that the weights refute, that they do not refute; `reached` if all below it are.
+
+    What is refuted is that all items fit `num_groups` groups.
+    """
+    item = np.empty(len(table), dtype=np.int64)
+    k = _fill_table(program, reached - 1, table, item)
+    weight = (program.weights * program.counts).sum()
+    while cap < reached and weight > num_groups * np.int64(table[k, cap]):
+        cap += 1
+    return cap

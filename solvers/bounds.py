@@ -2,7 +2,46 @@
 
 All are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
 
-=============== ========================================================================================="""
+=============== =======================================================================================================
+name            why no assignment does better
+=============== =======================================================================================================
+``mean``        the loads sum to sum(c), so one is at least ceil(sum(c) / m)
+``largest``     some group holds the largest item
+``pigeonhole``  of the k*m + 1 largest items some group holds k + 1, and the k + 1 smallest of them weigh
+                c[k*m - k] + ... + c[k*m]  (Dell'Amico & Martello 1995, for all k with k*m < n)
+``lifted``      of any n' largest items, some l groups hold at least l floor(n'/m) + min(l, n' mod m) together, so at
+                least that many of the smallest of them, and one of the l groups has a share of that
+                (Haouari, Gharbi & Jemmali 2006); O(n m), so only where a search has left a gap
+``filler``      equal counts only: of the (k-1)*m + 1 largest items some group holds k, as for ``pigeonhole``, and at
+                least floor(n/m) items in all, so at least the floor(n/m) - k smallest of all besides
+``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
+                group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
+``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
+``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
+                :mod:`solvers.partition._mixed_bounds`
+``water``       initial loads, speeds: the smallest T at which the groups have room for all, sum max(0, T s_j - I_j) >=
+                sum(c), and at which every group has carried its initial load
+``fastest``     initial loads, speeds: for any k < m, the k largest items are in k groups at most, so T is at least
+                that at which the k groups with most room have room for them
+``best_group``  an item alone in the group, of those that it may be in, where it would finish first
+``masks``       items that may be nowhere but inside a set of groups fill it to some level (for every set of groups that
+                an item allows, and every union of two of them)
+``fill``        a group holds at least min_items, and what all other groups cannot hold of a quantity (by their caps)
+                or of items (by max_items); the group of an item holds it and the cheapest that makes up that amount,
+                items cut to measure
+``components``  vector costs: the sum (or the largest) of the bounds of the components
+``summed_cost`` vector costs: a group's component times sum to at least the time of its summed cost
+``patterns``    one below, items can be given weights such that all together weigh more than m times the heaviest set
+                of items that fits one group; found by column generation, checked by an exact knapsack
+                (:mod:`solvers.partition.patterns`)
+``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
+``cp_sat``      proven by CP-SAT's search
+``arc_flow``    HiGHS found that one below, no flow takes all items along (:mod:`solvers.partition.arc_flow`)
+=============== =======================================================================================================
+
+The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as
+one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -56,6 +95,31 @@ def _lifted(sorted_costs, num_groups):
     return best
 
 
+@kernel
+def _filler(sorted_costs, num_groups, most):
+    """The filler bound for k up to `most`; n >= m."""
+    n = len(sorted_costs)
+    each = n // num_groups
+    fillers = np.int64(0)
+    for i in range(n - each + 1, n):
+        fillers += sorted_costs[i]
+    best = sorted_costs[0] + fillers
+    for k in range(2, min(each, most) + 1):
+        fillers -= sorted_costs[n - each + k - 1]
+        window = fillers
+        for i in range((k - 1) * num_groups + 1 - k, (k - 1) * num_groups + 1):
+            window += sorted_costs[i]
+        best = max(best, window)
+    return best
+
+
+def _folding(sorted_costs: NDArray[np.int64], num_groups: int) -> int:
+    """Return the makespan of folding; m < n <= 2 m."""
+    alone = 2 * num_groups - len(sorted_costs)
+    folded = sorted_costs[alone:] + sorted_costs[alone:][::-1]
+    return int(max(sorted_costs[0], folded.max()))
+
+
 def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
     """Return the lifted bound, or a bound of 0 where computing it would take more than a few milliseconds.
 
@@ -88,7 +152,7 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
     Returns
     -------
     Bound
-        Ties go to the simpler argument: mean, largest, pigeonhole, filler.
+        Ties go to the simpler argument: mean, largest, pigeonhole, filler, folding.
 
     Notes
     -----
@@ -106,9 +170,13 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
         if (pigeonhole := int(_pigeonhole(sorted_costs[:windows], num_groups))) > best.value:
             best = Bound(pigeonhole, "pigeonhole")
     if equal_counts and n // num_groups > 1:
-        filler = largest + int(sorted_costs[n - n // num_groups + 1 :].sum())
+        filler = int(_filler(sorted_costs, num_groups, 1 + int(n**0.5)))
         if filler > best.value:
             best = Bound(filler, "filler")
+    if equal_counts and num_groups < n <= 2 * num_groups:
+        folding = _folding(sorted_costs, num_groups)
+        if folding > best.value:
+            best = Bound(folding, "folding")
     return best
 
 

@@ -151,13 +151,13 @@ def _check_bound(
     _check_status(result)
     if name in TRUSTED_BOUNDS and not padded:
         return
-    known = ["padded"] if padded else [*_BOUNDS, *(["filler"] if equal_counts else [])]
+    known = ["padded"] if padded else [*_BOUNDS, *(_COUNTED_BOUNDS if equal_counts else [])]
     _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     descending = np.sort(costs)[::-1].tolist()
     if padded:
         proven = _padded_bound(descending, num_groups, equal_counts)
     else:
-        proven = (_BOUNDS | {"filler": _filler_bound})[name](descending, num_groups) if descending else 0
+        proven = (_BOUNDS | _COUNTED_BOUNDS)[name](descending, num_groups) if descending else 0
     _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
@@ -210,8 +210,21 @@ def _lifted_bound(costs: list[int], m: int) -> int:
 
 
 def _filler_bound(costs: list[int], m: int) -> int:
-    fillers = max(len(costs) // m - 1, 0)
-    return costs[0] + sum(costs[len(costs) - fillers :])
+    each = max(len(costs) // m, 1)
+    sums = [0, *itertools.accumulate(costs)]
+    best = 0
+    for k in range(1, each + 1):
+        last = (k - 1) * m + 1
+        best = max(best, sums[last] - sums[last - k] + sums[-1] - sums[len(costs) - (each - k)])
+    return best
+
+
+def _folding_bound(costs: list[int], m: int) -> int:
+    """Return the makespan of folding; nothing where it is not optimal."""
+    if not m < len(costs) <= 2 * m:
+        return 0
+    padded = costs + [0] * (2 * m - len(costs))
+    return max(padded[i] + padded[-1 - i] for i in range(m))
 
 
 def _padded_bound(rows: list[int], m: int, equal_counts: bool) -> int:
@@ -305,6 +318,9 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
     "lifted": _lifted_bound,
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
+
+_COUNTED_BOUNDS: dict[str, Callable[[list[int], int], int]] = {"filler": _filler_bound, "folding": _folding_bound}
+"""Those that only equal counts prove."""
 
 TRUSTED_BOUNDS = frozenset({"arc_flow", "cp_sat", "patterns", "search"})
 """Bounds that a search proved."""

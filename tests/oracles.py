@@ -168,10 +168,22 @@ def pigeonhole_bound(costs: Sequence[int], num_groups: int) -> int:
 
 
 def filler_bound(costs: Sequence[int], num_groups: int) -> int:
-    """Equal counts: the largest item shares its group with at least n // m - 1 others."""
-    company = len(costs) // num_groups - 1
-    others = sorted(costs)[:-1]
-    return max(costs, default=0) + sum(others[: max(company, 0)])
+    """Equal counts: some group holds k of the (k - 1) m + 1 largest, and n // m - k others at least."""
+    ordered = sorted(costs, reverse=True)
+    each = len(costs) // num_groups
+    best = max(costs, default=0)
+    for k in range(1, each + 1):
+        large, rest = ordered[: (k - 1) * num_groups + 1], ordered[(k - 1) * num_groups + 1 :]
+        best = max(best, sum(large[-k:]) + sum(sorted(rest)[: each - k]))
+    return best
+
+
+def folding_bound(costs: Sequence[int], num_groups: int) -> int:
+    """Equal counts of at most two: the largest with the smallest."""
+    if not num_groups < len(costs) <= 2 * num_groups:
+        return 0
+    ordered = sorted([*costs, *[0] * (2 * num_groups - len(costs))])
+    return max(a + b for a, b in zip(ordered, ordered[::-1], strict=True))
 
 
 def lower_bound(costs: Sequence[int], num_groups: int, equal_counts: bool = False) -> tuple[int, str]:
@@ -183,4 +195,5 @@ def lower_bound(costs: Sequence[int], num_groups: int, equal_counts: bool = Fals
     ]
     if equal_counts:
         bounds.append((filler_bound(costs, num_groups), "filler"))
+        bounds.append((folding_bound(costs, num_groups), "folding"))
     return max(bounds, key=lambda bound: bound[0])

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from solvers.arguments import as_budget
 from solvers.constraints import Constraints, is_vector
 from solvers.partition._constrained import CONSTRAINTS, SUPPORTED, solve_constrained
+from solvers.partition.arc_flow import arc_flow
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
 from solvers.partition.exact import exact
@@ -20,8 +21,8 @@ from solvers.partition.round_robin import round_robin
 from solvers.partition.slack import slack
 from solvers.types import PartitionResult
 
-__all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact", "karmarkar_karp", "lpt",
-           "mixed", "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
+__all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "arc_flow", "auto", "bldm", "exact",
+           "karmarkar_karp", "lpt", "mixed", "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
 
 
 class Partitioner(Protocol):
@@ -41,10 +42,11 @@ PARTITIONERS: dict[str, Partitioner] = {
     "bldm": bldm,
     "round_robin": round_robin,
     "exact": exact,
+    "arc_flow": arc_flow,
 }
 """Every method for additive costs, by name; the command line, the errors and the tests derive their lists from it."""
 
-USES_CLOCK = frozenset({"exact"})
+USES_CLOCK = frozenset({"arc_flow", "exact"})
 """Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
 
 

@@ -46,6 +46,7 @@ SUPPORTED: Mapping[str, frozenset[str]] = {
     "bldm": _PLAIN,
     "round_robin": _PLAIN,
     "exact": _ALL,
+    "arc_flow": _PLAIN,
 }
 """The constraints that each method takes, in any combination; but a method that takes only equal counts and
 keep_together takes one of the two at a time: units are merged before it counts."""

@@ -11,6 +11,7 @@ from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.bldm import assign_bldm
+from solvers.partition.folding import assign_folded
 from solvers.partition.karmarkar_karp import assign_karmarkar_karp
 from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
@@ -62,6 +63,8 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. What gap is left, the lifted bound, groups
     solved anew, and at last bin completion try to close.
     """
+    if problem.equal_counts and problem.num_groups < len(problem.sorted_costs) <= 2 * problem.num_groups:
+        return assign_folded(problem), problem.bound, False
     starts = [assign_lpt(problem)]
     if not problem.equal_counts:
         starts.append(assign_slack(problem))

@@ -4,7 +4,7 @@ The default path never reads a clock, so that every rank of a job computes the s
 A *work unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
-__all__ = ["cost_of_karmarkar_karp", "work_units"]
+__all__ = ["cost_of_karmarkar_karp", "cost_of_lpt", "cost_of_slack", "work_units"]
 
 _UNITS_PER_SECOND = 4e8  # measured: benchmarks/README.md
 
@@ -17,3 +17,13 @@ def work_units(seconds: float) -> int:
 def cost_of_karmarkar_karp(num_items: int, num_groups: int) -> int:
     """Work units that one run of Karmarkar-Karp takes: each item moves one sum past about m/2 others."""
     return int(num_items * (30 + 0.12 * num_groups))
+
+
+def cost_of_lpt(num_items: int) -> int:
+    """Work units that sorting, LPT and the result take."""
+    return 6 * num_items
+
+
+def cost_of_slack(num_items: int) -> int:
+    """Work units that SLACK takes."""
+    return 8 * num_items

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
-from solvers._budget import cost_of_karmarkar_karp, work_units
+from solvers._budget import cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack, work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -59,13 +59,19 @@ def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> 
 def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
     """Return the best assignment that `work` buys, the best bound proven, and whether the work ran out.
 
-    LPT and SLACK always run (with equal counts, LPT alone). The better is improved first, then the other, then what
+    LPT always runs, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched before.
+    The better is improved first, then the other, then what
     Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. What gap is left, the lifted bound, groups
     solved anew, and at last bin completion try to close.
     """
     if problem.equal_counts and problem.num_groups < len(problem.sorted_costs) <= 2 * problem.num_groups:
         return assign_folded(problem), problem.bound, False
     starts = [assign_lpt(problem)]
+    work -= cost_of_lpt(len(starts[0]))
+    price = 0 if problem.equal_counts else cost_of_slack(len(starts[0]))
+    if work <= price:  # and no search from LPT either, or else a little more budget could end worse
+        return starts[0], problem.bound, True
+    work -= price
     if not problem.equal_counts:
         starts.append(assign_slack(problem))
     starts.sort(key=problem.makespan_of)  # ties to LPT
@@ -140,8 +146,8 @@ def auto(
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
-        Seconds' worth of work for the search. LPT and SLACK always run; what follows, while the budget lasts and the
-        gap is not 0.
+        Seconds' worth of work. Sorting and LPT always run, about 15 ns an item; then SLACK, 20 ns an item, and what
+        follows, while the budget lasts and the gap is not 0.
 
     Returns
     -------

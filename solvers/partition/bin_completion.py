@@ -17,7 +17,7 @@ from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["WORK_PER_NODE", "assign_counts", "close_gap", "decide", "distinct_costs"]
 
-WORK_PER_NODE = 4
+WORK_PER_NODE = 2
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
 
 

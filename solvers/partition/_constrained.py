@@ -89,8 +89,8 @@ def solve_constrained(
         return _result(state, assignment, bound, method, started, ended=True)
     if method == "auto":
         found = search(state, work_units(seconds))
-        assert_found = found.best if found.best is not None else np.zeros(0, dtype=np.int64)
-        return _result(state, assert_found, found.bound, method, started, ended=found.work <= 0)
+        best = np.zeros(0, dtype=np.int64) if found.best is None else found.best  # never None: it would have raised
+        return _result(state, best, found.bound, method, started, ended=found.work <= 0)
     return _expand(state, plain(state.units.costs[:, 0], num_groups, time_budget=seconds), started)
 
 

@@ -220,6 +220,34 @@ def _lay_out(group_of_unit, num_groups, start, size, place):
 
 
 @kernel
+def _find(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
+          g, turn, violation, score, tie, found, sets, work):  # fmt: skip
+    """A partner for an exchange that lowers the violation of both, written to `found` (-1: none), and the work.
+
+    Single units with several partners first, then pairs with a few.
+    """
+    d = _worst_dimension(held, upper, lower, factor, shift, g)
+    num_groups = len(held)
+    spent = np.int64(0)
+    for with_pairs in range(2):
+        _rank_partners(held, upper, lower, factor, shift, g, d, score, tie)
+        for k in range(min(_DOUBLE_PARTNERS if with_pairs else _PARTNERS, num_groups - 1)):
+            h = _take_best(score, tie)
+            spent += num_groups
+            if h < 0 or spent >= work:
+                return -1, spent
+            score[h] = _IMPOSSIBLE
+            before = violation[g] + violation[h]
+            after, looked = _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit,
+                                       members, start, size, g, h, (turn + k) * 37, with_pairs == 1, before,
+                                       violation[h], found, sets)  # fmt: skip
+            spent += looked + looked // 2
+            if after < before:
+                return h, spent
+    return -1, spent
+
+
+@kernel
 def _exchange(amounts, group_of_unit, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, work):
     num_groups = len(held)
     start = np.zeros(num_groups + 1, dtype=np.int64)
@@ -248,27 +276,10 @@ def _exchange(amounts, group_of_unit, held, upper, lower, factor, shift, hard_fr
             improved = False
             tried[:] = False
             continue
-        d = _worst_dimension(held, upper, lower, factor, shift, g)
-        partner = -1
-        for with_pairs in range(2):
-            _rank_partners(held, upper, lower, factor, shift, g, d, score, tie)
-            for _ in range(min(_DOUBLE_PARTNERS if with_pairs else _PARTNERS, num_groups - 1)):
-                h = _take_best(score, tie)
-                work -= num_groups
-                if h < 0 or work <= 0:
-                    break
-                score[h] = _IMPOSSIBLE
-                before = violation[g] + violation[h]
-                turn += 1
-                after, spent = _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed,
-                                          mask_of_unit, members, start, size, g, h, turn * 37, with_pairs == 1,
-                                          before, violation[h], found, sets)  # fmt: skip
-                work -= spent + spent // 2
-                if after < before:
-                    partner = h
-                    break
-            if partner >= 0 or work <= 0:
-                break
+        partner, spent = _find(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members,
+                               start, size, g, turn, violation, score, tie, found, sets, work)  # fmt: skip
+        turn += 1
+        work -= spent
         if partner < 0:
             tried[g] = True
             continue

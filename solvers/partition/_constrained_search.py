@@ -111,9 +111,8 @@ def _relax(found: Search) -> list[Ints]:
     equal = state.problem.least_items > 0 and state.problem.least_items == len(state.problem.costs) // m
     equal = equal and state.problem.key_of_item is None
     problem = PartitionProblem.prepare(units.costs[:, 0], m, equal)
-    assert_order = problem.order  # units are sorted already, so this is 0, 1, 2, ...
-    assignment = np.empty(len(assert_order), dtype=np.int64)
-    assignment[assert_order] = assign_lpt(problem)
+    assignment = np.empty(len(problem.order), dtype=np.int64)
+    assignment[problem.order] = assign_lpt(problem)
     starts = [assignment]
     if not state.feasible(assignment):
         return starts
@@ -202,15 +201,14 @@ def _repair(found: Search, starts: list[Ints]) -> None:
 def _improve(found: Search) -> None:
     """Lower one target after another, by half of what may be left, or less where that was too much."""
     state = found.state
-    assert_best = found.best
-    if assert_best is None:
+    if found.best is None:
         return
     c = state.components
     slots = [[k] for k in range(c)] if state.problem.objective == "sum" else [list(range(c))]
     if c > 1 and state.problem.objective == "sum":
         slots.insert(0, list(range(c)))
     shifts = [1] * len(slots)
-    current = assert_best.copy()
+    current = found.best.copy()
     while not found.done and min(shifts) <= _STEPS:
         for s, slot in enumerate(slots):
             if found.done or shifts[s] > _STEPS:

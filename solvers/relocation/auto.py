@@ -24,6 +24,7 @@ __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"
 
 _MOST_SLACK = 2**61  # twice that fits int64
 _ROUNDS = 3
+_FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
 
@@ -257,14 +258,16 @@ def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work
 def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
-    Rank by rank; and where that leaves loads over the cap, or volumes are not costs, also nodes first. The one that
-    moves less, first across, then inside, is returned. With equal counts, nodes first, and ranks if that fails.
+    Rank by rank; and where that leaves loads over the cap, volumes are not costs, or items are few, also nodes first.
+    The one that moves less, first across, then inside, is returned. With equal counts, nodes first, and ranks if that
+    fails.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
     start = _start(problem)
-    volumes_are_costs = np.array_equal(problem.affinity.leave_node, problem.costs)
+    few = len(problem.costs) <= _FEW_ITEMS
+    one_way_is_enough = not few and np.array_equal(problem.affinity.leave_node, problem.costs)
     ways = (_by_nodes, _by_ranks) if problem.equal_counts else (_by_ranks, _by_nodes)
     found: list[NDArray[np.int32]] = []
     for way in ways:
@@ -272,7 +275,7 @@ def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32]
         direct = way(problem, where, cap, work)
         if direct or problem.is_feasible(where, cap):
             found.append(where)
-        if found and (problem.equal_counts or (direct and volumes_are_costs)):
+        if found and not few and (problem.equal_counts or (direct and one_way_is_enough)):
             break
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 

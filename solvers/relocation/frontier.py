@@ -1,4 +1,4 @@
-"""How much less moves if loads may be less even: points of makespan against volume, from one relocation."""
+"""How much less moves if loads may be less even: points of makespan against volume, from one preparation."""
 
 import itertools
 import time
@@ -29,16 +29,16 @@ def _caps_between(low: int, high: int, count: int) -> list[int]:
 def _assignments(
     problem: RelocationProblem, first: NDArray[np.int32], caps: list[int], work: int
 ) -> list[NDArray[np.int32]]:
-    """One assignment a cap, each from the one before by what may go home again."""
-    where = first.copy()
+    """One assignment a cap: what a search finds, or the one before with what may go home again, if less moves."""
+    where = first
     found = [first]
     for cap in caps[1:]:
-        if problem.equal_counts:  # what goes home alone would change counts: search anew
-            fresh = search(problem, cap, work)
-            where = where if fresh is None else fresh
-        else:
-            come_back(problem, where, cap)
-        found.append(where.copy())
+        choices = [where.copy()]
+        come_back(problem, choices[0], cap)
+        if (fresh := search(problem, cap, work)) is not None:
+            choices.append(fresh)
+        where = min(choices, key=lambda choice: problem.affinity.volumes_of(choice, problem.node_of_rank))
+        found.append(where)
     return found
 
 
@@ -54,12 +54,12 @@ def relocation_frontier(
     sizes: ArrayLike | None = None,
     caps: ArrayLike | None = None,
     time_budget: float = 0.05,
-    num_points: int = 24,
+    num_points: int = 16,
 ) -> RelocationFrontier:
     """Trade makespan for volume: from the tightest cap to the homes as they are.
 
-    One relocation at `eps`; then the cap rises in steps, and whatever fits at home again returns there, what crossed
-    nodes first. With equal counts every step is a search of its own.
+    One problem, checked, sorted and partitioned once; then the cap rises in steps. At each, either the last answer,
+    with all that fits at home again returned there, or a search at this cap, whichever moves less.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def relocation_frontier(
 
     Notes
     -----
-    One relocation and O(moved items + n) a point; O(num_points * n) memory.
+    One search a point, the cheaper the looser the cap; O(num_points * n) memory.
 
     Examples
     --------

@@ -229,6 +229,21 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
 
 
 @kernel
+def _near_then_wide(pick, give, size, take, near):
+    """As :func:`pure_move`, first near the target: two pointers find most sums of a wide window at its far end."""
+    limits = pick.limits
+    low, high, target = limits[0], limits[1], limits[2]
+    work = size
+    if high - low > near:
+        limits[0], limits[1] = max(low, target - near), target + min(near, high - target)
+        work += pure_move(pick, give, size, take)
+        limits[0], limits[1] = low, high
+        if pick.score[0] != NO_SCORE:
+            return work
+    return work + pure_move(pick, give, size, take)
+
+
+@kernel
 def transfer(state, scratch, giver, taker, low, high, target):
     """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
     if state.numbers[KEEP_COUNTS]:
@@ -248,7 +263,7 @@ def transfer(state, scratch, giver, taker, low, high, target):
             pick.chosen[:] = -1
             pick.score[0] = 0
         else:
-            numbers[WORK] -= pure_move(pick, give, size, take)
+            numbers[WORK] -= _near_then_wide(pick, give, size, take, numbers[TYPICAL] // 16)
         if pick.score[0] == NO_SCORE and state.numbers[MEANS] > PURE and (variant == 0 or variant == _VARIANTS - 1):
             if taken < 0:
                 taken = _gather(state, take, taker)

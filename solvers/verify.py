@@ -70,8 +70,8 @@ def check_partition(
     )
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
-        filler = {"filler": _filler_bound} if equal_counts and keep_together is None else {}
-        check_constrained(problem, result, _BOUNDS | filler, TRUSTED_BOUNDS)
+        counted = _COUNTED_BOUNDS if equal_counts and keep_together is None else {}
+        check_constrained(problem, result, _BOUNDS | counted, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:
         raise ValueError(
@@ -177,7 +177,7 @@ def _check_mixed_bound(
     """Check a bound for mixed costs: by its argument on u + g, or, for those found by bisection, one below refuted."""
     _check_status(result)
     bound, name = result.lower_bound, result.bound_name
-    known = [*_BOUNDS, *_REFUTATIONS, *(["filler", *_QUOTA_BOUNDS] if even else [])]
+    known = [*_BOUNDS, *_REFUTATIONS, *([*_COUNTED_BOUNDS, *_QUOTA_BOUNDS] if even else [])]
     _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     order = np.argsort(-(costs + row_costs), kind="stable")
     fixed, rows = costs[order].tolist(), row_costs[order].tolist()
@@ -190,7 +190,7 @@ def _check_mixed_bound(
         proven = _QUOTA_BOUNDS[name](fixed, rows, num_groups)
     else:
         both = [u + g for u, g in zip(fixed, rows, strict=True)]
-        proven = (_BOUNDS | {"filler": _filler_bound})[name](both, num_groups)
+        proven = (_BOUNDS | _COUNTED_BOUNDS)[name](both, num_groups)
     _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 

@@ -89,9 +89,9 @@ def relocation_frontier(
     --------
     >>> front = relocation_frontier([5, 4, 3, 2, 1, 1], [0, 0, 0, 1, 2, 3], [0, 0, 1, 1])
     >>> front.makespans.tolist()
-    [5, 8, 12]
+    [5, 6, 7, 8, 9, 12]
     >>> front.inter_node_volumes.tolist(), front.intra_node_volumes.tolist(), front.inter_bounds.tolist()
-    ([4, 4, 0], [3, 0, 0], [4, 0, 0])
+    ([4, 3, 0, 0, 0, 0], [3, 4, 5, 4, 3, 0], [4, 2, 0, 0, 0, 0])
     """
     started = time.perf_counter()
     count = as_count("num_points", num_points, 2)

@@ -70,7 +70,8 @@ def check_partition(
     )
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
-        counted = _COUNTED_BOUNDS if equal_counts and keep_together is None else {}
+        apart = problem.key_of_item is None or len(np.unique(problem.key_of_item)) == len(problem.costs)
+        counted = _COUNTED_BOUNDS if equal_counts and apart else {}
         check_constrained(problem, result, _BOUNDS | counted, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:

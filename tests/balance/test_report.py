@@ -62,6 +62,7 @@ def test_a_step_counts_for_as_long_as_it_takes():
 
 def test_nothing_planned():
     numbers = RunSummary().as_json(0.0)
+    assert numbers.pop("fell_back_steps") == 0
     assert numbers == {"steps": 0, "samples": 0, "runtime_s": 0.0, "samples_per_second": None, "phases": {}}
     assert PhaseSummary().as_json()["imbalance_ratio_after"] == 1.0
 

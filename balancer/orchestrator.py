@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 import solvers
 from balancer.batch import GlobalBatch
 from balancer.constraints import Constraints
+from balancer.cost import parse_cost
 from balancer.micro_batches import MicroBatches
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
@@ -27,7 +28,7 @@ from balancer.stream import Stream
 from balancer.topology import Topology
 from solvers.arguments import as_count
 
-__all__ = ["MODES", "Settings", "assemble", "orchestrate", "step_batch"]
+__all__ = ["MODES", "Settings", "Step", "assemble", "orchestrate", "plan_phase", "plan_phases", "step_batch"]
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -47,7 +48,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class Step:
     """What all phases of a step share."""
 
     topology: Topology
@@ -55,10 +56,14 @@ class _Step:
     items: tuple[PhaseItems, ...]
     settings: Settings
 
+    def batch(self, items: PhaseItems) -> GlobalBatch:
+        """Return the items of a phase, lying where their samples do."""
+        return GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+
     def problem(self, items: PhaseItems) -> Problem:
         """Return the problem of one phase by itself."""
         num_ranks, phase = self.topology.num_ranks, items.phase
-        batch = GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+        batch = self.batch(items)
         least = int(phase.every_rank_nonempty and len(items.lengths) >= num_ranks)
         constraints = Constraints.of(
             len(items.lengths),
@@ -134,16 +139,10 @@ def orchestrate(
     ([256, 128], [120, 120])
     """
     started = time.perf_counter()
-    settings = Settings(method, placement, eps, time_budget, _as_mode(mode), group_size, micro_batches)
+    settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
     step = step_batch(batch, phases, topology, home_rank, settings)
-    plans = _plan_phases(step)
+    plans = plan_phases(step)
     return assemble(step, plans, "orchestrated", started, part_order)
-
-
-def _as_mode(mode: str) -> str:
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    return mode
 
 
 def step_batch(
@@ -152,7 +151,7 @@ def step_batch(
     topology: Topology | int,
     home_rank: ArrayLike | None,
     settings: Settings,
-) -> _Step:
+) -> Step:
     """Check the batch and find every phase's items."""
     if isinstance(topology, int | np.integer):
         topology = Topology.uniform(int(topology), None)
@@ -160,14 +159,29 @@ def step_batch(
         phases = [Phase(name, items) for name, items in phases.items()]
     items = resolve_phases(batch, phases)
     home = GlobalBatch.of(items[-1].lengths, topology.num_ranks, home_rank).home
+    _check_settings(settings, phases, topology.num_ranks)
+    return Step(topology, home, items, settings)
+
+
+def _check_settings(settings: Settings, phases: Sequence[Phase], num_ranks: int) -> None:
+    if settings.mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {settings.mode!r}")
     if settings.group_size is not None:
         size = as_count("group_size", settings.group_size)
-        if topology.num_ranks % size:
-            raise ValueError(f"group_size must divide the {topology.num_ranks} ranks, got {size}")
-    return _Step(topology, home, items, settings)
+        if num_ranks % size:
+            raise ValueError(f"group_size must divide the {num_ranks} ranks, got {size}")
+    if settings.micro_batches is None:
+        return
+    if settings.group_size is not None:
+        raise ValueError("micro_batch_tokens cannot be combined with group_size: leave one of them out")
+    for phase in phases:
+        padded = parse_cost(phase.cost).padded
+        if padded or phase.equal_counts or phase.max_tokens_per_rank is not None:
+            what = f"cost '{phase.cost}'" if padded else "equal_counts or max_tokens_per_rank"
+            raise ValueError(f"micro_batch_tokens cannot be combined with {what} of phase {phase.name!r}")
 
 
-def _plan_phases(step: _Step) -> dict[str, DispatchPlan]:
+def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
     plans: dict[str, DispatchPlan] = {}
     slots = _last_phase_slots(step)
@@ -178,14 +192,14 @@ def _plan_phases(step: _Step) -> dict[str, DispatchPlan]:
             plans[items.phase.name] = _plan_in_slots(step, items, slots)
         return plans
     for items in encoders:
-        plans[items.phase.name] = _plan_phase(step, items, _from_home(step, items))
+        plans[items.phase.name] = plan_phase(step, items, _from_home(step, items))
     if step.settings.mode != "separate" and len(encoders) > 1:
         joint = _plan_jointly(step, encoders)
         if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
             plans = joint
     for items in step.items:
         if items.phase.name not in plans:
-            plans[items.phase.name] = _plan_phase(step, items, _from_parts(step, items, plans))
+            plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
 
 
@@ -194,12 +208,12 @@ def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:
     return int(sum(plan.loads for plan in plans.values()).max())  # type: ignore[union-attr]
 
 
-def _from_home(step: _Step, items: PhaseItems) -> Problem:
+def _from_home(step: Step, items: PhaseItems) -> Problem:
     """Return an encoder's problem, with what moving each of its raw items takes."""
     return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
 
 
-def _from_parts(step: _Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]) -> Problem:
+def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]) -> Problem:
     """Return a fed phase's problem, with how many bytes of each of its samples already lie on which rank."""
     feeders = [_find(step, name) for name in items.fed_by]
     samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
@@ -211,11 +225,11 @@ def _from_parts(step: _Step, items: PhaseItems, plans: Mapping[str, DispatchPlan
     return replace(step.problem(items), affinity=affinity)
 
 
-def _find(step: _Step, name: str) -> PhaseItems:
+def _find(step: Step, name: str) -> PhaseItems:
     return next(items for items in step.items if items.phase.name == name)
 
 
-def _plan_phase(step: _Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
+def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
     """Plan one phase, over all ranks or within groups of them."""
     settings = step.settings
     try:
@@ -251,11 +265,11 @@ def _plan_in_groups(problem: Problem, settings: Settings, size: int) -> Dispatch
     return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings.method)
 
 
-def _plan_jointly(step: _Step, encoders: Sequence[PhaseItems]) -> dict[str, DispatchPlan]:
+def _plan_jointly(step: Step, encoders: Sequence[PhaseItems]) -> dict[str, DispatchPlan]:
     """Balance the sum of all encoders: their items are dealt out as if they were one phase's."""
     problems = [_from_home(step, items) for items in encoders]
     union = Problem.joint(problems)
-    plan = _plan_phase(step, encoders[0], union)
+    plan = plan_phase(step, encoders[0], union)
     plans, first = {}, 0
     for items, problem in zip(encoders, problems, strict=True):
         ranks = plan.rank_of_sample[first : first + len(items.lengths)]
@@ -265,7 +279,7 @@ def _plan_jointly(step: _Step, encoders: Sequence[PhaseItems]) -> dict[str, Disp
     return plans
 
 
-def _last_phase_slots(step: _Step) -> DispatchPlan | None:
+def _last_phase_slots(step: Step) -> DispatchPlan | None:
     """Plan rank and slot of the last phase, where there are micro-batches."""
     if step.settings.micro_batches is None:
         return None
@@ -275,7 +289,7 @@ def _last_phase_slots(step: _Step) -> DispatchPlan | None:
     )
 
 
-def _plan_in_slots(step: _Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
+def _plan_in_slots(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
     """Plan an encoder slot by slot: each item in the slot of its sample, the items of a slot even over the ranks."""
     problem = _from_home(step, items)
     slot_of_item = last.slot_of_sample[items.sample_of_item]
@@ -283,7 +297,7 @@ def _plan_in_slots(step: _Step, items: PhaseItems, last: DispatchPlan) -> Dispat
     for slot in range(last.num_slots):
         members = np.flatnonzero(slot_of_item == slot)
         part = problem.of_samples(members)
-        rank_of_item[members] = _plan_phase(step, items, part).rank_of_sample
+        rank_of_item[members] = plan_phase(step, items, part).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
     lockstep = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", last.num_slots, allow_empty=True)
     return replay_plan(
@@ -292,7 +306,7 @@ def _plan_in_slots(step: _Step, items: PhaseItems, last: DispatchPlan) -> Dispat
 
 
 def assemble(
-    step: _Step, plans: Mapping[str, DispatchPlan], strategy: str, started: float, part_order: Ragged | None = None
+    step: Step, plans: Mapping[str, DispatchPlan], strategy: str, started: float, part_order: Ragged | None = None
 ) -> StepPlan:
     """Put plans of all phases together with the streams between them."""
     by_name = {items.phase.name: items for items in step.items}

@@ -143,11 +143,20 @@ def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItem
         own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         if whole:
             own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
+        _check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
+        _check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
             outputs.values, own,
         )  # fmt: skip
     return tuple(found.values())
+
+
+def _check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
+    """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
+    total = sum(float(array.sum(dtype=np.float64)) for array in lengths) * size
+    if total > 2.0**62:
+        raise ValueError(f"phase {phase.name!r}: {name} = {size} makes about {total:.3g} bytes in all; must be < 2**62")
 
 
 def _fed_phase(phase: Phase, names: list[str]) -> str | None:

@@ -61,10 +61,11 @@ class Placement:
         sample_of_item : int64[k]
             Ascending. O(n + k).
         """
-        starts = np.searchsorted(sample_of_item, np.arange(len(self.samples) + 1))
-        counts = np.diff(starts)[self.samples]
+        items_of_sample = np.bincount(sample_of_item, minlength=len(self.samples))
+        counts = items_of_sample[self.samples]
         ends = np.cumsum(counts)
-        items = np.repeat(starts[self.samples] - (ends - counts), counts) + np.arange(len(sample_of_item))
+        firsts = np.cumsum(items_of_sample) - items_of_sample
+        items = np.repeat(firsts[self.samples] - (ends - counts), counts) + np.arange(len(sample_of_item))
         rank_of_item = self.rank_of_sample[sample_of_item]
         offsets = np.zeros(self.num_ranks + 1, dtype=np.int64)
         offsets[1:] = np.concatenate(([0], ends))[self.offsets[1:]]

@@ -101,6 +101,13 @@ class Ragged:
         bounds = self.offsets[start : max(start, stop) + 1]
         return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
 
+    def take(self, rows: NDArray[np.int64]) -> "Ragged":
+        """Pick out rows, in any order; the values are copied."""
+        counts = self.counts[rows]
+        offsets = _offsets_of(counts)
+        index = np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return Ragged(self.values[index], offsets)
+
     def row(self, index: int) -> NDArray[np.int64]:
         """Return one row's list, shared: int64[count]. ValueError if there is no such row."""
         index = operator.index(index)

@@ -1,0 +1,197 @@
+"""Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
+
+A strategy takes what all phases of a step share and returns a step plan; every one goes through one contract test.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.batch import strided_homes
+from balancer.micro_batches import MicroBatches
+from balancer.orchestrator import Settings, Step, assemble, plan_phase, plan_phases, step_batch
+from balancer.phases import Columns, Phase, PhaseItems
+from balancer.placement import Placement
+from balancer.plan import DispatchPlan
+from balancer.planner import replay_plan
+from balancer.problem import Problem
+from balancer.ragged import Ragged
+from balancer.step_plan import StepPlan
+from balancer.stream import Stream
+from balancer.topology import Topology
+
+__all__ = ["STRATEGIES", "plan_step", "plan_with", "sorted_window"]
+
+
+def as_sampled(step: Step) -> StepPlan:
+    """Compute every phase where the samples lie: nothing is balanced, nothing moves."""
+    started = time.perf_counter()
+    return assemble(step, _stay(step, step.home), "as_sampled", started)
+
+
+def llm_only(step: Step) -> StepPlan:
+    """Balance the last phase alone; the encoders compute an item where its sample then is."""
+    started = time.perf_counter()
+    last = step.items[-1]
+    volumes = _brought_in(last)
+    for items in step.items[:-1]:
+        if items.fed_by:
+            volumes += _brought_in(items)
+        else:
+            np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
+    plan = plan_phase(step, last, replace(step.problem(last), volumes=volumes))
+    plans = _stay(step, plan.target) | {last.phase.name: plan}
+    return assemble(step, plans, "llm_only", started)
+
+
+def per_phase_home(step: Step) -> StepPlan:
+    """Balance every phase, and send its outputs home before the next phase takes them from there."""
+    started = time.perf_counter()
+    at_home = _stay(step, step.home)
+    plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in step.items}
+    plan = assemble(step, plans, "per_phase_home", started)
+    streams: dict[str, Stream] = {}
+    for name, stream in plan.streams.items():
+        phase, _, way = name.partition(":")
+        if way == "out":
+            home = at_home[phase].target
+            streams[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
+            stream = replace(stream, source=home)
+        streams[name] = stream
+    return replace(plan, streams=streams)
+
+
+def sorted_batches(step: Step) -> StepPlan:
+    """Deal the samples anew by the length of the last phase, before the step: ranks get alike ones, nothing moves.
+
+    Over a window of several steps :func:`sorted_window` first cuts batches of alike samples.
+    """
+    started = time.perf_counter()
+    order = np.argsort(step.items[-1].lengths, kind="stable")
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order)) % step.topology.num_ranks
+    dealt = replace(step, home=Placement.by_sample_order(rank, step.topology.num_ranks))
+    return assemble(dealt, _stay(dealt, dealt.home), "sorted_batches", started)
+
+
+def orchestrated(step: Step) -> StepPlan:
+    """Plan as :func:`balancer.orchestrate` does."""
+    started = time.perf_counter()
+    return assemble(step, plan_phases(step), "orchestrated", started)
+
+
+STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
+    strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
+}
+"""From what the phases of a step share to its plan, by name; each but the last is what others do."""
+
+
+def plan_with(
+    strategy: str,
+    batch: Columns,
+    phases: Sequence[Phase] | Mapping[str, str],
+    topology: Topology | int,
+    *,
+    home_rank: ArrayLike | None = None,
+    method: str = "auto",
+    placement: str = "relocate",
+    time_budget: float = 0.01,
+    mode: str = "separate",
+    group_size: int | None = None,
+    micro_batches: MicroBatches | None = None,
+) -> StepPlan:
+    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them.
+
+    Parameters
+    ----------
+    strategy : str
+        A name in :data:`STRATEGIES`. Those that leave a phase where it lies ignore its constraints, and all but
+        ``"orchestrated"`` ignore `mode` and make no micro-batches.
+
+    Returns
+    -------
+    StepPlan
+
+    Raises
+    ------
+    ValueError
+        A strategy that is not there, or micro-batches from one that makes none; else as :func:`balancer.orchestrate`.
+
+    Examples
+    --------
+    >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 80, 30]}
+    >>> for strategy in ("as_sampled", "orchestrated"):
+    ...     plan = plan_with(strategy, batch, {"vision": "patches", "llm": "tokens"}, 2)
+    ...     print(plan["vision"].loads.tolist(), plan["llm"].loads.tolist())
+    [64, 320] [130, 110]
+    [256, 128] [120, 120]
+    """
+    settings = Settings(method, placement, time_budget, mode, group_size, micro_batches)
+    return plan_step(strategy, step_batch(batch, phases, topology, home_rank, settings))
+
+
+def plan_step(strategy: str, step: Step) -> StepPlan:
+    """Plan by a strategy; as :func:`plan_with`, for who has found the phases' items already."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
+    if step.settings.micro_batches is not None and strategy != "orchestrated":
+        raise ValueError(f"strategy {strategy!r} makes no micro-batches; leave them out, or use 'orchestrated'")
+    return STRATEGIES[strategy](step)
+
+
+def sorted_window(
+    columns: Columns, lengths: NDArray[np.int64], samples_per_step: int
+) -> Iterator[tuple[NDArray[np.int64], Columns]]:
+    """Cut a window of several steps into batches of samples of like length, the shortest first.
+
+    Parameters
+    ----------
+    columns : mapping of str to int64[n] or Ragged
+        Of all steps of the window.
+    lengths : int64[n]
+        What samples are sorted by.
+    samples_per_step : int
+
+    Yields
+    ------
+    samples : int64[k]
+        Which samples of the window the batch holds.
+    columns : mapping of str to int64[k] or Ragged
+    """
+    order = np.argsort(lengths, kind="stable")
+    for first in range(0, len(order), samples_per_step):
+        samples = np.sort(order[first : first + samples_per_step])
+        yield samples, {name: _rows(column, samples) for name, column in columns.items()}
+
+
+def _rows(column: ArrayLike | Ragged, rows: NDArray[np.int64]) -> ArrayLike | Ragged:
+    return column.take(rows) if isinstance(column, Ragged) else np.asarray(column)[rows]
+
+
+def _stay(step: Step, samples: Placement) -> dict[str, DispatchPlan]:
+    """Compute every item where its sample is, whatever the constraints say."""
+    plans = {}
+    for items in step.items:
+        problem = Problem.of(step.batch(items), step.topology, items.cost)
+        target = samples.lifted(items.sample_of_item)
+        plans[items.phase.name] = replay_plan(problem, target, step.settings.method)
+    return plans
+
+
+def _from_home(step: Step, items: PhaseItems) -> Problem:
+    """Return a phase's problem with all that it takes lying at home."""
+    if not items.fed_by:
+        return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
+    volumes = _brought_in(items)
+    for feeder in step.items:
+        if feeder.phase.name in items.fed_by:
+            np.add.at(volumes, feeder.sample_of_item, feeder.outputs * feeder.phase.bytes_out)
+    return replace(step.problem(items), volumes=volumes)
+
+
+def _brought_in(items: PhaseItems) -> NDArray[np.int64]:
+    """Return the bytes that each sample brings a fed phase from home."""
+    return items.own.sums() * items.phase.bytes_in

@@ -37,6 +37,7 @@ __all__ = [
     "balance",
     "load_plan",
     "load_plans",
+    "load_steps",
     "orchestrate",
     "warmup",
 ]
@@ -47,4 +48,8 @@ def __getattr__(name: str) -> object:
         from balancer import offline
 
         return getattr(offline, name)
+    if name == "load_steps":
+        from balancer import offline_steps
+
+        return offline_steps.load_steps
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

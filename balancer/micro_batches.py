@@ -77,6 +77,13 @@ class MicroBatches:
                 "has stages"
             )
 
+    @property
+    def fewest(self) -> int:
+        """The least K that is allowed."""
+        if isinstance(self.count, int):
+            return self.count
+        return -(-self.at_least // self.multiple_of) * self.multiple_of
+
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""
         return {

@@ -29,6 +29,7 @@ from balancer.placing import check_placement, effective
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import EPS, check_method, plan_problem, replay_plan
 from balancer.problem import Problem
+from balancer.step_plan import StepPlan
 from balancer.topology import Topology
 from solvers.arguments import as_budget, as_count
 from solvers.bounds import Bound
@@ -37,7 +38,19 @@ from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 from solvers.verify import TRUSTED_BOUNDS
 
-__all__ = ["LogSettings", "PlanDigest", "describe", "load_plan", "load_plans", "plan_log"]
+__all__ = [
+    "Homes",
+    "LogSettings",
+    "PlanDigest",
+    "Slots",
+    "checked_target",
+    "describe",
+    "describe_source",
+    "load_plan",
+    "load_plans",
+    "plan_log",
+    "source_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +178,17 @@ _RARE = (
 """Settings that a plan file's description has only where they are set."""
 
 
-class _Homes:
+class Homes:
     """Home placements by batch size; a log has two at most, full and last."""
 
-    def __init__(self, settings: LogSettings) -> None:
-        self._settings = settings
+    def __init__(self, home: str, num_ranks: int, batch_per_rank: int) -> None:
+        self._home, self._num_ranks, self._batch_per_rank = home, num_ranks, batch_per_rank
         self._known: dict[int, Placement] = {}
 
     def of(self, num_samples: int) -> Placement:
+        """Return where so many samples lie before dispatch."""
         if num_samples not in self._known:
-            settings = self._settings
-            make = HOMES[settings.home]
-            self._known[num_samples] = make(num_samples, settings.topology.num_ranks, settings.batch_per_rank)
+            self._known[num_samples] = HOMES[self._home](num_samples, self._num_ranks, self._batch_per_rank)
         return self._known[num_samples]
 
 
@@ -215,7 +227,7 @@ def _constraints(block: Block, settings: LogSettings) -> Constraints:
 
 def _problems(log: LengthLog, settings: LogSettings) -> Iterator[Problem]:
     """Yield the problem of each step of a log."""
-    homes = _Homes(settings)
+    homes = Homes(settings.home, settings.topology.num_ranks, settings.batch_per_rank)
     for block in global_batches(_blocks(log, settings), settings.samples_per_step, settings.drop_last):
         batch = GlobalBatch(block.sums[SINGLE_PHASE], homes.of(len(block)), block.first_row)
         try:
@@ -254,7 +266,7 @@ class PlanDigest:
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def add(self, plan: DispatchPlan) -> None:
+    def add(self, plan: DispatchPlan | StepPlan) -> None:
         """Take in the next plan."""
         self._hash.update(bytes.fromhex(plan.digest()))
 
@@ -265,13 +277,15 @@ class PlanDigest:
 
 def describe(log: LengthLog, settings: LogSettings, steps: int, samples: int, digest: PlanDigest) -> dict[str, Any]:
     """Return the description that goes into a plan file: enough to replay it from the log."""
-    return settings.to_json() | {
-        "source": {
-            "file": str(log.path),
-            "sha256": file_sha256(log.path),
-            "format": log.format,
-            "unit": unit_of(log, settings.columns),
-        },
+    described = settings.to_json() | describe_source(log, steps, samples, digest)
+    described["source"]["unit"] = unit_of(log, settings.columns)
+    return described
+
+
+def describe_source(log: LengthLog, steps: int, samples: int, digest: PlanDigest) -> dict[str, Any]:
+    """Return the part of a description that says what was planned, and with which result."""
+    return {
+        "source": {"file": str(log.path), "sha256": file_sha256(log.path), "format": log.format},
         "steps": steps,
         "samples": samples,
         "digest": digest.hexdigest(),
@@ -303,6 +317,10 @@ def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
         A plan that is not complete, or whose digest is not the one it claims.
     """
     plan_file = open_plan(path)
+    if isinstance(plan_file.description.get("phases"), list):
+        raise InputError(
+            f"{path}: plans several phases; use balancer.load_steps(path), and plan['NAME'] of each step for one phase"
+        )
     digest = PlanDigest()
     steps = 0
     if {"length", "home_rank"} <= set(plan_file.columns):
@@ -326,10 +344,12 @@ def _settings_of(plan_file: PlanFile) -> LogSettings:
         raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
 
 
-def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
-    source = plan_file.description.get("source", {})
+def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+    source = plan_file.description.get("source")
+    if not isinstance(source, dict) or not isinstance(source.get("file"), str):
+        raise InputError(f"{plan_file.path}: its description does not name the log it was made from")
     if log is None:
-        recorded = Path(source.get("file", ""))
+        recorded = Path(source["file"])
         beside = Path(plan_file.path).parent / recorded.name
         log = recorded if recorded.is_file() else beside
         if not log.is_file():
@@ -344,7 +364,7 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
     settings = _settings_of(plan_file)
     placed = iter(plan_file.steps())
     step = 0
-    for step, problem in enumerate(_problems(_source_of(plan_file, log), settings)):
+    for step, problem in enumerate(_problems(source_of(plan_file, log), settings)):
         placements = next(placed, None)
         if placements is None or placements.step != step:
             raise PlanError(f"{plan_file.path}: step {step} is missing")
@@ -358,9 +378,11 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 
 
-def _target(
-    plan_file: PlanFile, placements: PlanStep, problem: Problem
-) -> tuple[Placement, tuple[NDArray[np.int32], int]]:
+Slots = tuple[NDArray[np.int32], int]
+"""The slot of each sample, and how many slots there are."""
+
+
+def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> tuple[Placement, Slots]:
     """Check that a step places each of its samples exactly once, within the constraints; return where, and slots."""
     where = f"{plan_file.path}: step {placements.step}"
     order = np.argsort(placements.sample, kind="stable")
@@ -369,18 +391,28 @@ def _target(
         missing = np.setdiff1d(expected, placements.sample)
         what = f"sample {missing[0]} is not placed" if len(missing) else "samples are placed twice or belong elsewhere"
         raise PlanError(f"{where}: {what}")
-    topology = problem.topology
+    slots = placements.slot[order], int(placements.slot.max(initial=0)) + 1
+    return checked_target(where, placements.rank[order], placements.position[order], slots, problem), slots
+
+
+def checked_target(
+    where: str, rank: NDArray[np.int32], position: NDArray[np.int32], slots: Slots, problem: Problem
+) -> Placement:
+    """Check that a placement is one, and keeps to the constraints of its problem."""
+    topology, num_slots = problem.topology, slots[1]
+    at_least = 1 if problem.micro_batches is None else problem.micro_batches.fewest
+    if num_slots > max(len(rank), at_least) or num_slots * topology.num_ranks >= 2**31:
+        raise PlanError(f"{where}: {len(rank)} samples cannot be in {num_slots} micro-batches a rank")
     try:
-        target = Placement.checked(placements.rank[order], topology.num_ranks, placements.position[order])
+        target = Placement.checked(rank, topology.num_ranks, position)
     except ValueError as error:
         raise PlanError(f"{where}: {error}") from None
     tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, topology.num_ranks)
     broken = problem.constraints.violation(target.rank_of_sample, tokens)
-    slots = placements.slot[order], int(placements.slot.max(initial=0)) + 1
     broken = broken or _broken_slots(problem, target, *slots)
     if broken is not None:
         raise PlanError(f"{where}: {broken}")
-    return target, slots
+    return target
 
 
 def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int) -> str | None:
@@ -461,8 +493,9 @@ def load_plan(
     PlanError
         A plan that does not hold what it claims.
     """
-    steps = open_plan(path).description.get("steps")
-    if step is None and steps != 1:
+    description = open_plan(path).description
+    steps = description.get("steps")
+    if step is None and steps != 1 and not isinstance(description.get("phases"), list):
         raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
     step = 0 if step is None else step
     if step < 0:

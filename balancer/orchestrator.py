@@ -28,7 +28,8 @@ from balancer.stream import Stream
 from balancer.topology import Topology
 from solvers.arguments import as_count
 
-__all__ = ["MODES", "Settings", "Step", "assemble", "orchestrate", "plan_phase", "plan_phases", "step_batch"]
+__all__ = ["MODES", "Settings", "Step", "assemble", "encoder_slots", "in_slots", "orchestrate", "plan_phase",
+           "plan_phases", "step_batch"]  # fmt: skip
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -247,7 +248,9 @@ def _about(items: PhaseItems, error: Exception) -> Exception:
         item = int(match[1])
         return f"item {item} (of sample {items.sample_of_item[item]})" if item < len(items.lengths) else match[0]
 
-    message = re.sub(r"\bsample (\d+)", by_sample, str(error.args[0]) if error.args else "")
+    message = str(error.args[0]) if error.args else ""
+    if items.feeds is not None and not items.fed_by:  # others compute whole samples
+        message = re.sub(r"\bsample (\d+)", by_sample, message)
     error.args = (f"phase {items.phase.name!r}: {message}", *error.args[1:])
     return error
 
@@ -283,10 +286,8 @@ def _last_phase_slots(step: Step) -> DispatchPlan | None:
     """Plan rank and slot of the last phase, where there are micro-batches."""
     if step.settings.micro_batches is None:
         return None
-    problem = replace(step.problem(step.items[-1]), micro_batches=step.settings.micro_batches)
-    return plan_problem(
-        problem, step.settings.method, step.settings.time_budget, step.settings.placement, step.settings.eps
-    )
+    problem = in_slots(step.problem(step.items[-1]), step.settings.micro_batches)
+    return plan_phase(step, step.items[-1], problem)
 
 
 def _plan_in_slots(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
@@ -299,10 +300,18 @@ def _plan_in_slots(step: Step, items: PhaseItems, last: DispatchPlan) -> Dispatc
         part = problem.of_samples(members)
         rank_of_item[members] = plan_phase(step, items, part).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
-    lockstep = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", last.num_slots, allow_empty=True)
-    return replay_plan(
-        replace(problem, micro_batches=lockstep), target, step.settings.method, slots=(slot_of_item, last.num_slots)
-    )
+    problem = in_slots(problem, encoder_slots(items, last.num_slots))
+    return replay_plan(problem, target, step.settings.method, slots=(slot_of_item, last.num_slots))
+
+
+def in_slots(problem: Problem, micro_batches: MicroBatches) -> Problem:
+    """Return the problem cut into micro-batches; what a rank must hold is then a matter of each slot by itself."""
+    return replace(problem, constraints=Constraints(), micro_batches=micro_batches)
+
+
+def encoder_slots(items: PhaseItems, num_slots: int) -> MicroBatches:
+    """Return what an encoder's micro-batches keep to: as many as the last phase has, possibly empty, of any size."""
+    return MicroBatches(max(1, int(items.lengths.sum())), "lockstep", num_slots, allow_empty=True)
 
 
 def assemble(

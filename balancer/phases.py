@@ -67,6 +67,17 @@ class Phase:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a phase needs a name, got {self.name!r}")
         object.__setattr__(self, "cost", parse_cost(self.cost))
+        if not isinstance(self.items, str) or not self.items.strip():
+            raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
+        for name in ("outputs", "own", "feeds"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
+        if self.max_tokens_per_rank is not None:
+            cap = as_count(f"max_tokens_per_rank of phase {self.name!r}", self.max_tokens_per_rank)
+            object.__setattr__(self, "max_tokens_per_rank", cap)
+        for name in ("equal_counts", "every_rank_nonempty"):
+            object.__setattr__(self, name, bool(getattr(self, name)))
         for name in ("bytes_in", "bytes_out"):
             object.__setattr__(self, name, as_count(f"{name} of phase {self.name!r}", getattr(self, name)))
 
@@ -103,6 +114,15 @@ class PhaseItems:
     def __post_init__(self) -> None:
         for array in (self.sample_of_item, self.lengths, self.outputs):
             array.flags.writeable = False
+
+
+    @property
+    def item_in_sample(self) -> NDArray[np.int64]:
+        """Which item of its sample each is, from 0: int64[k]."""
+        index = np.arange(len(self.sample_of_item))
+        first = np.ones(len(index), dtype=bool)
+        first[1:] = self.sample_of_item[1:] != self.sample_of_item[:-1]
+        return index - np.maximum.accumulate(np.where(first, index, 0))
 
 
 def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItems, ...]:

@@ -1,7 +1,7 @@
 """The form of plan files, which writer and reader share: names, column types, manifest, description.
 
 A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid.
-One row places one sample in one phase of one step; the description is JSON under the key ``balancer`` of the
+One row places one sample, or one of the items inside it, in one phase of one step; the description is JSON under the key ``balancer`` of the
 schema metadata (in the manifest, for a folder). Plan files are arrays and JSON: what a plan means, others check.
 """
 
@@ -25,9 +25,11 @@ METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 1
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
+ITEM = {"item": np.int32}
 EXTRA = {"length": np.int64, "home_rank": np.int32}
+OPTIONAL = ITEM | EXTRA
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
-TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | EXTRA).items()}
+TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
 PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
 
 

@@ -22,9 +22,9 @@ from balancer.errors import InputError, PlanError
 from balancer.io._atomic import reported
 from balancer.io.plan_format import (
     ARRAYS,
-    EXTRA,
     MANIFEST,
     METADATA_KEY,
+    OPTIONAL,
     PART_FORMAT,
     TYPES,
     from_json,
@@ -46,6 +46,7 @@ class PlanStep:
     position: NDArray[np.int32]
     length: NDArray[np.int64] | None = None
     home_rank: NDArray[np.int32] | None = None
+    item: NDArray[np.int32] | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PlanStep):
@@ -91,7 +92,7 @@ def _join(pieces: list[PlanStep]) -> PlanStep:
     if len(pieces) == 1:
         return pieces[0]
     arrays: dict[str, Any] = {}
-    for name in ARRAYS | EXTRA:
+    for name in ARRAYS | OPTIONAL:
         if getattr(pieces[0], name) is not None:
             arrays[name] = np.concatenate([getattr(piece, name) for piece in pieces])
             arrays[name].flags.writeable = False
@@ -176,7 +177,7 @@ def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata
     columns = tuple(name for name in TYPES if name in schema.names)
-    missing = [name for name in TYPES if name not in columns and name not in EXTRA]
+    missing = [name for name in TYPES if name not in columns and name not in OPTIONAL]
     if missing:
         raise InputError(f"{path}: not a plan: has no column {', '.join(map(repr, missing))}")
     for name in columns:

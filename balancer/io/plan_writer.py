@@ -32,6 +32,7 @@ from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
     FORMAT,
+    ITEM,
     MANIFEST,
     METADATA_KEY,
     PART_FORMAT,
@@ -120,6 +121,8 @@ class PlanWriter:
         only its last component is missing. Otherwise one file.
     extra_columns : bool
         Also store ``length`` and ``home_rank``, for a plan that has no log to go back to.
+    item_column : bool
+        Also store ``item``, for a plan with several items a sample.
     rows_per_part : int
         A part file holds at most so many rows (folder form only).
 
@@ -143,11 +146,16 @@ class PlanWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, extra_columns: bool = False, rows_per_part: int = 8_000_000
+        self,
+        path: str | os.PathLike[str],
+        *,
+        extra_columns: bool = False,
+        item_column: bool = False,
+        rows_per_part: int = 8_000_000,
     ) -> None:
         if rows_per_part < 1:
             raise ValueError(f"rows_per_part must be >= 1, got {rows_per_part}")
-        arrays = ARRAYS | EXTRA if extra_columns else ARRAYS
+        arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
         self._names = tuple(arrays)
@@ -192,6 +200,7 @@ class PlanWriter:
         position: NDArray[np.int32],
         length: NDArray[np.int64] | None = None,
         home_rank: NDArray[np.int32] | None = None,
+        item: NDArray[np.int32] | None = None,
     ) -> None:
         """Add the rows of one phase of one step; no rows are legal and leave no trace.
 
@@ -205,6 +214,8 @@ class PlanWriter:
             The micro-batch; a number stands for all rows.
         length, home_rank : int64[n], int32[n]
             Exactly when the writer was made with ``extra_columns=True``.
+        item : int32[n]
+            Which item of its sample each row places; exactly when the writer was made with ``item_column=True``.
 
         Raises
         ------
@@ -217,6 +228,8 @@ class PlanWriter:
         columns: list[Any] = [sample, rank, slot, position]
         if length is not None or home_rank is not None:
             columns += [length, home_rank]
+        if item is not None:
+            columns.append(item)
         count = len(sample)
         self._check_columns(columns, count)
         code = self._phases.setdefault(phase, len(self._phases))
@@ -250,7 +263,9 @@ class PlanWriter:
 
     def _check_columns(self, columns: list[Any], count: int) -> None:
         if len(columns) != len(self._buffers):
-            raise TypeError("length and home_rank must be given exactly when extra_columns=True")
+            raise TypeError(
+                "length and home_rank must be given exactly when extra_columns=True, item when item_column=True"
+            )
         for name, buffer, values in zip(self._names, self._buffers, columns, strict=True):
             if isinstance(values, np.ndarray):
                 if values.dtype == buffer.dtype and values.shape == (count,):

@@ -46,6 +46,7 @@ __all__ = [
     "checked_target",
     "describe",
     "describe_source",
+    "holds_phases",
     "load_plan",
     "load_plans",
     "plan_log",
@@ -337,6 +338,11 @@ def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
         raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
 
 
+def holds_phases(path: str | os.PathLike[str]) -> bool:
+    """Whether a plan file plans several phases: then :func:`balancer.load_steps` reads it."""
+    return isinstance(open_plan(path).description.get("phases"), list)
+
+
 def _settings_of(plan_file: PlanFile) -> LogSettings:
     try:
         return LogSettings.from_json(plan_file.description)
@@ -345,6 +351,7 @@ def _settings_of(plan_file: PlanFile) -> LogSettings:
 
 
 def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+    """Open the log that a plan file was made from, which must be the same to the byte."""
     source = plan_file.description.get("source")
     if not isinstance(source, dict) or not isinstance(source.get("file"), str):
         raise InputError(f"{plan_file.path}: its description does not name the log it was made from")

@@ -128,7 +128,8 @@ class StepSettings:
 
 
 def _expressions(phase: Phase) -> list[str]:
-    return [expression for expression in (phase.items, phase.outputs, phase.own) if expression is not None]
+    given = phase.items, phase.outputs, phase.own, phase.totals
+    return [expression for expression in given if expression is not None]
 
 
 def _sums(phase: Phase) -> list[str]:
@@ -331,12 +332,13 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
         raise InputError(f"{path}: its description is not one this version reads: {error!r}") from None
     if settings.several_items and "item" not in plan_file.columns:
         raise PlanError(f"{path}: has no column 'item', though its phases have several items a sample")
-    digest, number = PlanDigest(), 0
-    for number, plan in enumerate(_replay(plan_file, source_of(plan_file, log), settings), 1):
+    digest, steps = PlanDigest(), 0
+    for plan in _replay(plan_file, source_of(plan_file, log), settings):
         digest.add(plan)
+        steps += 1
         yield plan
     if digest.hexdigest() != description.get("digest"):
-        raise PlanError(f"{path}: the digest of its {number} steps is {digest.hexdigest()}, not what it says")
+        raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
 
 
 def _replay(plan_file: PlanFile, log: LengthLog, settings: StepSettings) -> Iterator[StepPlan]:

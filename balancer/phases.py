@@ -49,6 +49,8 @@ class Phase:
         No rank gets a larger sum of lengths.
     every_rank_nonempty : bool
         Every rank gets an item, where there are enough; where not, the plan names the ranks that need a dummy.
+    totals : str, optional
+        Columns of numbers that the lengths of each sample's items must add up to: a check.
     """
 
     name: str
@@ -62,14 +64,15 @@ class Phase:
     equal_counts: bool = False
     max_tokens_per_rank: int | None = None
     every_rank_nonempty: bool = False
+    totals: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"a phase needs a name, got {self.name!r}")
+        if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
+            raise ValueError(f"a phase needs a name without ':' and '=', got {self.name!r}")
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds"):
+        for name in ("outputs", "own", "feeds", "totals"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
@@ -115,7 +118,6 @@ class PhaseItems:
         for array in (self.sample_of_item, self.lengths, self.outputs):
             array.flags.writeable = False
 
-
     @property
     def item_in_sample(self) -> NDArray[np.int64]:
         """Which item of its sample each is, from 0: int64[k]."""
@@ -158,6 +160,8 @@ def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItem
     for phase in phases:
         whole = phase is phases[-1] or bool(fed_by[phase.name])
         items = batch.items(phase.items, phase, whole)
+        if phase.totals is not None:
+            batch.check_totals(phase, phase.totals, items)
         outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, whole, like=items)
         sample_of_item = items.row_of_value
         own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
@@ -259,6 +263,16 @@ class _Batch:
                 f"gives {found.counts[sample]}"
             )
         return found
+
+    def check_totals(self, phase: Phase, totals: str, items: Ragged) -> None:
+        """Refuse items that do not add up to what the columns say."""
+        expected, found = self._numbers(totals), items.sums()
+        if not np.array_equal(expected, found):
+            sample = int(np.argmax(expected != found))
+            raise ValueError(
+                f"phase {phase.name!r}: items = {phase.items!r} of sample {sample} add up to {found[sample]}, but "
+                f"{totals} is {expected[sample]}"
+            )
 
     def own(self, phase: Phase, items: Ragged, feeders: Sequence[PhaseItems]) -> Ragged:
         """Return the pieces that each sample brings in from home besides what it is fed."""

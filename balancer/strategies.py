@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.batch import strided_homes
 from balancer.micro_batches import MicroBatches
 from balancer.orchestrator import Settings, Step, assemble, plan_phase, plan_phases, step_batch
 from balancer.phases import Columns, Phase, PhaseItems
@@ -55,7 +54,7 @@ def per_phase_home(step: Step) -> StepPlan:
     plan = assemble(step, plans, "per_phase_home", started)
     streams: dict[str, Stream] = {}
     for name, stream in plan.streams.items():
-        phase, _, way = name.partition(":")
+        phase, _, way = name.rpartition(":")
         if way == "out":
             home = at_home[phase].target
             streams[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)

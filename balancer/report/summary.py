@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from balancer.plan import DispatchPlan
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["PhaseSummary", "RunSummary"]
+from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.step_plan import StepPlan
+from balancer.stream import Traffic
+
+__all__ = ["PhaseSummary", "RunSummary", "StreamSummary"]
 
 
 @dataclass(slots=True)
@@ -45,9 +50,17 @@ class PhaseSummary:
     cap_length: int = 0
     cap_step: int = -1
     cap_ratio: float = 0.0
+    of_several: bool = False
+    items: int = 0
+    idle_ranks: int = 0
+    most_idle_ranks: int = 0
+    most_dummy_ranks: int = 0
 
-    def add(self, plan: DispatchPlan, first_row: int) -> None:
-        """Take in the next step, whose first sample is row `first_row` of the log."""
+    def add(self, plan: DispatchPlan, first_row: int, sample_of_item: NDArray[np.int64] | None = None) -> None:
+        """Take in the next step, whose first sample is row `first_row` of the log.
+
+        A phase of several names the sample that each of its items is of, and what it moves is its streams' matter.
+        """
         gap = plan.gap
         ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
         self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
@@ -62,17 +75,19 @@ class PhaseSummary:
         self.gap_sum += gap
         self.gap_max = max(self.gap_max, gap)
         self.proven_optimal_steps += gap == 0
-        self.several_nodes |= plan.topology.num_nodes > 1
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         self.fell_back_steps += bool(plan.fell_back)
-        self._add_traffic(plan)
+        if sample_of_item is None:
+            self.several_nodes |= plan.topology.num_nodes > 1
+            self._add_traffic(plan)
         if plan.binding_sample is not None:
             self.capped_steps += 1
             ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
-                self.cap_row = first_row + plan.binding_sample
+                binding = plan.binding_sample
+                self.cap_row = first_row + (binding if sample_of_item is None else int(sample_of_item[binding]))
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
 
@@ -124,6 +139,12 @@ class PhaseSummary:
             "capped_steps": self.capped_steps,
             "capping_sample": None,
         }
+        if self.of_several:
+            for name in ("inter_node_fraction", "inter_node_bound", "intra_node_fraction", "max_rank_send"):
+                del document[name]
+            document["items"] = self.items
+            document["idle_ranks_mean"] = self.idle_ranks / self.steps if self.steps else 0.0
+            document["idle_ranks_max"], document["dummy_ranks_max"] = self.most_idle_ranks, self.most_dummy_ranks
         if self.schedule is not None:
             document["schedule"] = self.schedule
             document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
@@ -147,12 +168,72 @@ def _finite(value: float) -> float | None:
 
 
 @dataclass(slots=True)
+class StreamSummary:
+    """What one stream moves over the steps, in bytes."""
+
+    total: int = 0
+    inter_node: int = 0
+    intra_node: int = 0
+    largest_send: int = 0
+    largest_receive: int = 0
+
+    def add(self, traffic: Traffic) -> None:
+        """Take in the next step."""
+        self.total += traffic.total
+        self.inter_node += traffic.inter_node
+        self.intra_node += traffic.intra_node
+        self.largest_send = max(self.largest_send, traffic.largest_send)
+        self.largest_receive = max(self.largest_receive, traffic.largest_receive)
+
+    @property
+    def inter_node_fraction(self) -> float:
+        """Share of the bytes that crosses nodes."""
+        return self.inter_node / self.total if self.total else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object; the largest ones are of one rank in one step, across nodes."""
+        return {
+            "bytes": self.total,
+            "inter_node_bytes": self.inter_node,
+            "intra_node_bytes": self.intra_node,
+            "inter_node_fraction": self.inter_node_fraction,
+            "largest_send_bytes": self.largest_send,
+            "largest_receive_bytes": self.largest_receive,
+        }
+
+
+@dataclass(slots=True)
 class RunSummary:
-    """Steps, samples and one :class:`PhaseSummary` a phase."""
+    """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream."""
 
     steps: int = 0
     samples: int = 0
     phases: dict[str, PhaseSummary] = field(default_factory=dict)
+    streams: dict[str, StreamSummary] = field(default_factory=dict)
+
+    def add_step(self, plan: DispatchPlan | StepPlan) -> None:
+        """Take in the next step, of one phase or of several."""
+        if isinstance(plan, DispatchPlan):
+            self.add(SINGLE_PHASE, plan)
+            return
+        dummies = plan.dummy_ranks
+        for name, phase in plan.phases.items():
+            summary = self.phases.setdefault(name, PhaseSummary(of_several=True))
+            summary.add(phase.plan, self.samples, phase.items.sample_of_item)
+            idle = len(phase.idle_ranks)
+            summary.items += phase.plan.num_samples
+            summary.idle_ranks += idle
+            summary.most_idle_ranks = max(summary.most_idle_ranks, idle)
+            summary.most_dummy_ranks = max(summary.most_dummy_ranks, len(dummies[name]))
+        for name, stream in plan.streams.items():
+            self.streams.setdefault(name, StreamSummary()).add(stream.traffic(plan.topology))
+        self.steps += 1
+        self.samples += plan.num_samples
+
+    @property
+    def inter_node_bytes(self) -> int:
+        """What all streams together move from one node to another."""
+        return sum(stream.inter_node for stream in self.streams.values())
 
     def add(self, phase: str, plan: DispatchPlan) -> None:
         """Take in the next step's plan."""
@@ -162,7 +243,7 @@ class RunSummary:
 
     def as_json(self, runtime_s: float) -> dict[str, Any]:
         """Return a JSON object, with the run's seconds as given."""
-        return {
+        document = {
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
@@ -170,3 +251,6 @@ class RunSummary:
             "samples_per_second": self.samples / runtime_s if runtime_s else None,
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }
+        if self.streams:
+            document["streams"] = {name: stream.as_json() for name, stream in self.streams.items()}
+        return document

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from balancer.report.summary import PhaseSummary, RunSummary
+from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary
 
-__all__ = ["NARROWEST", "print_loads", "print_placements", "print_summary"]
+__all__ = ["NARROWEST", "print_comparison", "print_loads", "print_placements", "print_summary"]
 
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
@@ -28,6 +28,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             table.add_row(Text(name if i == 0 else ""), *row)
         table.add_section()
     console.print(table)
+    if summary.streams:
+        _print_streams(console, summary.streams, summary.steps)
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
@@ -35,10 +37,56 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             steps = f"{phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
             why = f"{name}: in {steps} no relocation was found; groups were rearranged instead.\n"
             console.print(why, highlight=False, markup=False)
-    samples = f"{summary.samples:,} {_plural('sample', summary.samples)}"
-    steps = f"{summary.steps:,} {_plural('step', summary.steps)}"
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
-    console.print(f"{samples} in {steps}, {runtime_s:.2f} s{rate}", highlight=False)
+    console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}", highlight=False)
+
+
+def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
+    """Print one row a strategy: imbalance ratio of every phase, and what crosses nodes in a step."""
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    first = next(iter(summaries.values()))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("imbalance ratio", no_wrap=True)
+    for header in (*first.phases, "crosses nodes a step"):
+        table.add_column(header, justify="right")
+    for name, summary in summaries.items():
+        ratios = [_ratio(phase.ratio_after) for phase in summary.phases.values()]
+        table.add_row(name, *ratios, _bytes(summary.inter_node_bytes / summary.steps))
+    table.add_section()
+    bounds = summaries.get("orchestrated", first)
+    table.add_row("best possible", *[_ratio(phase.ratio_bound) for phase in bounds.phases.values()], "")
+    console.print(table)
+    if "sorted_batches" in summaries and len(summaries) > 1:
+        console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
+    console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
+
+
+def _how_many(summary: RunSummary) -> str:
+    samples = f"{summary.samples:,} {_plural('sample', summary.samples)}"
+    return f"{samples} in {summary.steps:,} {_plural('step', summary.steps)}"
+
+
+def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps: int) -> None:
+    """Print one row a stream: what a step moves, and how far."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("stream", no_wrap=True)
+    for header in ("a step", "crosses nodes", "within nodes", "largest send"):
+        table.add_column(header, justify="right")
+    for name, stream in streams.items():
+        within = stream.intra_node / stream.total if stream.total else 0.0
+        table.add_row(
+            Text(name), _bytes(stream.total / steps), _percent(stream.inter_node_fraction), _percent(within),
+            _bytes(stream.largest_send),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
 
 
 def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
@@ -82,6 +130,9 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
             else f"{phase.fewest_slots} to {phase.most_slots}"
         )
         yield f"micro-batches ({phase.schedule})", "", slots, ""
+    if phase.most_idle_ranks:
+        mean = f"{phase.idle_ranks / phase.steps:,.3g}"
+        yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
     if phase.several_nodes:
         least = _percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
         yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), least

@@ -1,0 +1,197 @@
+"""The options that name phases, for ``balancer plan`` and ``balancer compare``."""
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from balancer.batch import HOMES
+from balancer.cli_parts import PlanJob, add_options, make_ready, micro_batches_of
+from balancer.cost import parse_cost
+from balancer.errors import InputError
+from balancer.io.logs import LengthLog, open_log
+from balancer.io.plan_writer import PlanWriter
+from balancer.offline_steps import StepSettings, append_step, describe_steps, plan_steps
+from balancer.orchestrator import MODES
+from balancer.phases import Phase
+from balancer.planner import EPS, PLACEMENTS
+from balancer.step_plan import StepPlan
+from balancer.topology import Topology
+
+__all__ = [
+    "PHASES_ALONE",
+    "batch_options",
+    "cost_option",
+    "open_phases",
+    "phase_options",
+    "phases_job",
+    "refuse",
+    "title_of",
+]
+
+PHASES_ALONE = (
+    "phases", "items", "outputs", "own", "feeds", "byte_sizes", "every_rank_nonempty", "mode", "group_size",
+)  # fmt: skip
+"""The options that need phases."""
+
+_OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
+
+cost_option = click.option(
+    "--cost", "costs", multiple=True, metavar="[NAME=]SPEC",
+    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b [default: linear]; "
+    "NAME=: of one phase.",
+)  # fmt: skip
+
+
+def batch_options(command: Any) -> Any:
+    """Add how a log becomes global batches."""
+    options = (
+        click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks."),
+        click.option(
+            "--ranks-per-node", type=int, metavar="C", help="Ranks a node; without it, all share one node."
+        ),
+        click.option(
+            "--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step."
+        ),
+        click.option(
+            "--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}"
+        ),
+        click.option("--drop-last", is_flag=True, help="Leave out a last, short step."),
+        click.option(
+            "--placement", default="relocate", show_default=True, metavar="P",
+            help=f"How rows come to ranks: {' | '.join(PLACEMENTS)}",
+        ),
+        click.option(
+            "--eps", type=float, default=EPS, show_default=True, metavar="E",
+            help="With relocate, the fraction of the makespan that may be given up so that less moves.",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def phase_options(command: Any) -> Any:
+    """Add what names phases and says how they are planned together."""
+    several: dict[str, Any] = {"multiple": True}
+    options = (
+        click.option(
+            "--phase", "phases", metavar="NAME=COL[+COL...]", **several,
+            help="A module and the columns whose sum is its length; several, in order, each feeding the last.",
+        ),
+        click.option(
+            "--items", metavar="NAME=F(COL,...)", **several,
+            help="Several items a sample, from lists: qwen2vl_patches(widths,heights), lengths(clips).",
+        ),
+        click.option("--outputs", metavar="NAME=COL|F(COL,...)", **several, help="What each item puts out, in tokens."),
+        click.option("--own", metavar="NAME=COL|F(COL,...)", **several, help="What a sample brings in besides."),
+        click.option("--feeds", metavar="NAME=NAME", **several, help="Which phase takes the outputs, if not the last."),
+        click.option(
+            "--bytes", "byte_sizes", metavar="NAME=IN[,OUT]", **several, help="Bytes of an element, in and out."
+        ),
+        click.option("--every-rank-nonempty", metavar="NAME", **several, help="Every rank gets an item, if enough."),
+        click.option("--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)}."),
+        click.option("--group-size", type=int, metavar="G", help="Exchange within groups of G ranks alone."),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def refuse(options: dict[str, Any], names: Iterable[str], beside: str) -> None:
+    """Refuse options that do not go with another."""
+    given = [_OPTION_OF.get(name, f"--{name.replace('_', '-')}") for name in names if options[name]]
+    if given:
+        raise InputError(f"{', '.join(given)} cannot be combined with {beside}")
+
+
+def _by_phase(option: str, texts: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words, each name once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not name or not value:
+            raise InputError(f"{option} {text!r} must be NAME=VALUE, with the name of a phase")
+        if names is not None and name not in names:
+            raise InputError(f"{option} {text!r}: there is no phase {name!r}; phases are {', '.join(names)}")
+        if name in found:
+            raise InputError(f"{option} names phase {name!r} twice")
+        found[name] = value
+    return found
+
+
+def _costs(texts: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    """Read costs: of one phase each, and at most one of all others."""
+    of_phase = [text for text in texts if text.partition("=")[0].strip() in names]
+    of_all = [text for text in texts if text not in of_phase]
+    if len(of_all) > 1:
+        raise InputError(f"--cost without NAME= must be given once, got {', '.join(map(repr, of_all))}")
+    if of_all and re.match(r"[^:=]*=", of_all[0]):
+        raise InputError(f"--cost {of_all[0]!r}: there is no such phase; phases are {', '.join(names)}")
+    costs = dict.fromkeys(names, of_all[0] if of_all else "linear")
+    return costs | _by_phase("--cost", of_phase)
+
+
+def _bytes(text: str) -> dict[str, int]:
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > 2 or not all(re.fullmatch("[0-9]{1,18}", word) for word in words):
+        raise InputError(f"--bytes must be NAME=IN or NAME=IN,OUT with whole numbers, got {text!r}")
+    return dict(zip(("bytes_in", "bytes_out"), map(int, words), strict=False))
+
+
+def _phases(options: dict[str, Any]) -> tuple[Phase, ...]:
+    """Take the options that say what each phase is out of all options."""
+    columns = _by_phase("--phase", options.pop("phases"))
+    items = _by_phase("--items", options.pop("items"), columns)
+    texts: dict[str, dict[str, str]] = {
+        name: _by_phase(f"--{name}", options.pop(name), columns) for name in ("outputs", "own", "feeds")
+    }
+    sizes = _by_phase("--bytes", options.pop("byte_sizes"), columns)
+    nonempty = options.pop("every_rank_nonempty")
+    costs = _costs(options.pop("costs"), columns)
+    for name in nonempty:
+        if name not in columns:
+            raise InputError(f"--every-rank-nonempty {name}: there is no such phase; phases are {', '.join(columns)}")
+    phases = []
+    for name, column in columns.items():
+        chosen: dict[str, Any] = {option: given[name] for option, given in texts.items() if name in given}
+        chosen |= _bytes(sizes[name]) if name in sizes else {}
+        if name in items:
+            chosen["totals"] = column
+        cost = parse_cost(costs[name])
+        phases.append(Phase(name, items.get(name, column), cost, every_rank_nonempty=name in nonempty, **chosen))
+    return tuple(phases)
+
+
+def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSettings]:
+    """Read the options that plan several phases."""
+    topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
+    options.pop("length", None)
+    phases, micro_batches = _phases(options), micro_batches_of(options)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    opened = open_log(log)
+    settings = StepSettings(topology=topology, phases=phases, micro_batches=micro_batches, **chosen)
+    for phase in phases:
+        make_ready(topology.num_ranks, parse_cost(phase.cost), settings.method, least=int(phase.every_rank_nonempty))
+    return opened, settings
+
+
+def title_of(log: str, settings: StepSettings) -> str:
+    """Return what is planned, in a line."""
+    ranks = f"{settings.topology.num_ranks} ranks x {settings.batch_per_rank}"
+    return f"{os.path.basename(log)}: {', '.join(phase.name for phase in settings.phases)}, {ranks}"
+
+
+def phases_job(log: str, options: dict[str, Any]) -> PlanJob:
+    """Read the options of ``balancer plan`` that plan several phases."""
+    opened, settings = open_phases(log, options)
+
+    def append(writer: PlanWriter, step: int, first_row: int, plan: StepPlan) -> None:
+        append_step(writer, step, first_row, plan, settings.several_items)
+
+    return PlanJob(
+        title_of(log, settings),
+        settings.samples_per_step,
+        plan_steps(opened, settings),
+        append,
+        lambda steps, samples, digest: describe_steps(opened, settings, steps, samples, digest),
+        settings.several_items,
+    )

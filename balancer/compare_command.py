@@ -1,0 +1,84 @@
+"""``balancer compare``: what each strategy would make of a log, side by side."""
+
+import json
+import time
+from typing import Any
+
+import click
+
+from balancer.cli_parts import (
+    budget_option,
+    json_option,
+    method_option,
+    micro_batch_options,
+    progress,
+    table_console,
+)
+from balancer.cli_phases import batch_options, cost_option, open_phases, phase_options, title_of
+from balancer.errors import InputError
+from balancer.offline_steps import compare_log
+from balancer.planner import METHODS
+from balancer.report.summary import RunSummary
+from balancer.strategies import STRATEGIES
+
+__all__ = ["compare_command"]
+
+
+@click.command("compare", short_help="Plan a log by several strategies, side by side.")
+@click.argument("log", type=click.Path())
+@batch_options
+@phase_options
+@cost_option
+@method_option(METHODS)
+@micro_batch_options
+@budget_option
+@click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all].")
+@click.option("--steps", type=int, metavar="K", help="Plan the first K steps alone.")
+@click.option(
+    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
+)
+@json_option
+def compare_command(
+    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
+) -> None:
+    """Plan LOG by several strategies: imbalance of every phase, and what crosses nodes.
+
+    \b
+    balancer compare log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
+        --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
+    """  # noqa: D301 (click's mark, not an escape)
+    if not options["phases"]:
+        raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
+    opened, settings = open_phases(log, options)
+    chosen = tuple(STRATEGIES) if strategies is None else tuple(name.strip() for name in strategies.split(","))
+    if strategies is None and settings.micro_batches is not None:
+        chosen = ("orchestrated",)  # the others make none
+    started = time.perf_counter()
+    summaries = {strategy: RunSummary() for strategy in chosen}
+    with progress(as_json) as tick:
+        for strategy, plan in compare_log(opened, settings, chosen, steps, window):
+            summaries[strategy].add_step(plan)
+            tick(plan.num_samples)
+    runtime_s = time.perf_counter() - started
+    first = summaries[chosen[0]]
+    if not first.steps:
+        raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+    if as_json:
+        document = {
+            "steps": first.steps,
+            "samples": first.samples,
+            "runtime_s": runtime_s,
+            "strategies": {
+                name: {
+                    "phases": {phase: part.as_json() for phase, part in summary.phases.items()},
+                    "streams": {stream: part.as_json() for stream, part in summary.streams.items()},
+                    "inter_node_bytes": summary.inter_node_bytes,
+                }
+                for name, summary in summaries.items()
+            },
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    from balancer.report.table import print_comparison
+
+    print_comparison(table_console(), summaries, title_of(log, settings), runtime_s)

@@ -176,9 +176,9 @@ def _check_settings(settings: Settings, phases: Sequence[Phase], num_ranks: int)
     if settings.group_size is not None:
         raise ValueError("micro_batch_tokens cannot be combined with group_size: leave one of them out")
     for phase in phases:
-        padded = parse_cost(phase.cost).padded
-        if padded or phase.equal_counts or phase.max_tokens_per_rank is not None:
-            what = f"cost '{phase.cost}'" if padded else "equal_counts or max_tokens_per_rank"
+        sums = parse_cost(phase.cost).additive
+        if not sums or phase.equal_counts or phase.max_tokens_per_rank is not None:
+            what = f"cost '{phase.cost}'" if not sums else "equal_counts or max_tokens_per_rank"
             raise ValueError(f"micro_batch_tokens cannot be combined with {what} of phase {phase.name!r}")
 
 

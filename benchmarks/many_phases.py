@@ -1,0 +1,105 @@
+"""Several phases: five strategies on the shipped log, images as items, and what planning within groups costs.
+
+Run: python benchmarks/many_phases.py [strategies] [items] [groups]. Prints tables for benchmarks/README.md.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from balancer import Phase, Topology, balance, orchestrate
+from balancer.io.logs import open_log
+from balancer.offline_steps import StepSettings, compare_log, plan_steps
+from balancer.report.summary import RunSummary
+from balancer.strategies import STRATEGIES
+
+DATA = Path(__file__).parent.parent / "data"
+HIDDEN = 4096 * 2  # bytes of a token that an encoder puts out, in bfloat16
+OMNI = (
+    Phase("vision", "image_patches", outputs="image_tokens", bytes_in=3 * 14 * 14 * 2, bytes_out=HIDDEN),
+    Phase("audio", "audio_frames", outputs="audio_tokens", bytes_in=128 * 2, bytes_out=HIDDEN),
+    Phase("llm", "text_tokens+image_tokens+audio_tokens", own="text_tokens", bytes_in=4),
+)
+
+
+def strategies(num_ranks: int, batch_per_rank: int = 16) -> None:
+    """Imbalance ratio of every phase over the whole log, and what crosses nodes of 8 ranks in a step."""
+    settings = StepSettings(Topology.uniform(num_ranks, 8), batch_per_rank, OMNI, drop_last=True)
+    log = open_log(DATA / "omni_mix_dev.parquet")
+    summaries = {strategy: RunSummary() for strategy in STRATEGIES}
+    for strategy, plan in compare_log(log, settings):
+        summaries[strategy].add_step(plan)
+    steps = summaries["orchestrated"].steps
+    print(f"\n### omni_mix_dev, {num_ranks} ranks x {batch_per_rank}, {steps} steps\n")
+    names = [phase.name for phase in OMNI]
+    print(f"| strategy | {' | '.join(names)} | GB a step across nodes |\n|---|{'--:|' * (len(names) + 1)}")
+    for strategy, summary in summaries.items():
+        ratios = [f"{summary.phases[name].ratio_after:.4f}" for name in names]
+        print(f"| `{strategy}` | {' | '.join(ratios)} | {summary.inter_node_bytes / steps / 1e9:.2f} |")
+    bounds = [f"{summaries['orchestrated'].phases[name].ratio_bound:.4f}" for name in names]
+    print(f"| proven bound (not of `sorted_batches`) | {' | '.join(bounds)} | |")
+
+
+def images_as_items(num_ranks: int, batch_per_rank: int) -> None:
+    """Vision of the interleaved pages: whole samples, the floor that is proven for them, and images as items."""
+    topology = Topology.uniform(num_ranks, 8)
+    log = open_log(DATA / "docs_msdev_interleaved.parquet")
+    sides = "(image_widths,image_heights)"
+    llm = Phase("llm", "text_tokens+image_tokens", own="text_tokens")
+    whole = Phase("vision", "image_patches", outputs="image_tokens")
+    images = Phase("vision", f"qwen2vl_patches{sides}", outputs=f"qwen2vl_tokens{sides}", totals="image_patches")
+    found = {}
+    for name, vision in (("whole", whole), ("images", images)):
+        summary = RunSummary()
+        for plan in plan_steps(log, StepSettings(topology, batch_per_rank, (vision, llm), drop_last=True)):
+            summary.add_step(plan)
+        found[name] = summary.phases["vision"]
+    before, after = found["whole"], found["images"]
+    print(
+        f"| {num_ranks} x {batch_per_rank} | {before.ratio_before:.4f} | {before.ratio_after:.4f} "
+        f"| {before.ratio_bound:.4f} | **{after.ratio_after:.4f}** | {after.ratio_bound:.4f} |"
+    )
+
+
+def groups(num_ranks: int = 2560, batch_per_rank: int = 8, seeds: int = 5) -> None:
+    """Largest over mean load where ranks plan within groups: lognormal lengths, none longer than a rank's fair share."""
+    print(f"\n### {num_ranks:,} ranks x {batch_per_rank} lognormal lengths, mean of {seeds} seeds\n")
+    print("| | sigma 1, clipped at 8,192 | sigma 1, clipped at 16,384 |\n|---|--:|--:|")
+    rows: dict[str, list[float]] = {}
+    for longest in (8192, 16384):
+        ratios: dict[str, list[float]] = {}
+        for seed in range(seeds):
+            rng = np.random.default_rng(seed)
+            lengths = rng.lognormal(np.log(2048) - 0.5, 1.0, num_ranks * batch_per_rank)
+            batch = {"tokens": np.clip(lengths, 1, longest).astype(np.int64)}
+            home = balance(batch["tokens"], num_ranks).home_imbalance_ratio
+            ratios.setdefault("as sampled", []).append(home)
+            for size in (8, 64, 256, None):
+                plan = orchestrate(batch, {"llm": "tokens"}, num_ranks, group_size=size)["llm"]
+                name = "global" if size is None else f"groups of {size}"
+                ratios.setdefault(name, []).append(plan.imbalance_ratio)
+            ratios.setdefault("proven bound", []).append(plan.lower_bound * num_ranks / int(batch["tokens"].sum()))
+        for name, values in ratios.items():
+            rows.setdefault(name, []).append(float(np.mean(values)))
+    for name, values in rows.items():
+        print(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or ["strategies", "items", "groups"]
+    if "strategies" in wanted:
+        for num_ranks in (64, 256):
+            strategies(num_ranks)
+    if "items" in wanted:
+        print("\n### docs_msdev_interleaved: imbalance ratio of vision\n")
+        print("| ranks x samples | as sampled | whole samples | their floor, proven | images | their floor |")
+        print("|---|--:|--:|--:|--:|--:|")
+        for shape in ((16, 8), (16, 16), (64, 8), (64, 16)):
+            images_as_items(*shape)
+    if "groups" in wanted:
+        groups()
+
+
+if __name__ == "__main__":
+    main()

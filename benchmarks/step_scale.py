@@ -1,0 +1,88 @@
+"""One step of three phases planned, composed and turned into every rank's exchanges: time, memory, growth with ranks.
+
+Run: python benchmarks/step_scale.py [ranks ...]. CPU time of one core, best of several; each size in a process of its own.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from balancer import Phase, Topology, orchestrate
+from balancer.exchange import all_exchanges
+
+SAMPLES_PER_RANK = 60
+PHASES = (
+    Phase("vision", "image_patches", outputs="image_tokens", bytes_in=3 * 14 * 14 * 2, bytes_out=8192),
+    Phase("audio", "audio_frames", outputs="audio_tokens", bytes_in=256, bytes_out=8192),
+    Phase("llm", "text_tokens+image_tokens+audio_tokens", own="text_tokens", bytes_in=4),
+)
+
+
+def batch(num_ranks: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Lognormal text with every sample, an image with 60 %, audio with 30 %."""
+    rng = np.random.default_rng(seed)
+    n = num_ranks * SAMPLES_PER_RANK
+    lengths = [np.clip(rng.lognormal(6, 1, n), 1, 8192).astype(np.int64) for _ in range(2)]
+    images = np.where(rng.random(n) < 0.6, lengths[1], 0)
+    frames = np.where(rng.random(n) < 0.3, rng.integers(100, 3000, n), 0)
+    return {
+        "text_tokens": lengths[0],
+        "image_patches": 4 * images,
+        "image_tokens": images,
+        "audio_frames": frames,
+        "audio_tokens": frames // 4,
+    }
+
+
+def timed(function: Callable[[], object], runs: int) -> tuple[float, object]:
+    """Return milliseconds of CPU time, best of `runs`, and what the function returned."""
+    best, result = float("inf"), None
+    for _ in range(runs):
+        started = time.process_time()
+        result = function()
+        best = min(best, time.process_time() - started)
+    return 1e3 * best, result
+
+
+def measure(num_ranks: int) -> None:
+    """Print a row: what an orchestrated step takes on so many ranks."""
+    columns, topology = batch(num_ranks), Topology.uniform(num_ranks, 8)
+    orchestrate(batch(64), PHASES, Topology.uniform(64, 8))  # kernels are compiled, or loaded
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    runs = 10 if num_ranks <= 2560 else 4
+    planning, plan = timed(lambda: orchestrate(columns, PHASES, topology), runs)
+    streams = [*plan.streams.values()]
+    exchanging, held = timed(lambda: [all_exchanges(s.source, s.target, s.lengths) for s in streams], runs)
+    fusing, _ = timed(lambda: plan.inputs_of("llm"), runs)
+    fused = plan.inputs_of("llm")
+    own, _ = timed(lambda: [s.exchange(num_ranks // 2) for s in (*streams, fused)], runs)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    kept = sum(array.nbytes for e in held for array in (e.send_items, e.arrival_items, e.pair_items, e.pair_elements))
+    total = planning + exchanging
+    micros = 1e3 * total / (num_ranks * SAMPLES_PER_RANK)
+    print(
+        f"| {num_ranks:,} | {planning:.1f} | {exchanging:.1f} | {total:.1f} | {micros:.2f} | {fusing:.1f} | {own:.2f} "
+        f"| {peak:.0f} ({before:.0f} before) | {kept / 2**20:.0f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    if len(sys.argv) == 3 and sys.argv[1] == "--one":
+        measure(int(sys.argv[2]))
+        return
+    sizes = [int(word) for word in sys.argv[1:]] or [64, 256, 1024, 2560, 5120, 10240, 20480]
+    print("| ranks | plan, ms | all exchanges, ms | both, ms | us a sample | fused, ms | one rank's, ms "
+          "| peak MiB | exchanges MiB |")  # fmt: skip
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    for size in sizes:
+        subprocess.run([sys.executable, os.path.abspath(__file__), "--one", str(size)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Every strategy goes through one contract: every part arrives; what is named a baseline does what its name says."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_cases import Case, cases, labelled, travel
+
+import balancer
+from balancer import MicroBatches, Phase, Ragged, Topology
+from balancer.strategies import STRATEGIES, plan_with, sorted_window
+from balancer.stream import Stream
+
+EVERY_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES)
+BASELINES = [name for name in STRATEGIES if name != "orchestrated"]
+
+
+def planned(strategy: str, case: Case, **options):
+    return plan_with(strategy, case.batch, case.phases, case.topology, home_rank=case.home_rank, **options)
+
+
+def labels_of(case: Case, name: str) -> list:
+    return [(name, s, j) for s, lists in enumerate(case.encoders[name]) for j in range(len(lists))]
+
+
+def through(stream: Stream, held: list, labels: list) -> list:
+    """Send labels through a stream, from where it says they lie; what arrives must be where it says too."""
+    assert labelled(stream.source, labels) == held, "a stream starts where the one before ended"
+    arrived = travel(stream, held)
+    assert arrived == labelled(stream.target, labels)
+    return arrived
+
+
+# --- the contract ----------------------------------------------------------------------------------------------------
+
+
+@EVERY_STRATEGY
+@given(case=cases())
+def test_every_part_arrives_once_in_order_at_the_rank_of_its_sample(strategy, case):
+    plan = planned(strategy, case)
+    ready = []
+    for name in case.encoders:
+        labels = labels_of(case, name)
+        at_home = labelled(plan.home.lifted(np.array([s for _, s, _ in labels], dtype=np.int64)), labels)
+        held = through(plan.streams[f"{name}:in"], at_home, labels)
+        assert held == labelled(plan[name].target, labels), "raw items arrive at their encoder"
+        if f"{name}:home" in plan.streams:
+            held = through(plan.streams[f"{name}:home"], held, labels)
+            assert held == at_home
+        ready.append(held)
+    text = [("text", s, 0) for s in range(plan.num_samples) if case.text[s]]
+    ready.append(labelled(plan.home.lifted(np.array([s for _, s, _ in text], dtype=np.int64)), text))
+    arrived = travel(plan.inputs_of("llm"), [[x for part in ready for x in part[r]] for r in range(plan.num_ranks)])
+    for rank in range(plan.num_ranks):
+        expected = []
+        for s in plan["llm"].samples_on_rank(rank).tolist():
+            expected += [(name, s, j) for name, lists in case.encoders.items() for j in range(len(lists[s]))]
+            expected += [("text", s, 0)] * (case.text[s] > 0)
+        assert arrived[rank] == expected
+
+
+@EVERY_STRATEGY
+@given(case=cases())
+def test_numbers_are_those_of_the_placement(strategy, case):
+    plan = planned(strategy, case)
+    assert plan.strategy == strategy
+    assert plan.digest() == planned(strategy, case).digest()
+    for phase in plan.phases.values():
+        found, items = phase.plan, phase.items
+        loads = [0] * plan.num_ranks
+        for rank, length in zip(found.rank_of_sample.tolist(), items.lengths.tolist(), strict=True):
+            loads[rank] += length
+        assert found.loads.tolist() == loads
+        assert found.makespan == max(loads) >= found.lower_bound
+        assert found.home.rank_of_sample.tolist() == plan.home.rank_of_sample[items.sample_of_item].tolist()
+
+
+@EVERY_STRATEGY
+@given(case=cases(), data=st.data())
+def test_groups_exchange_nothing_with_each_other(strategy, case, data):
+    ranks = case.topology.num_ranks
+    size = data.draw(st.sampled_from([g for g in range(1, ranks + 1) if ranks % g == 0]))
+    plan = planned(strategy, case, group_size=size)
+    for stream in plan.streams.values():
+        assert (stream.source.rank_of_sample // size == stream.target.rank_of_sample // size).all()
+
+
+@EVERY_STRATEGY
+def test_an_empty_batch_and_a_phase_with_no_items(strategy):
+    phases = {"vision": "image", "llm": "text"}
+    assert plan_with(strategy, {"image": [], "text": []}, phases, 2).num_samples == 0
+    plan = plan_with(strategy, {"image": [0, 0], "text": [3, 4]}, phases, 2)
+    assert plan.idle_ranks["vision"].tolist() == [0, 1]
+
+
+@EVERY_STRATEGY
+def test_a_phase_fed_by_one_that_is_fed(strategy):
+    phases = [
+        Phase("vision", "lengths(images)", feeds="resampler"),
+        Phase("resampler", "patches"),
+        Phase("llm", "text"),
+    ]
+    batch = {"images": Ragged.of([[3, 4], [5], [1]]), "patches": [7, 5, 1], "text": [9, 9, 30]}
+    plan = plan_with(strategy, batch, phases, 2)
+    assert sorted(plan.inputs_of("resampler").lengths.tolist()) == [1, 3, 4, 5]
+    for name in ("vision", "resampler"):
+        out = plan.streams[f"{name}:out"]
+        before = plan.streams.get(f"{name}:home")
+        assert out.source == (plan[name].target if before is None else before.target)
+        assert before is None or before.source == plan[name].target
+
+
+# --- what each of them is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["as_sampled", "sorted_batches"])
+@given(case=cases())
+def test_nothing_moves_without_balancing(strategy, case):
+    plan = planned(strategy, case)
+    for stream in plan.streams.values():
+        assert stream.source == stream.target
+        traffic = stream.traffic(plan.topology)
+        assert (traffic.inter_node, traffic.intra_node, traffic.largest_send) == (0, 0, 0)
+
+
+@given(cases())
+def test_as_sampled_stays_where_the_caller_put_it(case):
+    plan = planned("as_sampled", case)
+    assert plan.home.rank_of_sample.tolist() == case.home_rank
+    assert plan["llm"].rank_of_sample.tolist() == case.home_rank
+
+
+@given(cases())
+def test_llm_only_balances_the_last_phase_and_encoders_follow(case):
+    plan = planned("llm_only", case)
+    for name in case.encoders:
+        samples = plan.phases[name].items.sample_of_item
+        assert plan[name].rank_of_sample.tolist() == plan["llm"].rank_of_sample[samples].tolist()
+        assert plan.streams[f"{name}:out"].source == plan.streams[f"{name}:out"].target
+    alone = balancer.balance(case.batch["llm"], plan.num_ranks)
+    assert plan_with("llm_only", case.batch, case.phases, case.topology, home_rank=case.home_rank, placement="any")[
+        "llm"
+    ].makespan == (alone.makespan)
+
+
+@given(cases())
+def test_per_phase_home_balances_as_well_and_moves_outputs_twice(case):
+    plan, direct = planned("per_phase_home", case, placement="any"), planned("orchestrated", case, placement="any")
+    for name in (*case.encoders, "llm"):
+        assert plan[name].makespan == direct[name].makespan
+    for name in case.encoders:
+        assert plan.streams[f"{name}:home"].target == plan.streams[f"{name}:out"].source
+        assert "vision:home" not in direct.streams
+
+
+@given(cases())
+def test_sorted_batches_deals_by_length(case):
+    plan = planned("sorted_batches", case)
+    ranks, lengths = plan.num_ranks, case.batch["llm"]
+    order = sorted(range(len(lengths)), key=lambda s: (lengths[s], s))
+    assert [plan.home.rank_of_sample[s] for s in order] == [i % ranks for i in range(len(order))]
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 7))
+def test_a_window_is_cut_into_batches_of_like_length(lengths, per_step):
+    columns = {"a": np.array(lengths, dtype=np.int64), "b": Ragged.of([[v, v] for v in lengths])}
+    batches = list(sorted_window(columns, columns["a"], per_step))
+    samples = [batch.tolist() for batch, _ in batches]
+    assert sorted(s for batch in samples for s in batch) == list(range(len(lengths)))
+    assert all(len(batch) == per_step for batch in samples[:-1])
+    ends = [(min(lengths[s] for s in batch), max(lengths[s] for s in batch)) for batch in samples]
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ends))
+    for batch, cut in batches:
+        assert cut["a"].tolist() == [lengths[s] for s in batch]
+        assert cut["b"].to_lists() == [[lengths[s]] * 2 for s in batch]
+
+
+def test_what_stays_at_home_breaks_constraints_and_what_is_planned_keeps_them():
+    phases = [Phase("vision", "image", max_tokens_per_rank=9, every_rank_nonempty=True), Phase("llm", "text")]
+    batch = {"image": [8, 9, 0, 0], "text": [1, 1, 1, 1]}
+    idle = plan_with("as_sampled", batch, phases, 2, home_rank=[0, 0, 1, 1])
+    assert idle["vision"].loads.tolist() == [17, 0]
+    assert idle.dummy_ranks["vision"].tolist() == [1]
+    for strategy in ("per_phase_home", "orchestrated"):
+        assert max(plan_with(strategy, batch, phases, 2, home_rank=[0, 0, 1, 1])["vision"].loads) == 9
+
+
+def test_raw_inputs_move_by_their_bytes():
+    """What is balanced first travels first: llm_only moves raw inputs, the others outputs."""
+    phases = [Phase("vision", "image", outputs="tokens", bytes_in=10, bytes_out=3), Phase("llm", "llm", own="text")]
+    batch = {"image": [4, 8], "tokens": [1, 2], "text": [5, 6], "llm": [6, 8]}
+    plan = plan_with("llm_only", batch, phases, Topology([1, 1]), home_rank=[0, 0])
+    moved = plan.streams["vision:in"].traffic(plan.topology).inter_node
+    assert moved in (40, 80)
+    assert plan.streams["vision:out"].traffic(plan.topology).inter_node == 0
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_strategy_names_those_there_are():
+    with pytest.raises(ValueError, match="unknown strategy 'best'; known strategies are as_sampled, llm_only"):
+        plan_with("best", {"a": [1]}, {"llm": "a"}, 1)
+
+
+@pytest.mark.parametrize("strategy", BASELINES)
+def test_baselines_make_no_micro_batches(strategy):
+    with pytest.raises(ValueError, match=f"{strategy!r} makes no micro-batches"):
+        plan_with(strategy, {"a": [1]}, {"llm": "a"}, 1, micro_batches=MicroBatches(5))
+
+
+@pytest.mark.parametrize(
+    ("phase", "options", "message"),
+    [
+        ({}, {"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
+        ({}, {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
+        ({}, {"group_size": 2, "micro_batches": MicroBatches(9)}, "micro_batch_tokens cannot .* group_size"),
+        ({"cost": "padded"}, {"micro_batches": MicroBatches(9)}, "cost 'padded' of phase 'vision'"),
+        ({"equal_counts": True}, {"micro_batches": MicroBatches(9)}, "equal_counts or .* of phase 'vision'"),
+        ({"totals": "b"}, {}, "items = 'a' of sample 1 add up to 2, but b is 3"),
+    ],
+)
+def test_bad_settings(phase, options, message):
+    phases = [Phase("vision", "a", **phase), Phase("llm", "b")]
+    with pytest.raises(ValueError, match=message):
+        plan_with("orchestrated", {"a": [1, 2], "b": [1, 3]}, phases, 2, **options)
+
+
+@pytest.mark.parametrize("name", ["bytes_in", "bytes_out"])
+def test_bytes_that_do_not_fit(name):
+    phases = [Phase("vision", "a", **{name: 2**22}), Phase("llm", "b")]
+    with pytest.raises(ValueError, match=rf"'vision': {name} = 4194304 makes about 9.22e\+18 bytes"):
+        plan_with("orchestrated", {"a": [2**40, 2**40], "b": [1, 3]}, phases, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "needs a name without ':' and '='"),
+        ({"name": "a:b"}, "needs a name without ':' and '='"),
+        ({"items": " "}, "items must name columns"),
+        ({"items": 5}, "items must name columns"),
+        ({"outputs": 5}, "outputs must be text or None, got 5"),
+        ({"feeds": ["llm"]}, "feeds must be text or None"),
+        ({"max_tokens_per_rank": 0}, "max_tokens_per_rank of phase 'v' must be >= 1"),
+    ],
+)
+def test_bad_phases(fields, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Phase(**{"name": "v", "items": "a"} | fields)

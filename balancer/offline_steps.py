@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,9 @@ from balancer.offline import Homes, PlanDigest, Slots, checked_target, describe_
 from balancer.orchestrator import Settings, Step, assemble, encoder_slots, in_slots, step_batch
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
+from balancer.placing import check_placement
 from balancer.plan import DispatchPlan
-from balancer.planner import check_method, replay_plan
+from balancer.planner import EPS, check_method, replay_plan
 from balancer.problem import Problem
 from balancer.ragged import Ragged
 from balancer.step_plan import StepPlan
@@ -36,6 +37,7 @@ from balancer.strategies import STRATEGIES, plan_step, sorted_window
 from balancer.topology import Topology
 from solvers.arguments import as_budget, as_count
 from solvers.errors import SolverError
+from solvers.relocation import as_eps
 
 __all__ = ["StepSettings", "append_step", "compare_log", "describe_steps", "load_steps", "plan_steps"]
 
@@ -50,7 +52,7 @@ class StepSettings:
         As :class:`balancer.offline.LogSettings` has them.
     phases : tuple of Phase
         Their columns are the log's.
-    method, placement, time_budget, mode, group_size, micro_batches
+    method, placement, eps, time_budget, mode, group_size, micro_batches
         As :func:`balancer.orchestrate` takes them.
     """
 
@@ -61,6 +63,7 @@ class StepSettings:
     drop_last: bool = False
     method: str = "auto"
     placement: str = "relocate"
+    eps: float = EPS
     time_budget: float = 0.01
     mode: str = "separate"
     group_size: int | None = None
@@ -70,6 +73,8 @@ class StepSettings:
         as_count("batch_per_rank", self.batch_per_rank)
         as_count("global batch (ranks * batch_per_rank)", self.topology.num_ranks * self.batch_per_rank)
         as_budget(self.time_budget)
+        as_eps(self.eps)
+        check_placement(self.placement)
         for phase in self.phases:
             check_method(self.method, parse_cost(phase.cost))
         if self.home not in HOMES:
@@ -91,7 +96,7 @@ class StepSettings:
     def of_step(self) -> Settings:
         """Return how each step is planned."""
         return Settings(
-            self.method, self.placement, self.time_budget, self.mode, self.group_size, self.micro_batches
+            self.method, self.placement, self.eps, self.time_budget, self.mode, self.group_size, self.micro_batches
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -105,6 +110,7 @@ class StepSettings:
             "solver": {
                 "method": self.method,
                 "placement": self.placement,
+                "eps": self.eps,
                 "time_budget": self.time_budget,
                 "mode": self.mode,
                 "group_size": self.group_size,
@@ -384,7 +390,9 @@ def _replay_step(where: str, step: Step, found: Mapping[str, PlanStep], first_ro
         problem = _problem(step, items, num_slots, last is None)
         target = checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
         _check_groups(inside, step, problem, target)
-        plans[name] = replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
+        plans[name] = _replayed(
+            step, items, replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
+        )
         last = last or plans[name]
     return assemble(step, plans, "orchestrated", 0.0)
 
@@ -448,6 +456,14 @@ def _check_groups(where: str, step: Step, problem: Problem, target: Placement) -
     if leaves.any():
         item = int(np.argmax(leaves))
         raise PlanError(f"{where}: item {item} leaves its group of {size} ranks, which the description rules out")
+
+
+def _replayed(step: Step, items: PhaseItems, plan: DispatchPlan) -> DispatchPlan:
+    """Say how the plan was placed, where it was placed as a whole."""
+    settings = step.settings
+    if _budget(step, items) is None:
+        return plan
+    return replace(plan, placement=settings.placement, eps=0.0 if settings.micro_batches else settings.eps)
 
 
 def _budget(step: Step, items: PhaseItems) -> float | None:

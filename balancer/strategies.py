@@ -15,7 +15,7 @@ from balancer.orchestrator import Settings, Step, assemble, plan_phase, plan_pha
 from balancer.phases import Columns, Phase, PhaseItems
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
-from balancer.planner import replay_plan
+from balancer.planner import EPS, replay_plan
 from balancer.problem import Problem
 from balancer.ragged import Ragged
 from balancer.step_plan import StepPlan
@@ -97,6 +97,7 @@ def plan_with(
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
+    eps: float = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
     group_size: int | None = None,
@@ -128,7 +129,7 @@ def plan_with(
     [64, 320] [130, 110]
     [256, 128] [120, 120]
     """
-    settings = Settings(method, placement, time_budget, mode, group_size, micro_batches)
+    settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
     return plan_step(strategy, step_batch(batch, phases, topology, home_rank, settings))
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -390,9 +390,7 @@ def _replay_step(where: str, step: Step, found: Mapping[str, PlanStep], first_ro
         problem = _problem(step, items, num_slots, last is None)
         target = checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
         _check_groups(inside, step, problem, target)
-        plans[name] = _replayed(
-            step, items, replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
-        )
+        plans[name] = replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
         last = last or plans[name]
     return assemble(step, plans, "orchestrated", 0.0)
 
@@ -458,19 +456,10 @@ def _check_groups(where: str, step: Step, problem: Problem, target: Placement) -
         raise PlanError(f"{where}: item {item} leaves its group of {size} ranks, which the description rules out")
 
 
-def _replayed(step: Step, items: PhaseItems, plan: DispatchPlan) -> DispatchPlan:
-    """Say how the plan was placed, where it was placed as a whole."""
-    settings = step.settings
-    if _budget(step, items) is None:
-        return plan
-    return replace(plan, placement=settings.placement, eps=0.0 if settings.micro_batches else settings.eps)
-
-
 def _budget(step: Step, items: PhaseItems) -> float | None:
     """Return the budget with which a phase was planned by itself, and so what its bound may have come from."""
     settings = step.settings
-    joint = settings.mode == "joint" and not items.fed_by and items.feeds is not None
     is_last = items is step.items[-1]
-    if settings.group_size is not None or joint or (settings.micro_batches is not None and not is_last):
+    if settings.group_size is not None or (settings.micro_batches is not None and not is_last):
         return None
     return settings.time_budget

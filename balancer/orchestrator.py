@@ -197,11 +197,19 @@ def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     if step.settings.mode != "separate" and len(encoders) > 1:
         joint = _plan_jointly(step, encoders)
         if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
-            plans = joint
+            plans = {name: _with_bound(plan, plans[name]) for name, plan in joint.items()}
     for items in step.items:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
+
+
+def _with_bound(plan: DispatchPlan, other: DispatchPlan) -> DispatchPlan:
+    """Take over what another plan of the same problem has proven."""
+    if other.lower_bound <= plan.lower_bound:
+        return plan
+    status = solvers.SolveStatus.OPTIMAL if plan.makespan == other.lower_bound else plan.status
+    return replace(plan, lower_bound=other.lower_bound, bound_name=other.bound_name, status=status)
 
 
 def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:
@@ -340,8 +348,14 @@ def assemble(
     last = step.items[-1].phase.name
     if part_order is not None:
         parts[last] = _reordered(parts[last], part_order, len(step.home.samples))
+    settings = step.settings
+    eps = 0.0 if settings.micro_batches else settings.eps
+    phases = {
+        name: PhasePlan(items, replace(plans[name], placement=settings.placement, eps=eps))
+        for name, items in by_name.items()
+    }
     return StepPlan(
-        step.topology, step.home, {name: PhasePlan(by_name[name], plans[name]) for name in by_name}, streams, parts,
+        step.topology, step.home, phases, streams, parts,
         step.settings.mode, strategy, time.perf_counter() - started,
     )  # fmt: skip
 

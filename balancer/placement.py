@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_int64
-from solvers.groups import members_by_group
+from solvers.groups import members_by_group, parts_by_group
 
 __all__ = ["Placement"]
 
@@ -61,16 +61,8 @@ class Placement:
         sample_of_item : int64[k]
             Ascending. O(n + k).
         """
-        items_of_sample = np.bincount(sample_of_item, minlength=len(self.samples))
-        counts = items_of_sample[self.samples]
-        ends = np.cumsum(counts)
-        firsts = np.cumsum(items_of_sample) - items_of_sample
-        items = np.repeat(firsts[self.samples] - (ends - counts), counts) + np.arange(len(sample_of_item))
+        items, offsets, positions = parts_by_group(self.samples, self.offsets, sample_of_item)
         rank_of_item = self.rank_of_sample[sample_of_item]
-        offsets = np.zeros(self.num_ranks + 1, dtype=np.int64)
-        offsets[1:] = np.concatenate(([0], ends))[self.offsets[1:]]
-        positions = np.empty(len(items), dtype=np.int32)
-        positions[items] = np.arange(len(items)) - offsets[rank_of_item[items]]
         return Placement(rank_of_item, positions, items, offsets)
 
     @classmethod

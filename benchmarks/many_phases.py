@@ -63,7 +63,7 @@ def images_as_items(num_ranks: int, batch_per_rank: int) -> None:
 
 
 def groups(num_ranks: int = 2560, batch_per_rank: int = 8, seeds: int = 5) -> None:
-    """Largest over mean load where ranks plan within groups: lognormal lengths, none longer than a rank's fair share."""
+    """Largest over mean load where ranks plan within groups: lognormal lengths, none longer than a fair share."""
     print(f"\n### {num_ranks:,} ranks x {batch_per_rank} lognormal lengths, mean of {seeds} seeds\n")
     print("| | sigma 1, clipped at 8,192 | sigma 1, clipped at 16,384 |\n|---|--:|--:|")
     rows: dict[str, list[float]] = {}

@@ -1,6 +1,6 @@
 """One step of three phases planned, composed and turned into every rank's exchanges: time, memory, growth with ranks.
 
-Run: python benchmarks/step_scale.py [ranks ...]. CPU time of one core, best of several; each size in a process of its own.
+Run: python benchmarks/step_scale.py [ranks ...]. CPU time of one core, best of several; a process for each size.
 """
 
 import os
@@ -16,6 +16,7 @@ from balancer import Phase, Topology, orchestrate
 from balancer.exchange import all_exchanges
 
 SAMPLES_PER_RANK = 60
+PLACEMENTS = ("relocate", "rearrange", "any")
 PHASES = (
     Phase("vision", "image_patches", outputs="image_tokens", bytes_in=3 * 14 * 14 * 2, bytes_out=8192),
     Phase("audio", "audio_frames", outputs="audio_tokens", bytes_in=256, bytes_out=8192),
@@ -55,7 +56,8 @@ def measure(num_ranks: int) -> None:
     orchestrate(batch(64), PHASES, Topology.uniform(64, 8))  # kernels are compiled, or loaded
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     runs = 10 if num_ranks <= 2560 else 4
-    planning, plan = timed(lambda: orchestrate(columns, PHASES, topology), runs)
+    placing = [timed(lambda p=p: orchestrate(columns, PHASES, topology, placement=p), runs) for p in PLACEMENTS]
+    planning, plan = placing[0]
     streams = [*plan.streams.values()]
     exchanging, held = timed(lambda: [all_exchanges(s.source, s.target, s.lengths) for s in streams], runs)
     fusing, _ = timed(lambda: plan.inputs_of("llm"), runs)
@@ -65,8 +67,9 @@ def measure(num_ranks: int) -> None:
     kept = sum(array.nbytes for e in held for array in (e.send_items, e.arrival_items, e.pair_items, e.pair_elements))
     total = planning + exchanging
     micros = 1e3 * total / (num_ranks * SAMPLES_PER_RANK)
+    plans = " | ".join(f"{milliseconds:.1f}" for milliseconds, _ in placing)
     print(
-        f"| {num_ranks:,} | {planning:.1f} | {exchanging:.1f} | {total:.1f} | {micros:.2f} | {fusing:.1f} | {own:.2f} "
+        f"| {num_ranks:,} | {plans} | {exchanging:.1f} | {total:.1f} | {micros:.2f} | {fusing:.1f} | {own:.2f} "
         f"| {peak:.0f} ({before:.0f} before) | {kept / 2**20:.0f} |",
         flush=True,
     )
@@ -77,9 +80,9 @@ def main() -> None:
         measure(int(sys.argv[2]))
         return
     sizes = [int(word) for word in sys.argv[1:]] or [64, 256, 1024, 2560, 5120, 10240, 20480]
-    print("| ranks | plan, ms | all exchanges, ms | both, ms | us a sample | fused, ms | one rank's, ms "
+    print("| ranks | plan: relocate, ms | rearrange | any | all exchanges, ms | relocate and these | us a sample | fused, ms | one rank's, ms "
           "| peak MiB | exchanges MiB |")  # fmt: skip
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for size in sizes:
         subprocess.run([sys.executable, os.path.abspath(__file__), "--one", str(size)], check=True)
 

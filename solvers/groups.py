@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from solvers._jit import kernel
 
-__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "mixed_loads", "padded_loads", "read_only"]
+__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "mixed_loads", "padded_loads", "parts_by_group",
+           "read_only"]  # fmt: skip
 
 _INT64_MAX = 2**63 - 1
 
@@ -38,6 +39,23 @@ def _members(group_of_item, members, offsets, position_of_item):
         position_of_item[i] = filled[g]
         members[offsets[g] + filled[g]] = i
         filled[g] += 1
+
+
+@kernel
+def _members_of_owners(owners, offsets, owner_of_part, first_of_owner, members, part_offsets, position_of_part):
+    for owner in owner_of_part:
+        first_of_owner[owner + 1] += 1
+    for i in range(1, len(first_of_owner)):
+        first_of_owner[i] += first_of_owner[i - 1]
+    at = 0
+    for g in range(len(offsets) - 1):
+        part_offsets[g] = at
+        for i in range(offsets[g], offsets[g + 1]):
+            for part in range(first_of_owner[owners[i]], first_of_owner[owners[i] + 1]):
+                members[at] = part
+                position_of_part[part] = at - part_offsets[g]
+                at += 1
+    part_offsets[len(offsets) - 1] = at
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -96,3 +114,30 @@ def members_by_group(
     position_of_item = np.empty(len(group_of_item), dtype=np.int32)
     _members(read_only(group_of_item), members, offsets, position_of_item)
     return members, offsets, position_of_item
+
+
+def parts_by_group(
+    owners: NDArray[np.int64], offsets: NDArray[np.int64], owner_of_part: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """List parts by the group of their owner: in the order of the owners there, and ascending within one. O(n + k + m).
+
+    Parameters
+    ----------
+    owners, offsets : int64[n], int64[num_groups + 1]
+        Group g holds ``owners[offsets[g] : offsets[g + 1]]``; each owner once.
+    owner_of_part : int64[k]
+        Ascending.
+
+    Returns
+    -------
+    As :func:`members_by_group`.
+    """
+    num_parts = len(owner_of_part)
+    members, part_offsets = np.empty(num_parts, dtype=np.int64), np.empty(len(offsets), dtype=np.int64)
+    position_of_part = np.empty(num_parts, dtype=np.int32)
+    first_of_owner = np.zeros(len(owners) + 1, dtype=np.int64)
+    _members_of_owners(
+        read_only(owners), read_only(offsets), read_only(owner_of_part), first_of_owner, members, part_offsets,
+        position_of_part,
+    )  # fmt: skip
+    return members, part_offsets, position_of_part

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._jit import kernel
 from solvers.arguments import as_costs, as_int64
+from solvers.groups import read_only
 
 __all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
 
@@ -95,19 +97,28 @@ def _add_up(keys: NDArray[np.int64], volumes: NDArray[np.int64]) -> tuple[NDArra
     return keys[first], np.add.reduceat(volumes, first)
 
 
+@kernel
+def _keep_two_largest(rows, places, volumes, best, largest, second):
+    for j in range(len(rows)):
+        i = rows[j]
+        if volumes[j] > largest[i]:
+            second[i] = largest[i]
+            largest[i] = volumes[j]
+            best[i] = places[j]
+        elif volumes[j] > second[i]:
+            second[i] = volumes[j]
+
+
 def _two_largest(
     rows: NDArray[np.int64], places: NDArray[np.int64], volumes: NDArray[np.int64], num_items: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Per item: the place of the largest volume (ties to the lowest place; -1 for none), it, and the second."""
-    order = np.lexsort((places, -volumes, rows))
-    counts = np.bincount(rows, minlength=num_items)
-    start = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
+    """Per item: the place of the largest volume (ties to the lowest place; -1 for none), it, and the second.
+
+    Places ascend within an item; volumes are positive. O(n + k).
+    """
     best = np.full(num_items, -1, dtype=np.int64)
     largest, second = np.zeros(num_items, dtype=np.int64), np.zeros(num_items, dtype=np.int64)
-    some, more = counts > 0, counts > 1
-    best[some] = places[order[start[some]]]
-    largest[some] = volumes[order[start[some]]]
-    second[more] = volumes[order[start[more] + 1]]
+    _keep_two_largest(read_only(rows), read_only(places), read_only(volumes), best, largest, second)
     return best, largest, second
 
 

@@ -32,6 +32,22 @@ def test_by_sample_order_is_ascending(ranks):
         assert placement.samples_on_rank(rank).tolist() == [s for s, r in enumerate(ranks) if r == rank]
 
 
+@given(st.data(), st.integers(0, 12), st.integers(1, 5))
+def test_lifted_items_follow_their_samples_in_order(data, num_samples, num_ranks):
+    placement = data.draw(placements(num_samples, num_ranks))
+    counts = data.draw(st.lists(st.integers(0, 3), min_size=num_samples, max_size=num_samples))
+    sample_of_item = [sample for sample, count in enumerate(counts) for _ in range(count)]
+    lifted = placement.lifted(np.array(sample_of_item, dtype=np.int64))
+    for rank in range(num_ranks):
+        expected = []
+        for sample in placement.samples_on_rank(rank).tolist():
+            expected += [item for item, of in enumerate(sample_of_item) if of == sample]
+        assert lifted.samples_on_rank(rank).tolist() == expected
+        assert lifted.position_of_sample[expected].tolist() == list(range(len(expected)))
+        assert (lifted.rank_of_sample[expected] == rank).all()
+    assert lifted.num_ranks == num_ranks
+
+
 def test_dtypes():
     placement = Placement.checked([1, 0, 1], 2)
     assert placement.rank_of_sample.dtype == placement.position_of_sample.dtype == np.int32

@@ -80,9 +80,11 @@ def main() -> None:
         measure(int(sys.argv[2]))
         return
     sizes = [int(word) for word in sys.argv[1:]] or [64, 256, 1024, 2560, 5120, 10240, 20480]
-    print("| ranks | plan: relocate, ms | rearrange | any | all exchanges, ms | relocate and these | us a sample | fused, ms | one rank's, ms "
-          "| peak MiB | exchanges MiB |")  # fmt: skip
-    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    headers = (
+        "ranks", "relocate, ms", "rearrange", "any", "all exchanges, ms", "with relocate", "us a sample", "fused, ms",
+        "one rank's, ms", "peak MiB", "exchanges MiB",
+    )  # fmt: skip
+    print(f"| {' | '.join(headers)} |\n|{'--:|' * len(headers)}", flush=True)
     for size in sizes:
         subprocess.run([sys.executable, os.path.abspath(__file__), "--one", str(size)], check=True)
 

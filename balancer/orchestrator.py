@@ -137,7 +137,7 @@ def orchestrate(
     >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 80, 30]}
     >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2)
     >>> plan["vision"].loads.tolist(), plan["llm"].loads.tolist()
-    ([256, 128], [120, 120])
+    ([128, 256], [120, 120])
     """
     started = time.perf_counter()
     settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)

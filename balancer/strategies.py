@@ -127,7 +127,7 @@ def plan_with(
     ...     plan = plan_with(strategy, batch, {"vision": "patches", "llm": "tokens"}, 2)
     ...     print(plan["vision"].loads.tolist(), plan["llm"].loads.tolist())
     [64, 320] [130, 110]
-    [256, 128] [120, 120]
+    [128, 256] [120, 120]
     """
     settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
     return plan_step(strategy, step_batch(batch, phases, topology, home_rank, settings))

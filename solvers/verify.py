@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._constrained_check import check_constrained
 from solvers.arguments import INT64_MAX, as_costs, as_count
-from solvers.constraints import Constraints, is_vector
+from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
 from solvers.types import PartitionResult, SolveStatus
@@ -70,8 +70,7 @@ def check_partition(
     )
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
-        apart = problem.key_of_item is None or len(np.unique(problem.key_of_item)) == len(problem.costs)
-        counted = _COUNTED_BOUNDS if equal_counts and apart else {}
+        counted = _COUNTED_BOUNDS if _even_counts(problem) else {}
         check_constrained(problem, result, _BOUNDS | counted, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:
@@ -121,6 +120,16 @@ def _checked_rows(costs: NDArray[np.int64], total: int, row_costs: ArrayLike, pa
     if total + longest * len(rows) > INT64_MAX:
         raise ValueError(f"mixed costs must fit int64: {len(rows)} rows of {longest} and the sum {total} do not")
     return rows
+
+
+def _even_counts(problem: ConstrainedProblem) -> bool:
+    """Whether the constraints on counts, together, leave every group n/m items, within one."""
+    n, m, keys = len(problem.costs), problem.num_groups, problem.key_of_item
+    if keys is not None and len(np.unique(keys)) < n:
+        return False  # the bounds then count units, not items
+    least = max(problem.least_items, n - (m - 1) * problem.most_items)
+    most = min(problem.most_items, n - (m - 1) * problem.least_items)
+    return least >= n // m and most <= -(-n // m)
 
 
 def _require(holds: bool, rule: str) -> None:

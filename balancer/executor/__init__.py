@@ -1,0 +1,37 @@
+"""Plans applied inside a training step, on torch.distributed: the one place that imports torch.
+
+It decides nothing: it gathers lengths, asks the planner, moves bytes once, and puts things back. Start with
+:class:`Dispatcher`.
+"""
+
+try:
+    import torch.distributed  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "balancer.executor needs PyTorch, which is not installed; install it with: pip install 'seqbalancer[torch]'"
+    ) from error
+
+from balancer.executor.dispatched import Dispatched
+from balancer.executor.dispatcher import Dispatcher
+from balancer.executor.errors import (
+    ExecutorError,
+    FieldMismatchError,
+    PeerError,
+    PeerLostError,
+    PlanMismatchError,
+)
+from balancer.executor.loss import anchored, global_token_mean
+from balancer.executor.ragged_tensor import RaggedTensor
+
+__all__ = [
+    "Dispatched",
+    "Dispatcher",
+    "ExecutorError",
+    "FieldMismatchError",
+    "PeerError",
+    "PeerLostError",
+    "PlanMismatchError",
+    "RaggedTensor",
+    "anchored",
+    "global_token_mean",
+]

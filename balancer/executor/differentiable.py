@@ -1,0 +1,46 @@
+"""The differentiable move: rows of activations along a route, and their gradients along the way back."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from balancer.executor.peers import Peers
+from balancer.executor.route import Route
+from balancer.executor.wire import Cargo, move
+
+__all__ = ["move_activations"]
+
+
+class _Move(torch.autograd.Function):
+    """Its own backward, on the way back: so that derivatives of any order are exchanges."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, route: Route, peers: Peers) -> Tensor:
+        ctx.route, ctx.peers = route, peers
+        cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), values)
+        return move([cargo], peers.all_to_all_of_each, values.device)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _Move.apply(gradients[0], ctx.route.back(), ctx.peers), None, None
+
+
+def move_activations(values: Tensor, route: Route, peers: Peers, differentiable: bool) -> Tensor:
+    """Bring a rank's rows along a route.
+
+    Parameters
+    ----------
+    values : Tensor[sum of ``route.before``, ...]
+        On all ranks of one dtype and trailing shape.
+    route : Route
+    peers : Peers
+    differentiable : bool
+        Whether gradients return. The same on all ranks: a rank whose own rows need no gradient, because it has none,
+        takes part in the backward exchange nonetheless, or the others would wait for it.
+    """
+    if not (differentiable and torch.is_grad_enabled()):
+        return _Move.apply(values.detach(), route, peers)
+    if not values.requires_grad:
+        values = values.detach().requires_grad_()
+    return _Move.apply(values, route, peers)

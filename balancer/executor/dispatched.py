@@ -1,0 +1,272 @@
+"""What dispatch returns: a rank's balanced mini-batch, the ways back, and the exchanges on to the next phase."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from balancer.executor.differentiable import move_activations
+from balancer.executor.features import Features
+from balancer.executor.fields import Field, read_field, write_field
+from balancer.executor.gathering import Gathered, MiniBatch, Status, gather
+from balancer.executor.peers import Peers
+from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.recipe import Plan
+from balancer.executor.route import Route
+from balancer.executor.ways import Way, inputs_route, ways_of
+from balancer.executor.wire import Cargo, move
+from balancer.plan import DispatchPlan
+from balancer.step_plan import own_name
+
+__all__ = ["SINGLE_FIELD", "Dispatched"]
+
+SINGLE_FIELD = ""
+"""What the one field is called of a mini-batch that came without names."""
+
+
+class Dispatched(Mapping[str, Any]):
+    """A rank's share of one step after dispatch; a mapping of its fields, each in the form in which it came.
+
+    Attributes
+    ----------
+    plan : DispatchPlan or StepPlan
+        The same on all ranks.
+    rank : int
+    data : dict or the one field
+        The balanced mini-batch, as it was handed in.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        peers: Peers,
+        gathered: Gathered,
+        way_of_field: Mapping[str, str],
+        home: Mapping[str, Field],
+        features: Features,
+        device: torch.device,
+    ) -> None:
+        self.plan, self.rank = plan, peers.rank
+        self._peers, self._gathered, self._home, self._features, self._device = peers, gathered, home, features, device
+        self._ways = ways_of(plan)
+        self._way_of_field = {name: _find_way(name, way_of_field, self._ways) for name in gathered.specs}
+        self._routes = {name: way.route(self.rank) for name, way in self._ways.items()}
+        self._inputs: dict[str, tuple[Route, NDArray[np.int64], dict[str, int]]] = {}
+        self._fields = {
+            name: way.dispatched(home[name], name, gathered, self.rank) for name, way in self._way_of_field.items()
+        }
+
+    # The mini-batch.
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """The samples that this rank runs in the last phase, in order; numbered rank after rank, as they came."""
+        return self._last.target.samples_on_rank(self.rank)
+
+    @property
+    def data(self) -> Any:
+        """The balanced mini-batch, as it was handed in: by name, or the one field."""
+        return self[SINGLE_FIELD] if set(self._fields) == {SINGLE_FIELD} else dict(self)
+
+    def __getitem__(self, field: str) -> Any:
+        if field not in self._fields:
+            raise KeyError(f"no field {field!r}; fields are {', '.join(self._fields)}")
+        return write_field(self._fields[field])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def slot_bounds(self, phase: str | None = None) -> NDArray[np.int64]:
+        """Return where this rank's micro-batches of a phase begin and end among its items: int64[num_slots + 1]."""
+        plan = self.plan if isinstance(self.plan, DispatchPlan) else self.plan[phase or list(self.plan.phases)[-1]]
+        slots = plan.slot_of_sample[plan.samples_on_rank(self.rank)]
+        return np.searchsorted(slots, np.arange(plan.num_slots + 1))
+
+    @property
+    def _last(self) -> Way:
+        return list(self._ways.values())[-1]
+
+    # Moving.
+
+    def _load(self) -> None:
+        """Bring all fields from home, in one all-to-all."""
+        self._fields = self._moved(list(self._fields), self._home, self._fields, forth=True)
+
+    def restore(self, results: Any = None, phase: str | None = None) -> Any:
+        """Bring samples, or what was computed of them, home.
+
+        Parameters
+        ----------
+        results : optional
+            In any form that dispatch takes, with an entry for each of this rank's samples, in their order; or a mapping
+            of names to such. By default the mini-batch itself, so that restore is the inverse of dispatch: that takes
+            one all-to-all. Results take one small collective more, as their lengths are not known.
+        phase : str, optional
+            An encoder, if the entries are of its items; they come home as a list by item.
+
+        Returns
+        -------
+        As it was given, in the order in which the samples came.
+        """
+        if results is None:
+            fields = self._moved(list(self._fields), self._fields, self._home, forth=False)
+            written = {name: write_field(field) for name, field in fields.items()}
+            return written[SINGLE_FIELD] if set(written) == {SINGLE_FIELD} else written
+        named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
+        found = self._restored(named, self._way(phase))
+        return found if isinstance(results, Mapping) else found[SINGLE_FIELD]
+
+    def _way(self, phase: str | None) -> Way:
+        if phase is None:
+            return self._last
+        if phase not in self._ways:
+            raise KeyError(f"no phase {phase!r}; there are {', '.join(self._ways)}")
+        return self._ways[phase]
+
+    def _moved(
+        self, names: Sequence[str], source: Mapping[str, Field], target: Mapping[str, Field], forth: bool
+    ) -> dict[str, Field]:
+        cargoes = []
+        for name in names:
+            way = self._way_of_field[name]
+            rows = way.row_lengths(name, self._gathered)
+            before = rows[way.source.samples_on_rank(self.rank)]
+            after = rows[way.target.samples_on_rank(self.rank)]
+            route = self._routes[way.name].with_lengths(before, after)
+            spec = self._gathered.specs[name]
+            cargoes.append(
+                Cargo(route if forth else route.back(), spec.torch_dtype, spec.trailing, source[name].values)
+            )
+        if not cargoes:
+            return {}
+        moved = move(cargoes, self._peers.all_to_all, self._device)
+        fields = {}
+        for name, values in zip(names, moved, strict=True):
+            text = self._gathered.specs[name].device == "cpu"
+            fields[name] = replace(target[name], values=values.cpu() if text else values)
+        return fields
+
+    def _restored(self, results: Mapping[str, Any], way: Way) -> dict[str, Any]:
+        here = way.target.samples_on_rank(self.rank)
+        batch, failure = None, None
+        try:
+            fields = {name: read_field(name, data) for name, data in results.items()}
+            for name, field in fields.items():
+                if field.num_samples != len(here) or field.counts is not None:
+                    raise ValueError(
+                        f"result {name!r} must have an entry for each of {len(here)} samples, got {field.num_samples}"
+                    )
+            batch = MiniBatch(len(here), fields, {})
+        except (TypeError, ValueError) as error:
+            failure = error
+        told = gather(self._peers, batch, Status.READY if failure is None else Status.FAILED)
+        if failure is not None:
+            raise failure
+        assert batch is not None
+        return self._sent_home(batch, told, way)
+
+    def _sent_home(self, batch: MiniBatch, told: Gathered, way: Way) -> dict[str, Any]:
+        home = way.source.samples_on_rank(self.rank)
+        here = way.target.samples_on_rank(self.rank)
+        names, cargoes, lengths = list(told.specs), [], {}
+        for name in names:
+            rows = np.empty(len(way.target.samples), dtype=np.int64)
+            rows[way.target.samples] = told.lengths[name]
+            lengths[name] = rows[home]
+            spec, field = told.specs[name], batch.fields.get(name)
+            values = None if field is None else field.values
+            if values is None or (field is not None and not field.spec.form):
+                values = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=self._device)
+            route = self._routes[way.name].with_lengths(rows[home], rows[here]).back()
+            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, values))
+        moved = move(cargoes, self._peers.all_to_all, self._device) if cargoes else []
+        return {
+            name: write_field(Field(told.specs[name], values, lengths[name]))
+            for name, values in zip(names, moved, strict=True)
+        }
+
+    # On to the next phase.
+
+    @torch.compiler.disable
+    def inputs(
+        self, phase: str, outputs: Mapping[str, Tensor], own: Tensor | None = None, differentiable: bool = True
+    ) -> RaggedTensor:
+        """Bring what encoders put out to the phase that takes it, in one all-to-all; gradients take the way back.
+
+        Parameters
+        ----------
+        phase : str
+            The phase that takes it.
+        outputs : mapping of str to Tensor[elements, ...]
+            Of every phase that feeds it, the outputs of this rank's items, one after the other in their order; of no
+            rows where the rank has no item.
+        own : Tensor[elements, ...], optional
+            What the samples have besides, such as embedded text: the pieces of this rank's samples one after the other,
+            in the order of the field that was dispatched for ``"llm:own"``. May be left out if there is none.
+        differentiable : bool
+            False for encoders that are frozen; the same on all ranks.
+
+        Returns
+        -------
+        RaggedTensor
+            A row for each of this rank's samples, its parts in the order in which the phase reads them.
+
+        Notes
+        -----
+        All ranks call it, those without a sample too, and all of them must reach its backward: a rank without a sample
+        of the phase adds :func:`balancer.executor.anchored` to its loss. Dtypes are brought to the widest of all ranks;
+        that, and the shape, is agreed in a small collective at the first call. ``torch.compile`` breaks the graph here,
+        as split sizes change every step.
+        """
+        if phase not in self._inputs:
+            self._inputs[phase] = inputs_route(self.plan, phase, self.rank)
+        route, lengths, held = self._inputs[phase]
+        tensors = _in_order(phase, outputs, own, held)
+        values = self._features.alike(phase, tensors, list(held.values()), self._device)
+        return RaggedTensor(move_activations(values, route, self._peers, differentiable), lengths)
+
+    def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
+        """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k]."""
+        plan = self.plan if isinstance(self.plan, DispatchPlan) else self.plan[phase or list(self.plan.phases)[-1]]
+        return plan.lengths[plan.samples_on_rank(self.rank)]
+
+    def tensors(self) -> list[Tensor]:
+        """Return the memory that the fields lie in."""
+        return [field.values for field in self._fields.values() if field.values is not None]
+
+
+def _find_way(field: str, way_of_field: Mapping[str, str], ways: Mapping[str, Way]) -> Way:
+    name = way_of_field.get(field)
+    if name is None:
+        return list(ways.values())[-1]
+    if name not in ways:
+        raise ValueError(f"fields[{field!r}] must be one of {', '.join(ways)}, got {name!r}")
+    return ways[name]
+
+
+def _in_order(
+    phase: str, outputs: Mapping[str, Tensor], own: Tensor | None, held: Mapping[str, int]
+) -> list[Tensor | None]:
+    """Return the tensors stream after stream; KeyError or ValueError names one that is missing or has other rows."""
+    given: dict[str, Tensor | None] = {f"{name}:out": tensor for name, tensor in outputs.items()}
+    if strange := sorted(set(given) - set(held)):
+        raise KeyError(f"{strange[0].removesuffix(':out')!r} does not feed phase {phase!r}")
+    given[own_name(phase)] = own
+    for name, elements in held.items():
+        tensor = given.get(name)
+        if name not in given:
+            raise KeyError(
+                f"outputs must have what {name.removesuffix(':out')!r} puts out; of no rows if it has no item"
+            )
+        if (0 if tensor is None else len(tensor)) != elements:
+            what = "own" if name == own_name(phase) else f"outputs[{name.removesuffix(':out')!r}]"
+            rows = "is missing" if tensor is None else f"has {len(tensor)} rows"
+            raise ValueError(f"{what} must have {elements} rows on this rank, one for each element, but {rows}")
+    return [given[name] for name in held]

@@ -1,0 +1,207 @@
+"""The dispatcher: lengths gathered, a plan agreed on, every byte moved once. It decides nothing."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from balancer.cost import CostModel
+from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
+from balancer.executor.features import Features
+from balancer.executor.fields import Field, Spec, read_field
+from balancer.executor.gathering import Gathered, MiniBatch, Status, as_columns, gather
+from balancer.executor.peers import Peers
+from balancer.executor.planning import agreed_plan, check_planning, package_version
+from balancer.executor.recipe import as_recipe
+from balancer.phases import Phase
+from balancer.ragged import Ragged
+from balancer.topology import Topology
+
+__all__ = ["Dispatcher"]
+
+TIMEOUT = timedelta(minutes=2)
+
+
+class Dispatcher:
+    """Rearranges the mini-batches of a data-parallel group, step by step; all its ranks make it at the same time.
+
+    Parameters
+    ----------
+    dp_group : ProcessGroup, optional
+        The data-parallel group; by default all ranks.
+    topology : Topology or int, optional
+        Nodes of the group, or ranks a node; by default one node.
+    phases : sequence of Phase, or mapping of name to items, optional
+        The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. Columns that they name are
+        fields, for their lengths, or given to :meth:`dispatch`. By default one phase that computes whole samples.
+    fields : mapping of str to str, optional
+        Which phase takes a field: an encoder gets its items; ``"llm:own"`` are the pieces that the samples of that
+        phase bring in besides. Other fields travel with their samples to the last phase.
+    length : str, optional
+        Without phases: the columns whose sum is a sample's length, ``"input_ids"`` or ``"text+image"``; by default
+        those of the only ragged field.
+    cost : str or CostModel
+        Without phases; as :func:`balancer.balance` takes it.
+    planning : str
+        ``"replicate"``: every rank computes the plan. ``"broadcast"``: one rank does, for methods that read the clock.
+    planner_rank : int
+        Who plans for all.
+    replica_group : ProcessGroup, optional
+        Tensor, context and pipeline peers of this rank. They get the samples and plan of their first rank; theirs are
+        not looked at.
+    exchange : str
+        ``"direct"``, ``"node_wise"`` (first within the node, then between equal places of all nodes), or ``"auto"``:
+        node-wise from 64 ranks on where nodes are of equal size.
+    device : torch.device or str, optional
+        Where fields are brought before the exchange; by default they stay where they are. Text stays on the host.
+    timeout : timedelta
+        No collective takes longer.
+    settings
+        Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
+        ``equal_counts``, ``max_tokens_per_rank``, ``micro_batch_tokens``... `keep_together` names a column given to
+        :meth:`dispatch`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        dp_group: Any = None,
+        topology: Topology | int | None = None,
+        phases: Sequence[Phase] | Mapping[str, str] | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+        length: str | None = None,
+        cost: str | CostModel = "linear",
+        planning: str = "replicate",
+        planner_rank: int = 0,
+        replica_group: Any = None,
+        exchange: str = "auto",
+        device: torch.device | str | None = None,
+        timeout: timedelta = TIMEOUT,
+        **settings: Any,
+    ) -> None:
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise RuntimeError("call torch.distributed.init_process_group before making a Dispatcher")
+        group = torch.distributed.group.WORLD if dp_group is None else dp_group
+        size = torch.distributed.get_world_size(group)
+        if not isinstance(topology, Topology):
+            topology = Topology.uniform(size, topology)
+        self.recipe = as_recipe(topology, phases, cost, length, settings)
+        check_planning(planning, self.recipe)
+        if not 0 <= planner_rank < size:
+            raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
+        self._planner = planner_rank if planning == "broadcast" else None
+        self._way_of_field = dict(fields or {})
+        self.device = None if device is None else torch.device(device)
+        self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
+        self._features = Features(self.peers)
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank in the data-parallel group."""
+        return self.peers.rank
+
+    def forget_features(self) -> None:
+        """Agree anew on dtype and shape of activations; all ranks call this when a model changes them."""
+        self._features.forget()
+
+    def dispatch(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged] | None = None) -> Dispatched:
+        """Exchange this rank's mini-batch for its balanced share of the global batch. All ranks call it.
+
+        Parameters
+        ----------
+        samples : mapping of str to field, or one field
+            An entry a sample: a tensor (its first dimension), a nested tensor, a :class:`RaggedTensor`, a NumPy array,
+            or a list of tensors, of lists of tensors (several items a sample), of str, bytes, int, float or bool. Of
+            any number of samples, none included: ``{}`` or ``[]``. Replica peers may give None.
+        lengths : mapping of str to int64[n] or lists, optional
+            Further columns for `phases`, `length` or `keep_together`: a number or a list of numbers a sample.
+
+        Returns
+        -------
+        Dispatched
+            Its fields in the form in which they came.
+
+        Raises
+        ------
+        PlanMismatchError, FieldMismatchError, PeerError, PeerLostError
+            See :mod:`balancer.executor.errors`. Nothing hangs: a call ends within a few timeouts.
+        TypeError, ValueError, InfeasibleError, SolverError
+            What this rank handed in cannot be used, or nobody can plan it.
+        """
+        batch, failure = None, None
+        if self.peers.leads:
+            try:
+                batch = self._read(samples, lengths or {})
+            except Exception as error:  # whatever it is, the other ranks must hear of it
+                failure = error
+        gathered = self.tell(batch, Status.READY if failure is None else Status.FAILED)
+        if failure is not None:
+            raise failure
+        return self.exchanged(batch, gathered, self.peers, self._features)
+
+    def tell(self, batch: MiniBatch | None, status: Status) -> Gathered:
+        """Gather lengths: the first half of :meth:`dispatch`."""
+        return gather(self.peers, batch, status, package_version())
+
+    def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
+        """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""
+        plan = agreed_plan(self.peers, self.recipe, gathered, self._planner)
+        device = self._device_of(gathered)
+        home = self._home(batch, gathered, device)
+        step = Dispatched(plan, self.peers, gathered, self._way_of_field, home, features, device)
+        step._load()
+        step._peers = onward
+        return step
+
+    def _device_of(self, gathered: Gathered) -> torch.device:
+        if self.device is not None:
+            return self.device
+        on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
+        return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+
+    def _home(self, batch: MiniBatch | None, gathered: Gathered, device: torch.device) -> dict[str, Field]:
+        """Return this rank's fields as all ranks agree on them, those that it could not know itself included."""
+        mine = gathered.home.samples_on_rank(self.rank)
+        fields = {}
+        for name, spec in gathered.specs.items():
+            lengths, counts = gathered.lengths[name], gathered.counts[name]
+            if counts is not None:
+                ends = np.cumsum(counts)
+                lengths = lengths[ends[mine[0]] - counts[mine[0]] : ends[mine[-1]]] if len(mine) else lengths[:0]
+                counts = counts[mine]
+            else:
+                lengths = lengths[mine]
+            values = None
+            if batch is not None:
+                field = batch.fields.get(name)
+                values = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=device)
+                if field is not None and field.spec.form and field.values is not None:
+                    values = field.values.to(device, non_blocking=True)
+            fields[name] = Field(spec, values, lengths, counts)
+        return fields
+
+    def _read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
+        named = samples if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
+        fields = {name: self._placed(read_field(name, data)) for name, data in named.items()}
+        columns = as_columns(lengths)
+        if not all(isinstance(name, str) for name in named):
+            raise TypeError(f"fields must have names that are str, got {list(named)}")
+        sizes = {name: field.num_samples for name, field in fields.items()}
+        sizes |= {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"fields must have the same number of samples, got {sizes}")
+        return MiniBatch(next(iter(sizes.values()), 0), fields, columns)
+
+    def _placed(self, field: Field) -> Field:
+        if self.device is None or field.spec.form in ("str", "bytes", "") or field.values is None:
+            return field
+        spec = Spec(field.spec.form, field.spec.dtype, field.spec.trailing, self.device.type)
+        return Field(spec, field.values.to(self.device, non_blocking=True), field.lengths, field.counts)

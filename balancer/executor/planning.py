@@ -1,0 +1,141 @@
+"""Planning in agreement: every rank plans, or one plans for all; and no payload moves before all hold the same plan."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer._version import __version__
+from balancer.executor.errors import PeerError, PlanMismatchError, listed, outside_majority
+from balancer.executor.gathering import Gathered
+from balancer.executor.peers import Peers
+from balancer.executor.recipe import Plan, Recipe
+
+__all__ = ["PLANNING", "agreed_plan", "check_planning"]
+
+PLANNING = ("replicate", "broadcast")
+"""Who plans: every rank the same, or one rank for all."""
+
+_OK, _FAILED, _SPLIT = range(3)
+_PARTS = {"package version": slice(1, 5), "lengths or settings": slice(5, 9), "plan": slice(9, 13)}
+
+
+def package_version() -> str:
+    """Return what ranks must have in common to plan alike."""
+    return __version__
+
+
+def check_planning(planning: str, recipe: Recipe) -> str:
+    """Return who plans, or raise ValueError if that cannot go well."""
+    if planning not in PLANNING:
+        raise ValueError(f"planning must be one of {', '.join(PLANNING)}, got {planning!r}")
+    if planning == "replicate" and recipe.reads_clock:
+        method = recipe.settings["method"]
+        raise ValueError(
+            f"method {method!r} reads the clock, so that ranks would find different plans; use planning='broadcast'"
+        )
+    return planning
+
+
+def agreed_plan(peers: Peers, recipe: Recipe, gathered: Gathered, planner_rank: int | None) -> Plan:
+    """Plan a step so that every rank holds the same plan.
+
+    Parameters
+    ----------
+    peers : Peers
+    recipe : Recipe
+    gathered : Gathered
+    planner_rank : int or None
+        The rank that plans for all; None: each rank does.
+
+    Raises
+    ------
+    PlanMismatchError
+        On every rank, naming those that differ from the majority.
+    PeerError
+        Where another rank could not plan and this one could.
+    Exception
+        Whatever the planner raises.
+    """
+    failure: Exception | None = None
+    plan, told = (None, None) if planner_rank is None else _planned_by(peers, recipe, gathered, planner_rank)
+    try:
+        if told is not None:
+            plan = recipe.plan_of_words(told, gathered)
+        elif plan is None:
+            plan = recipe.plan(gathered)
+    except Exception as error:  # whatever it is, the other ranks must hear of it before they wait for payload
+        failure = error
+    _agree(peers, recipe, gathered, plan, failure)
+    assert plan is not None
+    return plan
+
+
+def _planned_by(
+    peers: Peers, recipe: Recipe, gathered: Gathered, planner: int
+) -> tuple[Plan | None, NDArray[np.int64] | None]:
+    """Let one rank plan: it returns its plan, the others what they are told. They wait as long as the timeout is."""
+    if peers.rank != planner or not peers.leads:
+        told = peers.broadcast(None, planner)
+        if told[0] == _FAILED:
+            raise PeerError(f"{listed([planner])} planned for all and failed, with an error of its own", [planner])
+        return None, told[1:]
+    try:
+        plan = recipe.plan(gathered)
+    except Exception:
+        peers.broadcast(np.asarray([_FAILED]), planner)
+        raise
+    peers.broadcast(np.concatenate(([_OK], recipe.words_of_plan(plan))), planner)
+    return plan, None
+
+
+def _agree(peers: Peers, recipe: Recipe, gathered: Gathered, plan: Plan | None, failure: Exception | None) -> None:
+    """Compare (version, digest of the inputs, digest of the plan) over all ranks in one small collective."""
+    mine = np.zeros(13, dtype=np.int64)
+    mine[0] = _OK if failure is None else _FAILED
+    mine[_PARTS["package version"]] = _words(hashlib.sha256(package_version().encode()).digest())
+    mine[_PARTS["lengths or settings"]] = _words(recipe.digest(gathered))
+    if plan is not None:
+        mine[_PARTS["plan"]] = _words(bytes.fromhex(plan.digest()))
+    if peers.replica is not None:
+        row = _compared(peers.replica.gather(mine))
+        mine = row if peers.leads else mine
+    rows = peers.gather(mine)
+    if failure is not None:
+        raise failure
+    _check_states(rows[:, 0])
+    odd = outside_majority([tuple(row.tolist()) for row in rows])
+    if odd:
+        usual = rows[next(rank for rank in range(len(rows)) if rank not in odd)]
+        what = [name for name, part in _PARTS.items() if any((rows[rank][part] != usual[part]).any() for rank in odd)]
+        raise PlanMismatchError(
+            f"{listed(odd)} of {len(rows)} differ from the majority in {' and '.join(what)}; nothing has been "
+            f"exchanged. This rank has version {package_version()}; install one version everywhere, and give every "
+            "rank the same settings", odd,
+        )  # fmt: skip
+
+
+def _compared(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the leader's row, with a status that tells whether its replica peers have the same."""
+    row = rows[0].copy()
+    if (rows[:, 0] == _FAILED).any():
+        row[0] = _FAILED
+    elif (rows != rows[0]).any():
+        row[0] = _SPLIT
+    return row
+
+
+def _check_states(states: NDArray[np.int64]) -> None:
+    def among(state: int) -> list[int]:
+        found: list[int] = np.flatnonzero(states == state).tolist()
+        return found
+
+    if failed := among(_FAILED):
+        raise PeerError(f"{listed(failed)} could not plan, each with an error of its own", failed)
+    if split := among(_SPLIT):
+        raise PlanMismatchError(f"replica peers of {listed(split)} hold different plans, lengths or versions", split)
+
+
+def _words(digest: bytes) -> NDArray[np.int64]:
+    words: NDArray[np.int64] = np.frombuffer(digest, dtype="<i8").astype(np.int64)
+    return words

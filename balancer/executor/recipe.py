@@ -1,0 +1,222 @@
+"""The recipe: how every step is planned, the same on all ranks; and plans as integers, where one rank plans alone."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.constraints import Constraints
+from balancer.cost import CostModel, parse_cost
+from balancer.executor.gathering import Gathered, words_of
+from balancer.micro_batches import MicroBatches
+from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
+from balancer.phases import Phase, resolve_phases
+from balancer.placement import Placement
+from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.planner import balance
+from balancer.step_plan import StepPlan
+from balancer.topology import Topology
+
+__all__ = ["Plan", "Recipe"]
+
+Plan = DispatchPlan | StepPlan
+
+_CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "keep_together",
+                "initial_loads", "rank_speeds")  # fmt: skip
+_OF_BALANCE = frozenset((*_CONSTRAINTS, "method", "time_budget", "micro_batch_tokens", "schedule", "micro_batches"))
+_OF_ORCHESTRATE = frozenset(["method", "placement", "time_budget", "mode", "group_size", "micro_batches"])
+_CERTIFICATE = ("makespan", "lower_bound", "bound_name", "method", "num_slots", "binding_sample")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """What the planner is asked every step.
+
+    Attributes
+    ----------
+    topology : Topology
+    phases : tuple of Phase or None
+        None: one phase, that of whole samples.
+    cost : CostModel
+        Of the one phase.
+    length : str or None
+        The columns whose sum is a sample's length in the one phase; None: those of its only ragged field.
+    settings : dict
+        Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`. `keep_together` names a column.
+    """
+
+    topology: Topology
+    phases: tuple[Phase, ...] | None = None
+    cost: CostModel = field(default_factory=CostModel)
+    length: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = _OF_BALANCE if self.phases is None else _OF_ORCHESTRATE
+        if unknown := sorted(set(self.settings) - known):
+            raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}")
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether two ranks may find different plans."""
+        return self.settings.get("method", "auto") in solvers.USES_CLOCK
+
+    def plan(self, gathered: Gathered) -> Plan:
+        """Plan a step."""
+        if self.phases is not None:
+            return orchestrate(
+                gathered.all_columns(), self.phases, self.topology, home_rank=gathered.home.rank_of_sample,
+                **self.settings,
+            )  # fmt: skip
+        return balance(
+            self._lengths(gathered), self.topology.num_ranks, home_rank=gathered.home.rank_of_sample, cost=self.cost,
+            topology=self.topology, **self._keywords(gathered),
+        )  # fmt: skip
+
+    def _lengths(self, gathered: Gathered) -> NDArray[np.int64]:
+        columns = gathered.all_columns()
+        length = self.length
+        if length is None:
+            ragged = [name for name, spec in gathered.specs.items() if not spec.fixed and spec.form not in _TEXT]
+            if len(gathered.home.samples) == 0:
+                return np.empty(0, dtype=np.int64)
+            if len(ragged) != 1:
+                raise ValueError(
+                    f"length must name the columns whose sum is a sample's length: there are {len(ragged)} ragged "
+                    f"fields ({', '.join(ragged)})"
+                )
+            length = ragged[0]
+        if len(gathered.home.samples) == 0:
+            return np.empty(0, dtype=np.int64)
+        return resolve_phases(columns, [Phase(SINGLE_PHASE, length)])[0].lengths
+
+    def _keywords(self, gathered: Gathered) -> dict[str, Any]:
+        keywords = dict(self.settings)
+        key = keywords.get("keep_together")
+        if key is not None:
+            if key not in gathered.columns and len(gathered.home.samples):
+                raise ValueError(f"keep_together must name one of the given lengths, got {key!r}")
+            keywords["keep_together"] = gathered.columns.get(key, np.empty(0, dtype=np.int64))
+        return keywords
+
+    def digest(self, gathered: Gathered) -> bytes:
+        """SHA-256 of all that a plan depends on: this recipe and what the ranks told."""
+        settings = sorted((name, repr(value)) for name, value in self.settings.items())
+        given = [list(self.topology.node_sizes), repr(self.phases), repr(self.cost), self.length, settings]
+        digest = hashlib.sha256(json.dumps(given).encode())
+        for words in gathered.words:
+            digest.update(np.ascontiguousarray(words, dtype="<i8").data)
+        return digest.digest()
+
+    def words_of_plan(self, plan: Plan) -> NDArray[np.int64]:
+        """Return a plan's placements and certificates as integers, for :meth:`plan_of_words`."""
+        plans = _phase_plans(plan)
+        described = {
+            name: {key: getattr(one, key) for key in _CERTIFICATE} | {"status": one.status.value}
+            for name, one in plans.items()
+        }
+        text = json.dumps({"phases": described, "mode": getattr(plan, "mode", "")}).encode()
+        arrays = [np.asarray([len(text)]), words_of(text)]
+        for one in plans.values():
+            arrays += [one.rank_of_sample, one.target.position_of_sample, one.slot_of_sample]
+        return np.concatenate(arrays).astype(np.int64)
+
+    def plan_of_words(self, words: NDArray[np.int64], gathered: Gathered) -> Plan:
+        """Return the plan that another rank made of the same gathered lengths."""
+        started = time.perf_counter()
+        size = int(words[0])
+        end = 1 + -(-size // 8)
+        described = json.loads(words[1:end].astype("<i8").tobytes()[:size])
+        rest = words[end:]
+        if self.phases is None:
+            lengths = self._lengths(gathered)
+            keywords = self._keywords(gathered)
+            constraints = Constraints.of(
+                len(lengths), self.topology.num_ranks,
+                **{key: value for key, value in keywords.items() if key in _CONSTRAINTS},
+            )  # fmt: skip
+            slots = keywords.get("micro_batches")
+            if keywords.get("micro_batch_tokens") is not None:
+                slots = MicroBatches(keywords["micro_batch_tokens"], keywords.get("schedule", "lockstep"))
+            given = _Given(self.topology, self.cost, lengths, gathered.home, constraints, slots)
+            return given.plan(described["phases"][SINGLE_PHASE], rest)
+        step = step_batch(
+            gathered.all_columns(), self.phases, self.topology, gathered.home.rank_of_sample,
+            Settings(**self.settings),
+        )  # fmt: skip
+        plans = {}
+        for items in step.items:
+            problem = step.problem(items)
+            told = described["phases"][items.phase.name]
+            slots = self.settings.get("micro_batches")
+            if slots is not None and items is not step.items[-1]:  # as the orchestrator has it
+                slots = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", told["num_slots"], allow_empty=True)
+            given = _Given(self.topology, items.cost, items.lengths, problem.batch.home, problem.constraints, slots)
+            plans[items.phase.name] = given.plan(told, rest)
+            rest = rest[3 * len(items.lengths) :]
+        return assemble(step, plans, "orchestrated", started)
+
+
+_TEXT = ("str", "bytes")
+
+
+def _phase_plans(plan: Plan) -> dict[str, DispatchPlan]:
+    if isinstance(plan, DispatchPlan):
+        return {SINGLE_PHASE: plan}
+    return {name: phase.plan for name, phase in plan.phases.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """What a rank knows of a phase without having planned it."""
+
+    topology: Topology
+    cost: CostModel
+    lengths: NDArray[np.int64]
+    home: Placement
+    constraints: Constraints
+    micro_batches: MicroBatches | None
+
+    def plan(self, told: Mapping[str, Any], words: NDArray[np.int64]) -> DispatchPlan:
+        """Put the plan together from what was told: its certificate, then rank, position and slot of each sample."""
+        n, num_ranks = len(self.lengths), self.topology.num_ranks
+        rank, position, slot = words[: 3 * n].astype(np.int32).reshape(3, n)
+        target = Placement.checked(rank, num_ranks, position)
+        costs = self.cost.sample_costs(self.lengths)
+        return DispatchPlan(
+            self.topology,
+            self.cost,
+            self.lengths,
+            self.home,
+            target,
+            self.constraints.with_initial(self.cost.loads(costs, self.home.rank_of_sample, num_ranks)),
+            self.constraints.with_initial(self.cost.loads(costs, target.rank_of_sample, num_ranks)),
+            status=solvers.SolveStatus(told["status"]),
+            constraints=self.constraints,
+            micro_batches=self.micro_batches,
+            slot_of_sample=slot.copy(),
+            **{key: told[key] for key in _CERTIFICATE},
+        )
+
+
+def as_recipe(
+    topology: Topology,
+    phases: Sequence[Phase] | Mapping[str, str] | None,
+    cost: str | CostModel,
+    length: str | None,
+    settings: Mapping[str, Any],
+) -> Recipe:
+    """Read what a caller gives."""
+    if phases is None:
+        return Recipe(topology, None, parse_cost(cost), length, dict(settings))
+    if isinstance(phases, Mapping):
+        phases = [Phase(name, items) for name, items in phases.items()]
+    if length is not None or cost != "linear":
+        raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
+    return Recipe(topology, tuple(phases), settings=dict(settings))

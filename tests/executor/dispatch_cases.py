@@ -1,0 +1,244 @@
+"""What ranks do in tests of dispatch, in processes of their own; every rank knows all ranks' payload."""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from payloads import batch_of, form, plain
+
+from balancer import Phase, Topology
+from balancer.executor import Dispatcher, RaggedTensor
+
+_DISPATCHERS = {}
+
+
+def dispatcher(**arguments):
+    """The same dispatcher for the same arguments: making one takes a group."""
+    key = repr(sorted(arguments.items()))
+    if key not in _DISPATCHERS:
+        _DISPATCHERS[key] = Dispatcher(**arguments)
+    return _DISPATCHERS[key]
+
+
+def lengths_of(seed, rank, n):
+    return np.random.default_rng([seed, rank, 99]).integers(0, 40, n)
+
+
+def round_trip(rank, seed, counts, fields, arguments):
+    """Dispatch and restore fields of any kind; a rank without samples gives none of them."""
+    batches = [batch_of(seed, other, n, fields) for other, n in enumerate(counts)]
+    wanted = {name: [entry for batch in batches for entry in plain(batch[name])] for name in fields}
+    mine = batches[rank] if counts[rank] else {}
+    lengths = {"tokens": lengths_of(seed, rank, counts[rank])} if counts[rank] else {}
+    out = dispatcher(length="tokens", **arguments).dispatch(mine, lengths)
+    if sum(counts):
+        for name in fields:
+            assert plain(out[name]) == [wanted[name][sample] for sample in out.samples], name
+            usual = next(batch[name] for batch, n in zip(batches, counts, strict=True) if n)
+            if fields[name][0] != "lists" or any(map(len, batches[rank][name])):
+                assert form(out[name]) == form(usual), name
+    back = out.restore()
+    assert set(back) == (set(fields) if sum(counts) else set())
+    for name in back:
+        assert plain(back[name]) == plain(batches[rank][name]), name
+    return out.plan.digest(), out.samples.tolist()
+
+
+def results_come_home(rank, seed, counts):
+    data, lengths = {"id": list(range(counts[rank]))}, {"tokens": lengths_of(seed, rank, counts[rank])}
+    out = dispatcher(length="tokens").dispatch(*((data, lengths) if counts[rank] else ({},)))
+    first = np.concatenate(([0], np.cumsum(counts)))
+    mine = np.arange(first[rank], first[rank + 1])
+    results = {
+        "loss": torch.from_numpy(out.samples * 1.5),
+        "logprobs": [torch.full((int(sample) % 5, 2), float(sample)) for sample in out.samples],
+        "text": [f"answer {sample}" for sample in out.samples],
+    }
+    home = out.restore(results)
+    assert home["loss"].tolist() == (mine * 1.5).tolist()
+    assert home["text"] == [f"answer {sample}" for sample in mine]
+    assert [row.tolist() for row in home["logprobs"]] == [[[float(s)] * 2] * (s % 5) for s in mine.tolist()]
+    alone = out.restore(torch.from_numpy(out.samples))
+    assert alone.tolist() == mine.tolist()
+
+
+def single_fields(rank):
+    rows = [torch.full((1 + 3 * rank + i,), rank * 10 + i) for i in range(3)]
+    jagged = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    for data in (rows, jagged, RaggedTensor(torch.cat(rows), [len(row) for row in rows])):
+        out = dispatcher().dispatch(data)
+        assert form(out.data) == form(data)
+        assert plain(out.restore()) == plain(data)
+    return out.plan.imbalance_ratio
+
+
+def bad_input_on_one_rank(rank, which):
+    mine = {"a": torch.zeros(2, 2)}
+    if rank == which:
+        mine = {"a": {"no": "field"}}
+    dispatcher(length="tokens").dispatch(mine, {"tokens": [1, 2]})
+
+
+def other_fields_on_one_rank(rank, which, what):
+    mine = {"a": torch.zeros(2, 2)}
+    if rank == which:
+        odd = {
+            "name": {"b": torch.zeros(2)},
+            "dtype": {"a": torch.zeros(2, 2).int()},
+            "shape": {"a": torch.zeros(2, 3)},
+        }
+        mine = odd[what]
+    dispatcher(length="tokens").dispatch(mine, {"tokens": [1, 2]})
+
+
+def micro_batches(rank):
+    lengths = np.random.default_rng(rank).integers(1, 20, 8)
+    out = dispatcher(length="tokens", micro_batch_tokens=50).dispatch({"id": list(range(8))}, {"tokens": lengths})
+    bounds = out.slot_bounds()
+    held = [int(out.lengths()[start:stop].sum()) for start, stop in pairwise(bounds)]
+    assert max(held) <= 50
+    return len(held)
+
+
+def keeps_together(rank):
+    out = dispatcher(length="tokens", keep_together="prompt").dispatch(
+        {"prompt": [(rank + i) % 5 for i in range(6)]},
+        {"tokens": [3] * 6, "prompt": [(rank + i) % 5 for i in range(6)]},
+    )
+    return sorted(set(out["prompt"]))
+
+
+# Phases: images as several items a sample, audio as at most one, text in between.
+
+PHASES = (
+    Phase("vision", "lengths(pixels)", outputs="lengths(tokens_of_image)"),
+    Phase("audio", "mel"),
+    Phase("llm", "total", own="text"),
+)
+FIELDS = {"pixels": "vision", "mel": "audio", "text": "llm:own"}
+WIDTH = 5
+
+
+def multimodal_batch(seed, rank, n):
+    """Samples with 0 to 3 images (two pixels a token), audio or none, and text or none."""
+    rng = np.random.default_rng([seed, rank])
+    counts = rng.integers(0, 4, n)
+    tokens = [rng.integers(1, 4, count).tolist() for count in counts]
+    mel = rng.integers(0, 6, n) * rng.integers(0, 2, n)
+    text = rng.integers(0, 7, n)
+    fields = {
+        "pixels": [[_values(rng, 2 * size, 4) for size in sizes] for sizes in tokens],
+        "mel": [_values(rng, size, 3) for size in mel],
+        "text": [torch.from_numpy(rng.integers(0, 11, size)) for size in text],
+        "id": [f"{rank}.{i}" for i in range(n)],
+    }
+    total = [sum(sizes) + a + b for sizes, a, b in zip(tokens, mel.tolist(), text.tolist(), strict=True)]
+    return fields, {"tokens_of_image": tokens, "total": total}
+
+
+def _values(rng, rows, width):
+    return torch.from_numpy(rng.standard_normal((int(rows), width))).double()
+
+
+class Encoders(torch.nn.Module):
+    def __init__(self, dtype=torch.float64):
+        super().__init__()
+        torch.manual_seed(0)
+        self.vision = torch.nn.Linear(8, WIDTH, dtype=dtype)
+        self.audio = torch.nn.Linear(3, WIDTH, dtype=dtype)
+        self.embed = torch.nn.Embedding(11, WIDTH, dtype=dtype)
+        self.head = torch.nn.Linear(WIDTH, WIDTH, dtype=dtype)
+
+    def images(self, pixels):
+        """One token of two rows of pixels."""
+        return self.vision(pixels.reshape(-1, 8))
+
+
+def stacked(rows, width, dtype=torch.float64):
+    return torch.cat(rows) if len(rows) else torch.empty((0, width), dtype=dtype)
+
+
+def gradient(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def alone(model, batches):
+    """Every sample's inputs and loss, computed without any exchange."""
+    inputs = []
+    for fields, _ in batches:
+        for pixels, mel, text in zip(fields["pixels"], fields["mel"], fields["text"], strict=True):
+            parts = [model.images(image) for image in pixels] + [model.audio(mel), model.embed(text)]
+            inputs.append(torch.cat(parts))
+    return inputs
+
+
+def losses(model, rows, samples):
+    """A loss that differs by sample and by place."""
+    return [(model.head(row).sin() * torch.arange(1, row.numel() + 1).reshape(row.shape)).sum() * (sample + 1)
+            for row, sample in zip(rows, samples, strict=True)]  # fmt: skip
+
+
+def phases_agree_with_no_exchange(rank, seed, counts, arguments):
+    """Inputs, loss and gradients of all parameters equal those of one process that holds everything."""
+    batches = [multimodal_batch(seed, other, n) for other, n in enumerate(counts)]
+    model = Encoders()
+    wanted = alone(model, batches)
+    sum(losses(model, wanted, range(len(wanted))), torch.zeros(())).backward()
+    gradients = [gradient(parameter).clone() for parameter in model.parameters()]
+    model.zero_grad()
+    data, lengths = batches[rank] if counts[rank] else ({}, {})
+    step = dispatcher(phases=PHASES, fields=FIELDS, **arguments).dispatch(data, lengths)
+    _check_fields(step, batches)
+    vision = model.images(stacked(step["pixels"], 4)) * 1
+    audio = model.audio(stacked(step["mel"], 3))
+    own = model.embed(torch.cat(step["text"]) if step["text"] else torch.empty(0, dtype=torch.int64))
+    inputs = step.inputs("llm", {"vision": vision, "audio": audio}, own)
+    rows = inputs.rows()
+    assert len(rows) == len(step.samples)
+    for row, sample in zip(rows, step.samples, strict=True):
+        torch.testing.assert_close(row, wanted[sample], rtol=1e-12, atol=1e-12)
+    from balancer.executor import anchored
+
+    anchored(sum(losses(model, rows, step.samples.tolist()), torch.zeros(())), inputs.values).backward()
+    for parameter, wanted_gradient in zip(model.parameters(), gradients, strict=True):
+        mine = gradient(parameter)
+        torch.distributed.all_reduce(mine)
+        torch.testing.assert_close(mine, wanted_gradient, rtol=1e-9, atol=1e-9)
+    home = step.restore()
+    assert {name: plain(field) for name, field in home.items()} == {
+        name: plain(field) for name, field in (batches[rank][0] if counts[rank] else batch_like(batches)).items()
+    }
+    return step.plan.digest()
+
+
+def batch_like(batches):
+    return {name: [] for name in batches[0][0]}
+
+
+def _check_fields(step, batches):
+    images = [image for fields, _ in batches for pixels in fields["pixels"] for image in pixels]
+    audio = [mel for fields, _ in batches for mel in fields["mel"] if len(mel)]
+    text = [piece for fields, _ in batches for piece in fields["text"]]
+    names = [name for fields, _ in batches for name in fields["id"]]
+    assert plain(step["pixels"]) == plain([images[i] for i in step.plan["vision"].samples_on_rank(step.rank)])
+    assert plain(step["mel"]) == plain([audio[i] for i in step.plan["audio"].samples_on_rank(step.rank)])
+    assert plain(step["text"]) == plain([text[i] for i in step.samples if len(text[i])])
+    assert step["id"] == [names[i] for i in step.samples]
+
+
+def node_wise_sends_the_same_bytes(rank, seed, nodes, size):
+    from datetime import timedelta
+
+    from balancer.executor.peers import Peers
+
+    key = "peers", nodes
+    if key not in _DISPATCHERS:
+        topology = Topology.uniform(size, size // nodes)
+        _DISPATCHERS[key] = Peers(None, None, topology, "node_wise", timedelta(seconds=30))
+    peers = _DISPATCHERS[key]
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 7, (size, size)) * rng.integers(0, 2, (size, size))
+    sends, receives = table[rank].tolist(), table[:, rank].tolist()
+    buffer = torch.randint(0, 256, (sum(sends),), dtype=torch.uint8)
+    direct = peers.direct.all_to_all(buffer, sends, receives)
+    assert torch.equal(peers.nodes.all_to_all(buffer, sends, receives), direct)

@@ -1,0 +1,134 @@
+"""Real ranks for tests: processes on gloo over loopback that run functions on demand, so that many cases share a start.
+
+The ranks are forked from a server that has imported torch and compiled the planner's kernels; a start takes a second.
+The job's store is in the test's own process, so that any rank may be killed.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import wait
+
+import torch.distributed as dist
+
+PATIENCE_S = 60
+
+
+class RankFailedError(AssertionError):
+    """A function failed on some rank."""
+
+
+class Ranks:
+    """As many processes as ranks; a context manager, which leaves none behind."""
+
+    def __init__(self, size, timeout=timedelta(seconds=30)):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["preloaded"])
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server does not take it over from here by itself
+        self.size = size
+        self.store = dist.TCPStore("127.0.0.1", 0, size + 1, True, wait_for_workers=False)
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            here, there = context.Pipe()
+            arguments = rank, size, self.store.port, there, timeout, list(sys.path)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def start(self, function, *arguments):
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
+                pipe.send((function.__module__, function.__name__, arguments))
+
+    def collect(self, patience=PATIENCE_S):
+        """Return of each rank (True, result), (False, exception name, its ranks, traceback), or None if it is gone."""
+        replies = [None] * self.size
+        waiting = dict(zip(self.pipes, range(self.size), strict=True))
+        until = time.monotonic() + patience
+        while waiting:
+            ready = wait(list(waiting), max(0, until - time.monotonic()))
+            if not ready:
+                self.stop()
+                raise RankFailedError(f"ranks {sorted(waiting.values())} hang")
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                with contextlib.suppress(EOFError, OSError):
+                    replies[rank] = pipe.recv()
+        return replies
+
+    def run(self, function, *arguments):
+        """Run ``function(rank, *arguments)`` on all ranks and return the results."""
+        self.start(function, *arguments)
+        replies = self.collect()
+        failed = [
+            f"rank {rank}: {reply and reply[3]}" for rank, reply in enumerate(replies) if not (reply and reply[0])
+        ]
+        if failed:
+            raise RankFailedError("\n".join(failed))
+        return [reply[1] for reply in replies]
+
+    def errors(self, function, *arguments):
+        """Run a function that must fail on all ranks; return the exception's name, its ranks and its text, of each."""
+        self.start(function, *arguments)
+        replies = self.collect()
+        assert all(reply is not None and not reply[0] for reply in replies), replies
+        return [reply[1:] for reply in replies]
+
+    def kill(self, rank, how=signal.SIGKILL):
+        os.kill(self.processes[rank].pid, how)
+
+    def stop(self):
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+        until = time.monotonic() + 5
+        for process in self.processes:
+            process.join(max(0.1, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+        self.processes, self.pipes = [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.processes:
+            self.stop()
+
+
+def _serve(rank, size, port, pipe, timeout, path):
+    sys.path[:] = path
+    import importlib
+
+    import torch
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, size + 1, False, timeout=timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    while True:
+        try:
+            call = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            break
+        if call is None:
+            break
+        module, name, arguments = call
+        try:
+            result = getattr(importlib.import_module(module), name)(rank, *arguments)
+            reply = True, result
+        except Exception as error:  # told to the test, which judges
+            reply = False, type(error).__name__, getattr(error, "ranks", ()), traceback.format_exc()
+        pipe.send(reply)
+    os._exit(0)  # without waiting for collectives that a test broke

@@ -1,0 +1,126 @@
+"""Dispatch and restore on real ranks: whatever is handed in arrives where the plan says, and comes back."""
+
+import inspect
+
+import pytest
+
+pytest.importorskip("torch")
+
+import dispatch_cases as cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from payloads import DTYPES, KINDS, TRAILING
+from rank_processes import Ranks
+
+import solvers
+from balancer import Topology
+
+FEW = settings(max_examples=12)
+fields = st.dictionaries(
+    st.text("abc", min_size=1, max_size=2),
+    st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, len(DTYPES) - 1), st.integers(0, len(TRAILING) - 1)),
+    min_size=1,
+    max_size=5,
+)
+seeds = st.integers(0, 2**16)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4, 8])
+def ranks(request):
+    with Ranks(request.param) as started:
+        yield started
+
+
+def counts_for(ranks):
+    return st.lists(st.integers(0, 5), min_size=ranks.size, max_size=ranks.size)
+
+
+@FEW
+@given(st.data(), seeds, fields)
+def test_restore_is_the_inverse_of_dispatch(ranks, data, seed, fields):
+    counts = data.draw(counts_for(ranks))
+    way = data.draw(st.sampled_from(["replicate", "broadcast"]))
+    results = ranks.run(cases.round_trip, seed, counts, fields, {"planning": way})
+    assert len({digest for digest, _ in results}) == 1
+    assert sorted(sample for _, samples in results for sample in samples) == list(range(sum(counts)))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_of_field(ranks, kind):
+    counts = [(3 * rank + 2) % 5 for rank in range(ranks.size)]
+    for index in range(len(DTYPES)):
+        ranks.run(cases.round_trip, index, counts, {"a": (kind, index, index % len(TRAILING))}, {})
+
+
+def test_no_samples_at_all(ranks):
+    ranks.run(cases.round_trip, 0, [0] * ranks.size, {"a": ("list", 0, 0)}, {})
+
+
+@FEW
+@given(st.data(), seeds)
+def test_results_come_home(ranks, data, seed):
+    ranks.run(cases.results_come_home, seed, data.draw(counts_for(ranks)))
+
+
+def test_one_field_without_a_name(ranks):
+    assert max(ranks.run(cases.single_fields)) < 1.5
+
+
+@FEW
+@given(st.data(), seeds)
+def test_phases_give_the_inputs_and_gradients_of_a_run_without_exchange(ranks, data, seed):
+    counts = data.draw(counts_for(ranks).filter(any))
+    way = data.draw(st.sampled_from(["replicate", "broadcast"]))
+    assert len(set(ranks.run(cases.phases_agree_with_no_exchange, seed, counts, {"planning": way}))) == 1
+
+
+def test_phases_with_most_ranks_empty(ranks):
+    ranks.run(cases.phases_agree_with_no_exchange, 3, [1] + [0] * (ranks.size - 1), {})
+
+
+@FEW
+@given(st.data(), seeds)
+def test_node_wise_sends_the_same_bytes(ranks, data, seed):
+    nodes = [nodes for nodes in (2, 4) if ranks.size % nodes == 0]
+    for count in nodes:
+        ranks.run(cases.node_wise_sends_the_same_bytes, seed, count, ranks.size)
+
+
+def test_node_wise_dispatch(ranks):
+    if ranks.size < 4:
+        pytest.skip("one node")
+    topology = Topology.uniform(ranks.size, 2)
+    counts = [rank % 3 for rank in range(ranks.size)]
+    arguments = {"topology": topology, "exchange": "node_wise"}
+    ranks.run(cases.round_trip, 5, counts, {"a": ("list", 0, 1), "b": ("str", 0, 0)}, arguments)
+    ranks.run(cases.phases_agree_with_no_exchange, 5, counts, arguments)
+
+
+def test_micro_batches_are_as_many_on_every_rank(ranks):
+    assert len(set(ranks.run(cases.micro_batches))) == 1
+
+
+@pytest.mark.skipif(
+    "keep_together" not in inspect.signature(solvers.partition).parameters, reason="the solvers cannot yet"
+)
+def test_samples_with_one_key_stay_on_one_rank(ranks):
+    held = ranks.run(cases.keeps_together)
+    assert sum(len(keys) for keys in held) == len({key for keys in held for key in keys})
+
+
+def test_what_one_rank_cannot_read_is_an_error_on_all(ranks):
+    bad = ranks.size - 1
+    for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_input_on_one_rank, bad)):
+        assert name == ("TypeError" if rank == bad else "PeerError")
+        assert rank == bad or blamed == (bad,)
+        assert rank != bad or "field 'a' must be a tensor" in text
+    assert max(ranks.run(cases.single_fields)) < 1.5  # and all go on
+
+
+@pytest.mark.parametrize("what", ["name", "dtype", "shape"])
+def test_other_fields_on_one_rank_are_an_error_on_all_that_names_it(ranks, what):
+    if ranks.size == 1:
+        pytest.skip("nobody else")
+    odd = ranks.size - 1
+    for name, blamed, _ in ranks.errors(cases.other_fields_on_one_rank, odd, what):
+        assert (name, blamed) == ("FieldMismatchError", (odd,))

@@ -13,8 +13,9 @@ from balancer.executor.peers import Peers
 
 __all__ = ["Features"]
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.complex128)
 MAX_DIMENSIONS = 8
+_STRANGE, _EMPTY, _ROWS = -1, 1, 2  # 0: nothing at all
 
 
 class Features:
@@ -45,9 +46,12 @@ class Features:
         """
         filled = [tensor for tensor, count in zip(tensors, rows, strict=True) if tensor is not None and count]
         key = phase, torch.is_autocast_enabled(device.type)
-        if key not in self._agreed:
-            self._agreed[key] = self._agree(phase, filled)
-        dtype, trailing = self._agreed[key]
+        agreed = self._agreed.get(key)
+        if agreed is None:
+            any_row, agreed = self._agree(phase, filled, [tensor for tensor in tensors if tensor is not None])
+            if any_row:
+                self._agreed[key] = agreed
+        dtype, trailing = agreed
         for tensor in filled:
             if tuple(tensor.shape[1:]) != trailing or torch.promote_types(tensor.dtype, dtype) != dtype:
                 raise ValueError(
@@ -60,17 +64,20 @@ class Features:
             return torch.empty((0, *trailing), dtype=dtype, device=device)
         return alike[0] if len(alike) == 1 else torch.cat(alike)
 
-    def _agree(self, phase: str, filled: Sequence[Tensor]) -> tuple[torch.dtype, tuple[int, ...]]:
-        rows = self._peers.gather(_described(filled))
-        holders = np.flatnonzero(rows[:, 0] > 0).tolist()
-        strange = [rank for rank in range(len(rows)) if rows[rank, 0] < 0]
-        if strange:
+    def _agree(
+        self, phase: str, filled: Sequence[Tensor], given: Sequence[Tensor]
+    ) -> tuple[bool, tuple[torch.dtype, tuple[int, ...]]]:
+        """Return whether any rank has a row, and what the rows are like; else what empty tensors are like."""
+        rows = self._peers.gather(_described(filled, given))
+        if strange := np.flatnonzero(rows[:, 0] == _STRANGE).tolist():
             raise FieldMismatchError(
                 f"inputs of phase {phase!r} on {listed(strange)} must be of one trailing shape and a floating dtype",
                 strange,
             )
+        holders = np.flatnonzero(rows[:, 0] == _ROWS).tolist()
         if not holders:
-            return torch.float32, ()
+            first = rows[int(np.argmax(rows[:, 0]))]
+            return False, (DTYPES[int(first[1])], tuple(_shape(first)))
         odd = [rank for rank in holders if (rows[rank, 2:] != rows[holders[0], 2:]).any()]
         if odd:
             raise FieldMismatchError(
@@ -78,20 +85,21 @@ class Features:
                 f"{listed([holders[0]])} of {_shape(rows[holders[0]])}", odd,
             )  # fmt: skip
         dtype = reduce(torch.promote_types, [DTYPES[int(rows[rank, 1])] for rank in holders])
-        return dtype, tuple(_shape(rows[holders[0]]))
+        return True, (dtype, tuple(_shape(rows[holders[0]])))
 
 
-def _described(filled: Sequence[Tensor]) -> NDArray[np.int64]:
-    """Return as words: whether there is any row (-1: they do not fit together), dtype, dimensions, shape."""
+def _described(filled: Sequence[Tensor], given: Sequence[Tensor]) -> NDArray[np.int64]:
+    """Return as words: what there is, then dtype, dimensions and shape of an element."""
     words = np.zeros(3 + MAX_DIMENSIONS, dtype=np.int64)
-    if not filled:
+    tensors = filled or given[:1]
+    if not tensors:
         return words
-    shape = filled[0].shape[1:]
-    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in filled])
-    if any(tensor.shape[1:] != shape for tensor in filled) or dtype not in DTYPES or len(shape) > MAX_DIMENSIONS:
-        words[0] = -1
+    shape = tensors[0].shape[1:]
+    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    if any(tensor.shape[1:] != shape for tensor in tensors) or dtype not in DTYPES or len(shape) > MAX_DIMENSIONS:
+        words[0] = _STRANGE
         return words
-    words[:3] = 1, DTYPES.index(dtype), len(shape)
+    words[:3] = _ROWS if filled else _EMPTY, DTYPES.index(dtype), len(shape)
     words[3 : 3 + len(shape)] = shape
     return words
 

@@ -47,10 +47,10 @@ class Ranks:
             with contextlib.suppress(OSError):
                 pipe.send((function.__module__, function.__name__, arguments))
 
-    def collect(self, patience=PATIENCE_S):
-        """Return of each rank (True, result), (False, exception name, its ranks, traceback), or None if it is gone."""
+    def collect(self, patience=PATIENCE_S, but=None):
+        """Return of each rank (True, result), (False, exception, its ranks, traceback), or None: gone, or not asked."""
         replies = [None] * self.size
-        waiting = dict(zip(self.pipes, range(self.size), strict=True))
+        waiting = {pipe: rank for rank, pipe in enumerate(self.pipes) if rank != but}
         until = time.monotonic() + patience
         while waiting:
             ready = wait(list(waiting), max(0, until - time.monotonic()))

@@ -1,0 +1,194 @@
+"""What ranks do in tests of agreement and of failures: something goes wrong on some rank, and all must hear of it."""
+
+import os
+import time
+from dataclasses import replace
+from datetime import timedelta
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from dispatch_cases import WIDTH, dispatcher
+
+from balancer.executor import Dispatcher, dispatched, planning
+from balancer.executor.recipe import Recipe
+
+LENGTHS = [5, 1, 9]
+SHORT = timedelta(seconds=4.5)
+
+
+def step(made, rank):
+    return made.dispatch({"id": [f"{rank}.{i}" for i in range(3)]}, {"tokens": [length + rank for length in LENGTHS]})
+
+
+def nothing_moves():
+    """Fail if a payload is moved, for as long as this is entered."""
+    return mock.patch.object(dispatched, "move", side_effect=AssertionError("payload moved"))
+
+
+def other_version(rank, odd):
+    with mock.patch.object(planning, "package_version", return_value="9.9" if rank in odd else "1.0"), nothing_moves():
+        step(dispatcher(length="tokens"), rank)
+
+
+def other_lengths(rank, odd):
+    """Rank `odd` gathered something else, as a faulty link would have it."""
+    made = dispatcher(length="tokens")
+    tell = made.tell
+
+    def misheard(batch, status):
+        gathered = tell(batch, status)
+        words = [words.copy() for words in gathered.words]
+        words[0][-1] += 1
+        columns = {"tokens": gathered.columns["tokens"] + np.eye(1, 3 * dist.get_world_size(), dtype=np.int64)[0]}
+        return replace(gathered, words=tuple(words), columns=columns)
+
+    with mock.patch.object(made, "tell", misheard if rank == odd else tell), nothing_moves():
+        step(made, rank)
+
+
+def other_settings(rank, odd):
+    made = dispatcher(length="tokens", cost="quadratic:a=1,b=1" if rank == odd else "linear")
+    with nothing_moves():
+        step(made, rank)
+
+
+def other_plan(rank, odd):
+    """Rank `odd` computes another plan of the same inputs, as an unstable sort would."""
+    made = dispatcher(length="tokens")
+    size = dist.get_world_size()
+
+    def other(self, gathered):
+        import balancer
+
+        plan = balancer.balance(gathered.columns["tokens"], size, home_rank=gathered.home.rank_of_sample)
+        return replace(plan, target=plan.home, home=plan.target)
+
+    with mock.patch.object(Recipe, "plan", other if rank == odd else Recipe.plan), nothing_moves():
+        step(made, rank)
+
+
+def one_cannot_plan(rank, odd, way):
+    made = dispatcher(length="tokens", planning=way, planner_rank=odd)
+
+    def fails(self, gathered):
+        raise MemoryError("no room to plan")
+
+    with mock.patch.object(Recipe, "plan", fails if rank == odd else Recipe.plan), nothing_moves():
+        step(made, rank)
+
+
+def infeasible(rank):
+    dispatcher(length="tokens", max_tokens_per_rank=3).dispatch({"id": [1]}, {"tokens": [4]})
+
+
+def goes_on(rank):
+    """After all of these errors the same dispatcher works."""
+    return step(dispatcher(length="tokens"), rank)["id"]
+
+
+def clock(rank, way):
+    return step(Dispatcher(length="tokens", planning=way, method="exact", time_budget=0.2), rank).plan.digest()
+
+
+def plans_for_all(rank):
+    """A plan told by another rank equals the one it made, certificate and all."""
+    from dispatch_cases import FIELDS, PHASES, multimodal_batch
+
+    size = dist.get_world_size()
+    planner = size - 1
+    told, own = (
+        step(dispatcher(length="tokens", planning=way, planner_rank=planner, equal_counts=True), rank).plan
+        for way in ("broadcast", "replicate")
+    )
+    assert told == own
+    data, lengths = multimodal_batch(1, rank, 4)
+    told, own = (
+        dispatcher(phases=PHASES, fields=FIELDS, planning=way, planner_rank=planner).dispatch(data, lengths).plan
+        for way in ("broadcast", "replicate")
+    )
+    assert told.digest() == own.digest()
+    assert all(told[name] == own[name] for name in own.phases)
+    lengths = np.random.default_rng(rank).integers(1, 20, 8)
+    told, own = (
+        dispatcher(length="tokens", planning=way, planner_rank=planner, micro_batch_tokens=50).dispatch(
+            {"id": list(range(8))}, {"tokens": lengths}
+        ).plan
+        for way in ("broadcast", "replicate")
+    )  # fmt: skip
+    assert told == own
+
+
+# Replicas: ranks 2k and 2k + 1 hold the same share.
+
+
+def replica_groups(rank):
+    size = dist.get_world_size()
+    peers = [dist.new_group(list(range(place, size, 2))) for place in range(2)]
+    replicas = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
+    return peers[rank % 2], replicas[rank // 2]
+
+
+def replicas_get_the_same(rank, way):
+    from dispatch_cases import FIELDS, PHASES, Encoders, multimodal_batch, stacked
+
+    group, replica = replica_groups(rank)
+    made = Dispatcher(group, phases=PHASES, fields=FIELDS, planning=way, replica_group=replica)
+    data, lengths = multimodal_batch(3, rank // 2, 4)
+    out = made.dispatch(*((data, lengths) if rank % 2 == 0 else (None,)))
+    model = Encoders()
+    pixels = stacked(out["pixels"], 4)
+    own = model.embed(torch.cat(out["text"])) if out["text"] else torch.empty(0, WIDTH, dtype=torch.float64)
+    inputs = out.inputs("llm", {"vision": model.images(pixels), "audio": model.audio(stacked(out["mel"], 3))}, own)
+    inputs.values.sum().backward()
+    home = out.restore()
+    assert home["id"] == data["id"]
+    assert out.restore(out["id"]) == data["id"]
+    grads = [None if p.grad is None else p.grad.tolist() for p in model.parameters()]
+    return out.plan.digest(), out["id"], pixels.tolist(), inputs.values.tolist(), grads
+
+
+def replica_with_other_version(rank):
+    group, replica = replica_groups(rank)
+    made = Dispatcher(group, length="tokens", replica_group=replica)
+    with mock.patch.object(planning, "package_version", return_value="9.9" if rank == 3 else "1.0"), nothing_moves():
+        step(made, rank)
+
+
+# Ranks that are lost.
+
+
+def loses_one(rank, victim, where, way):
+    """Work until a rank is gone or stands still: before its lengths, or in the middle of the payload."""
+    made = Dispatcher(length="tokens", timeout=SHORT)
+    step(made, rank)
+    if rank == victim and where == "lengths":
+        _end(way)
+    if rank == victim:
+        with mock.patch.object(dispatched, "move", side_effect=lambda *_: _end(way)):
+            step(made, rank)
+    started = time.monotonic()
+    try:
+        step(made, rank)
+    except Exception as error:
+        error.add_note(f"after {time.monotonic() - started:.1f} s")
+        assert time.monotonic() - started < SHORT.total_seconds() + 1
+        with pytest.raises(RuntimeError, match="broke before"):  # at once
+            step(made, rank)
+        raise
+
+
+def _end(way):
+    if way == "killed":
+        os._exit(7)
+    time.sleep(3600)
+
+
+def rank_that_joins_late(rank):
+    """A rank may be late by less than the timeout."""
+    made = Dispatcher(length="tokens", timeout=SHORT)
+    if rank == 0:
+        time.sleep(SHORT.total_seconds() / 2)
+    return step(made, rank)["id"]

@@ -1,0 +1,118 @@
+"""Ranks that disagree, and ranks that are lost: every other rank raises, names them, and does not hang."""
+
+import multiprocessing
+import signal
+
+import pytest
+
+pytest.importorskip("torch")
+
+import agreement_cases as cases
+from rank_processes import Ranks
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request):
+    with Ranks(request.param) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Ranks(4) as started:
+        yield started
+
+
+def assert_blamed(errors, name, blamed, text):
+    for found, ranks, traceback in errors:
+        assert (found, ranks) == (name, blamed), traceback
+        assert text in traceback
+
+
+@pytest.mark.parametrize("odd", [[3], [0, 1, 2], [2, 3], [0, 1]])
+def test_versions_that_differ_from_the_majority_are_named(four, odd):
+    blamed = {(3,): (3,), (0, 1, 2): (3,), (2, 3): (2, 3), (0, 1): (2, 3)}[tuple(odd)]  # ties to the lowest rank
+    assert_blamed(four.errors(cases.other_version, odd), "PlanMismatchError", blamed, "in package version;")
+    four.run(cases.goes_on)
+
+
+def test_a_version_is_named_where_there_are_two_ranks(ranks):
+    odd = ranks.size - 1
+    assert_blamed(ranks.errors(cases.other_version, [odd]), "PlanMismatchError", (odd,), "package version")
+
+
+def test_lengths_that_differ_are_named(ranks):
+    odd = ranks.size - 1
+    errors = ranks.errors(cases.other_lengths, odd)
+    assert_blamed(errors, "PlanMismatchError", (odd,), "in lengths or settings")
+    ranks.run(cases.goes_on)
+
+
+def test_settings_that_differ_are_named(four):
+    assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), "in lengths or settings")
+
+
+def test_a_plan_that_differs_is_named(four):
+    assert_blamed(four.errors(cases.other_plan, 2), "PlanMismatchError", (2,), "in plan;")
+    four.run(cases.goes_on)
+
+
+@pytest.mark.parametrize("way", ["replicate", "broadcast"])
+def test_a_rank_that_cannot_plan_is_an_error_on_all(ranks, way):
+    odd = ranks.size - 1
+    for rank, (name, blamed, _) in enumerate(ranks.errors(cases.one_cannot_plan, odd, way)):
+        assert (name, blamed) == (("MemoryError", ()) if rank == odd else ("PeerError", (odd,)))
+    ranks.run(cases.goes_on)
+
+
+def test_what_nobody_can_plan_is_the_planners_error(ranks):
+    for name, _, text in ranks.errors(cases.infeasible):
+        assert name == "InfeasibleError"
+        assert "max_tokens_per_rank" in text
+
+
+def test_methods_that_read_the_clock_are_planned_by_one(ranks):
+    assert len(set(ranks.run(cases.clock, "broadcast"))) == 1
+    for name, _, text in ranks.errors(cases.clock, "replicate"):
+        assert name == "ValueError"
+        assert "planning='broadcast'" in text
+
+
+def test_a_plan_that_was_told_equals_the_plan_that_was_made(ranks):
+    ranks.run(cases.plans_for_all)
+
+
+@pytest.mark.parametrize("way", ["replicate", "broadcast"])
+def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(four, way):
+    results = four.run(cases.replicas_get_the_same, way)
+    assert results[0] == results[1]
+    assert results[2] == results[3]
+    assert results[0][0] == results[2][0]
+
+
+def test_a_replica_peer_with_another_version_is_an_error_on_all(four):
+    assert_blamed(four.errors(cases.replica_with_other_version), "PlanMismatchError", (1,), "replica peers of rank 1")
+
+
+@pytest.mark.parametrize("where", ["lengths", "payload"])
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_lost_rank_is_named_in_time_and_leaves_no_process_behind(where, way, size):
+    victim = size - 2
+    with Ranks(size) as started:
+        started.start(cases.loses_one, victim, where, way)
+        if way == "stopped":
+            replies = started.collect(patience=30, but=victim)
+            started.kill(victim, signal.SIGKILL)
+        else:
+            replies = started.collect(patience=30)
+        processes = [process.pid for process in started.processes]
+    assert replies.pop(victim) is None
+    for _, name, blamed, traceback in replies:
+        assert (name, blamed) == ("PeerLostError", (victim,)), traceback
+        assert f"waited for rank {victim}" in traceback
+    assert not [process for process in multiprocessing.active_children() if process.pid in processes]
+
+
+def test_a_late_rank_is_waited_for(four):
+    four.run(cases.rank_that_joins_late)

@@ -21,7 +21,9 @@ from balancer.executor.errors import (
     PlanMismatchError,
 )
 from balancer.executor.loss import anchored, global_token_mean
+from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.sampler import PlannedBatchSampler
 
 __all__ = [
     "Dispatched",
@@ -31,6 +33,8 @@ __all__ = [
     "PeerError",
     "PeerLostError",
     "PlanMismatchError",
+    "PlannedBatchSampler",
+    "PrefetchDispatcher",
     "RaggedTensor",
     "anchored",
     "global_token_mean",

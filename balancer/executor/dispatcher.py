@@ -101,7 +101,7 @@ class Dispatcher:
         self._way_of_field = dict(fields or {})
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
-        self._features = Features(self.peers)
+        self.features = Features(self.peers)
 
     @property
     def rank(self) -> int:
@@ -110,7 +110,7 @@ class Dispatcher:
 
     def forget_features(self) -> None:
         """Agree anew on dtype and shape of activations; all ranks call this when a model changes them."""
-        self._features.forget()
+        self.features.forget()
 
     def dispatch(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged] | None = None) -> Dispatched:
         """Exchange this rank's mini-batch for its balanced share of the global batch. All ranks call it.
@@ -139,13 +139,13 @@ class Dispatcher:
         batch, failure = None, None
         if self.peers.leads:
             try:
-                batch = self._read(samples, lengths or {})
+                batch = self.read(samples, lengths or {})
             except Exception as error:  # whatever it is, the other ranks must hear of it
                 failure = error
         gathered = self.tell(batch, Status.READY if failure is None else Status.FAILED)
         if failure is not None:
             raise failure
-        return self.exchanged(batch, gathered, self.peers, self._features)
+        return self.exchanged(batch, gathered, self.peers, self.features)
 
     def tell(self, batch: MiniBatch | None, status: Status) -> Gathered:
         """Gather lengths: the first half of :meth:`dispatch`."""
@@ -188,7 +188,8 @@ class Dispatcher:
             fields[name] = Field(spec, values, lengths, counts)
         return fields
 
-    def _read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
+    def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
+        """Read what a caller hands in to :meth:`dispatch`."""
         named = samples if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
         fields = {name: self._placed(read_field(name, data)) for name, data in named.items()}
         columns = as_columns(lengths)

@@ -1,0 +1,287 @@
+"""Overlap: the next step planned and exchanged on a thread of its own while this one computes."""
+
+import contextlib
+import copy
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from balancer.executor.dispatched import Dispatched
+from balancer.executor.dispatcher import Dispatcher
+from balancer.executor.errors import ExecutorError, listed
+from balancer.executor.gathering import Gathered, MiniBatch, Status
+
+__all__ = ["PrefetchDispatcher"]
+
+UNEVEN = ("continue", "stop")
+"""What happens once some rank's loader has ended and others' have not."""
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a rank's loader is after a step, as resuming needs it."""
+
+    steps: int = 0
+    drawn: int = 0
+    ended: bool = False
+    loader: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """A step that is ready, or why there is none."""
+
+    step: Dispatched | None
+    position: _Position
+    event: Any = None
+    failure: BaseException | None = None
+
+
+class PrefetchDispatcher:
+    """Iterates over a loader and yields every mini-batch dispatched, the next one under way meanwhile.
+
+    All ranks make it at the same time, iterate, and leave the loop at the same step. Ranks whose loader ends early go
+    on with empty mini-batches of their own and their share of the others' samples, until all loaders have ended.
+
+    Parameters
+    ----------
+    loader : iterable
+        Of what :meth:`Dispatcher.dispatch` takes: a DataLoader, a StatefulDataLoader, a list. Replica peers may give
+        None.
+    dispatcher : Dispatcher
+        Restoring and exchanges of activations go by its groups; the thread has groups of its own.
+    lengths : callable, optional
+        Given a mini-batch, returns the further columns that :meth:`Dispatcher.dispatch` takes.
+    depth : int
+        Steps that are made ahead.
+    overlap : bool
+        False: no thread; each step is made when it is asked for.
+    uneven : str
+        ``"continue"``, or ``"stop"`` for all as soon as one loader has ended: what others drew for that step is left
+        out.
+
+    Raises
+    ------
+    RuntimeError
+        If overlap is known to deadlock here; it says why.
+
+    Examples
+    --------
+    ::
+
+        for step in PrefetchDispatcher(loader, Dispatcher(length="input_ids")):
+            loss = model(step["input_ids"])
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any] | None,
+        dispatcher: Dispatcher,
+        *,
+        lengths: Callable[[Any], Mapping[str, Any]] | None = None,
+        depth: int = 1,
+        overlap: bool = True,
+        uneven: str = "continue",
+    ) -> None:
+        if uneven not in UNEVEN:
+            raise ValueError(f"uneven must be one of {', '.join(UNEVEN)}, got {uneven!r}")
+        if depth < 1:
+            raise ValueError(f"depth must be >= 1, got {depth}")
+        on_cuda = torch.cuda.is_available() and (
+            dispatcher.peers.direct.moves_cuda or (dispatcher.device is not None and dispatcher.device.type == "cuda")
+        )
+        if overlap and (reason := why_not_overlap(on_cuda)):
+            raise RuntimeError(reason)
+        self.loader, self.dispatcher = loader, dispatcher
+        self._lengths, self._depth, self._uneven, self._on_cuda = lengths, depth, uneven, on_cuda
+        self._overlap = overlap
+        self._maker = dispatcher
+        if overlap:
+            self._maker = copy.copy(dispatcher)
+            self._maker.peers = dispatcher.peers.twin()
+        self._start = self._position = _Position()
+        self._running = False
+
+    # Resuming.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
+
+        A loader that has a ``state_dict`` is asked for its own; of others, what was drawn is drawn again and left out,
+        which is exact if they give the same mini-batches again.
+        """
+        at = self._position
+        return {"steps": at.steps, "drawn": at.drawn, "ended": at.ended, "loader": at.loader}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating."""
+        if self._running:
+            raise RuntimeError("load_state_dict must be called before iterating, or after")
+        self._start = self._position = _Position(state["steps"], state["drawn"], state["ended"], state["loader"])
+
+    # Iterating.
+
+    def __iter__(self) -> Iterator[Dispatched]:
+        if self._running:
+            raise RuntimeError("it is being iterated over already; one loop at a time")
+        self._running = True
+        making = _Making(self)
+        try:
+            for made in making.ahead() if self._overlap else making.steps():
+                if made.failure is not None:
+                    raise made.failure
+                self._position = made.position
+                if made.step is None:
+                    break
+                _take_over(made)
+                yield made.step
+            self._position = _Position()  # the next iteration is a new epoch
+        finally:
+            self._running = False
+            self._start = _Position()
+            making.stop()
+
+
+def why_not_overlap(on_cuda: bool) -> str | None:
+    """Say why a second stream of collectives would deadlock here; None if it would not, as far as is known."""
+    if on_cuda and os.environ.get(CONNECTIONS) == "1":
+        return (
+            f"{CONNECTIONS}=1 makes kernels of all streams wait for each other in one queue: an exchange in the "
+            "background can then wait for a peer whose compute waits for this rank's. Unset it, or use overlap=False"
+        )
+    return None
+
+
+def _take_over(made: _Made) -> None:
+    """Let the current stream wait for the exchange, and keep its memory until this stream is done with it."""
+    if made.event is not None and made.step is not None:
+        stream = torch.cuda.current_stream()
+        stream.wait_event(made.event)
+        for tensor in made.step.tensors():
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+
+
+class _Making:
+    """One iteration: mini-batches drawn, told, planned and exchanged, in this thread or in another."""
+
+    def __init__(self, of: PrefetchDispatcher) -> None:
+        self._of = of
+        self._closing = threading.Event()
+        self._queue: queue.Queue[_Made] = queue.Queue(of._depth)
+        self._thread: threading.Thread | None = None
+
+    def steps(self) -> Iterator[_Made]:
+        """Make step after step; the last says that there is none, or why."""
+        of, position = self._of, self._of._start
+        drawing = _drawing(of.loader, position)
+        while True:
+            status, batch, failure = self._draw(drawing, position)
+            if status is Status.ENDED:
+                position = _Position(position.steps, position.drawn, True, position.loader)
+            try:
+                gathered = of._maker.tell(batch, status)
+                if failure is not None:
+                    raise failure
+                if self._is_over(gathered):
+                    yield _Made(None, position)
+                    return
+                if status is Status.READY and of.loader is not None:
+                    position = _Position(position.steps, position.drawn + 1, False, _loader_state(of.loader))
+                position = _Position(position.steps + 1, position.drawn, position.ended, position.loader)
+                step = of._maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
+            except Exception as error:  # is raised where the step was asked for
+                yield _Made(None, position, failure=error)
+                return
+            yield _Made(step, position)
+
+    def _draw(self, drawing: Iterator[Any], position: _Position) -> tuple[Status, MiniBatch | None, Exception | None]:
+        if self._closing.is_set():
+            return Status.CLOSING, None, None
+        if self._of.loader is None:
+            return Status.READY, None, None
+        if position.ended:
+            return Status.ENDED, None, None
+        try:
+            drawn = next(drawing, _NONE)
+            if drawn is _NONE:
+                return Status.ENDED, None, None
+            further = {} if self._of._lengths is None else self._of._lengths(drawn)
+            return Status.READY, self._of._maker.read(drawn, further), None
+        except Exception as error:  # the others must hear of it
+            return Status.FAILED, None, error
+
+    def _is_over(self, gathered: Gathered) -> bool:
+        if Status.CLOSING in gathered.statuses:
+            left = [rank for rank, status in enumerate(gathered.statuses) if status is Status.CLOSING]
+            if not self._closing.is_set():
+                raise ExecutorError(f"{listed(left)} left the loop; all ranks must leave it at the same step", left)
+            return True
+        ended = [status is Status.ENDED for status in gathered.statuses]
+        return all(ended) or (self._of._uneven == "stop" and any(ended))
+
+    # With a thread.
+
+    def ahead(self) -> Iterator[_Made]:
+        """As :meth:`steps`, made by a thread up to `depth` steps ahead."""
+        device = torch.cuda.current_device() if self._of._on_cuda else None
+        arguments = (device, torch.get_num_threads())
+        self._thread = threading.Thread(target=self._work, args=arguments, name="seqbalancer", daemon=True)
+        self._thread.start()
+        while True:
+            made = self._queue.get()
+            yield made
+            if made.step is None:
+                return
+
+    def _work(self, device: int | None, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)  # which a thread does not take over from the one that started it
+        stream = None
+        if device is not None:
+            torch.cuda.set_device(device)
+            stream = torch.cuda.Stream()
+        with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+            for made in self.steps():
+                event = None if stream is None else stream.record_event()
+                self._put(_Made(made.step, made.position, event, made.failure))
+
+    def _put(self, made: _Made) -> None:
+        """Hand over a step; once the loop was left nobody takes it, and the thread must go on to tell the others."""
+        while not self._closing.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(made, timeout=0.05)
+                return
+
+    def stop(self) -> None:
+        """End the thread: it tells the other ranks, whose threads may be waiting for it."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(2 * self._of.dispatcher.peers.timeout.total_seconds() + 1)
+
+
+_NONE = object()
+
+
+def _drawing(loader: Iterable[Any] | None, start: _Position) -> Iterator[Any]:
+    """Draw from a loader, from where a state says it was."""
+    if loader is None:
+        return
+    skip = start.drawn
+    if start.loader is not None:
+        loader.load_state_dict(start.loader)  # type: ignore[attr-defined]
+        skip = 0
+    for number, drawn in enumerate(loader):
+        if number >= skip:
+            yield drawn
+
+
+def _loader_state(loader: Iterable[Any]) -> Any:
+    take = getattr(loader, "state_dict", None)
+    return None if take is None else take()

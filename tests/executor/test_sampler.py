@@ -1,0 +1,70 @@
+"""From a plan to a loader: every rank reads what it runs, and all of them together read the log once."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import balancer  # noqa: E402
+from balancer.cli import main  # noqa: E402
+from balancer.executor import PlannedBatchSampler  # noqa: E402
+
+
+def made(seed, num_ranks=4, **arguments):
+    return balancer.balance(np.random.default_rng(seed).integers(1, 50, 24), num_ranks, **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}])
+def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
+    plan = made(1, **arguments)
+    plan.save(tmp_path / "plan.parquet")
+    for rank in range(4):
+        sources = plan, [plan], tmp_path / "plan.parquet", str(tmp_path / "plan.parquet")
+        rows = [list(PlannedBatchSampler(source, rank)) for source in sources]
+        assert rows == [[plan.samples_on_rank(rank).tolist()]] * 4
+        slots = [list(PlannedBatchSampler(source, rank, micro_batches=True)) for source in sources]
+        assert slots == [[plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)]] * 4
+
+
+def test_steps_follow_one_another():
+    plans = [made(1), made(2)]
+    assert list(PlannedBatchSampler(plans, 2))[1] == (plans[1].samples_on_rank(2) + 24).tolist()
+    assert list(PlannedBatchSampler(plans, 2, start_step=1)) == list(PlannedBatchSampler(plans, 2))[1:]
+    assert len(PlannedBatchSampler(plans, 2, start_step=1)) == 1
+
+
+def test_a_data_loader_reads_a_planned_log_once(tmp_path):
+    log, out = tmp_path / "log.csv", tmp_path / "plan.parquet"
+    lengths = np.random.default_rng(0).integers(1, 90, 100)
+    log.write_text("tokens\n" + "\n".join(map(str, lengths)))
+    arguments = ["plan", str(log), "--ranks", "4", "--batch-per-rank", "8", "--length", "tokens", "--out", str(out)]
+    with pytest.raises(SystemExit, match="0"):
+        main(arguments)
+    data = [(row, int(length)) for row, length in enumerate(lengths)]
+    seen = []
+    for rank in range(4):
+        sampler = PlannedBatchSampler(out, rank)
+        steps = list(torch.utils.data.DataLoader(data, batch_sampler=sampler, collate_fn=list))
+        assert len(steps) == len(sampler) == 4
+        seen.append(steps)
+    assert sorted(row for steps in seen for step in steps for row, _ in step) == list(range(100))
+    for step, (start, stop) in enumerate(pairwise([0, 32, 64, 96, 100])):
+        rows = sorted(row for steps in seen for row, _ in steps[step])
+        assert rows == list(range(start, stop))
+
+
+def test_errors_name_what_is_wrong(tmp_path):
+    plan = made(1)
+    with pytest.raises(ValueError, match=r"rank must be within 0\.\.3, got 4"):
+        PlannedBatchSampler(plan, 4)
+    with pytest.raises(ValueError, match="start_step must be >= 0, got -1"):
+        PlannedBatchSampler(plan, 0, start_step=-1)
+    with pytest.raises(TypeError, match="known only by reading"):
+        len(PlannedBatchSampler(plan, 0, micro_batches=True))
+    plan.save(tmp_path / "plan.parquet")
+    with pytest.raises(balancer.InputError, match="has no phase 'llm'; there are all"):
+        list(PlannedBatchSampler(tmp_path / "plan.parquet", 0, phase="llm"))
+    with pytest.raises(balancer.InputError):
+        PlannedBatchSampler(tmp_path / "nothing.parquet", 0)

@@ -192,3 +192,9 @@ def rank_that_joins_late(rank):
     if rank == 0:
         time.sleep(SHORT.total_seconds() / 2)
     return step(made, rank)["id"]
+
+
+def as_many_micro_batches(rank):
+    from balancer.compat.verl import rearrange_micro_batches_idx
+
+    return rearrange_micro_batches_idx([[7, 7, 7], [1, 1]][rank], 8, dp_group=dist.group.WORLD)

@@ -1,0 +1,19 @@
+"""Index functions with the signatures of OpenRLHF's ``utils/seqlen_balancing.py``."""
+
+from typing import Any
+
+from balancer.compat._partitions import first_fit_count
+from balancer.compat.verl import get_reverse_idx, get_seqlen_balanced_partitions
+
+__all__ = ["get_minimum_num_micro_batch_size", "get_reverse_idx", "get_seqlen_balanced_partitions"]
+
+
+def get_minimum_num_micro_batch_size(total_lengths: Any, max_tokens_per_gpu: int, cp_size: int, tp_size: int) -> int:
+    """Return how many micro-batches first fit needs, each as long as `cp_size` times `tp_size` GPUs hold.
+
+    Examples
+    --------
+    >>> get_minimum_num_micro_batch_size([5, 3, 7, 2, 6], 5, cp_size=2, tp_size=1)
+    3
+    """
+    return first_fit_count(total_lengths, max_tokens_per_gpu * cp_size * tp_size)

@@ -1,0 +1,16 @@
+"""What ranks that are no peers of a dispatcher agree on."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["largest_of_ranks"]
+
+
+def largest_of_ranks(number: int, group: Any) -> int:
+    """Return the largest number that any rank of a group has. All of them call it."""
+    on_cuda = "gloo" not in str(dist.get_backend_config(group)) and torch.cuda.is_available()
+    largest = torch.tensor([number], device="cuda" if on_cuda else "cpu")
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    return int(largest.item())

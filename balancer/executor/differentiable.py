@@ -7,7 +7,7 @@ from torch import Tensor
 
 from balancer.executor.peers import Peers
 from balancer.executor.route import Route
-from balancer.executor.wire import Cargo, move
+from balancer.executor.wire import Cargo
 
 __all__ = ["move_activations"]
 
@@ -19,7 +19,7 @@ class _Move(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, route: Route, peers: Peers) -> Tensor:
         ctx.route, ctx.peers = route, peers
         cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), values)
-        return move([cargo], peers.all_to_all_of_each, values.device)[0]
+        return peers.move_each([cargo], values.device)[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

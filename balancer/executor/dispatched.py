@@ -18,7 +18,7 @@ from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.recipe import Plan
 from balancer.executor.route import Route
 from balancer.executor.ways import Way, inputs_route, ways_of
-from balancer.executor.wire import Cargo, move
+from balancer.executor.wire import Cargo
 from balancer.plan import DispatchPlan
 from balancer.step_plan import own_name
 
@@ -146,7 +146,7 @@ class Dispatched(Mapping[str, Any]):
             )
         if not cargoes:
             return {}
-        moved = move(cargoes, self._peers.all_to_all, self._device)
+        moved = self._peers.move(cargoes, self._device)
         fields = {}
         for name, values in zip(names, moved, strict=True):
             text = self._gathered.specs[name].device == "cpu"
@@ -186,7 +186,7 @@ class Dispatched(Mapping[str, Any]):
                 values = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=self._device)
             route = self._routes[way.name].with_lengths(rows[home], rows[here]).back()
             cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, values))
-        moved = move(cargoes, self._peers.all_to_all, self._device) if cargoes else []
+        moved = self._peers.move(cargoes, self._device) if cargoes else []
         return {
             name: write_field(Field(told.specs[name], values, lengths[name]))
             for name, values in zip(names, moved, strict=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.errors import ExecutorError, PeerLostError, listed
+from balancer.executor.wire import Scratch
 
 __all__ = ["Line"]
 
@@ -48,6 +49,7 @@ class Line:
         self._what = what
         self._calls = 0
         self._broken: str | None = None
+        self._scratch = Scratch()
         self._control = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
         self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
 
@@ -95,12 +97,15 @@ class Line:
         )
 
     def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and return what arrives: uint8[sum]."""
+        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and return what arrives: uint8[sum].
+
+        On the host that is valid until the next call.
+        """
         if self.size == 1:
             return buffer
         if buffer.is_cuda and not self.moves_cuda:
             return self.all_to_all(buffer.cpu(), sends, receives).to(buffer.device)
-        arrivals = buffer.new_empty(sum(receives))
+        arrivals = self._scratch.take(sum(receives), buffer.device)
         group = self.group if buffer.is_cuda else self._control
         self._call(
             "exchanging payload",

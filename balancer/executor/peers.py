@@ -13,6 +13,7 @@ from torch import Tensor
 from balancer.executor.errors import ExecutorError, PeerError
 from balancer.executor.line import Line
 from balancer.executor.node_wise import NodeWise
+from balancer.executor.wire import Cargo, Scratch, move
 from balancer.topology import Topology
 
 __all__ = ["EXCHANGES", "Peers"]
@@ -55,6 +56,7 @@ class Peers:
         self.leads = self.replica is None or self.replica.rank == 0
         self.timeout = timeout
         self.nodes = NodeWise(group, topology, timeout) if _bundles(exchange, topology) else None
+        self.scratch = Scratch()
         self._room = 0  # words that a gather takes in its first collective: as many as the largest message so far
         if self.replica is not None:
             ranks = self.replica.gather(np.asarray([self.rank]))[:, 0].tolist()
@@ -92,19 +94,24 @@ class Peers:
         """Return what the root gave; the others give None."""
         return self._from_leader(lambda: self.direct.broadcast(words, root))
 
-    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        """Send ``sends[r]`` bytes to each rank r and return what arrives, by source rank; replica peers get it too."""
+    def move(self, cargoes: Sequence[Cargo], device: torch.device) -> list[Tensor]:
+        """Bring payload along its routes; replica peers get what their leader does."""
+        if self.replica is None:
+            return self.move_each(cargoes, device)
+        return move(cargoes, self._listened, self.scratch, device, None)
+
+    def move_each(self, cargoes: Sequence[Cargo], device: torch.device) -> list[Tensor]:
+        """As :meth:`move`, but every replica peer in its own data-parallel group with payload of its own."""
+        return move(cargoes, (self.nodes or self.direct).all_to_all, self.scratch, device, self.rank)
+
+    def _listened(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
+        assert self.replica is not None
         if self.leads:
             arrivals = (self.nodes or self.direct).all_to_all(buffer, sends, receives)
         else:
             arrivals = buffer.new_empty(sum(receives))
-        if self.replica is not None:
-            self.replica.broadcast_bytes(arrivals, 0)
+        self.replica.broadcast_bytes(arrivals, 0)
         return arrivals
-
-    def all_to_all_of_each(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        """As :meth:`all_to_all`, but every replica peer in its own data-parallel group with bytes of its own."""
-        return (self.nodes or self.direct).all_to_all(buffer, sends, receives)
 
     def _from_leader(self, collective: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
         if self.replica is None:

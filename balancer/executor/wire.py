@@ -7,7 +7,7 @@ know every length from the plan.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.route import Route
+from solvers.groups import group_loads
 
-__all__ = ["Cargo", "move"]
+__all__ = ["Cargo", "Scratch", "move"]
 
 AllToAll = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
 
@@ -46,78 +47,144 @@ class Cargo:
         return math.prod(self.trailing) * int(self.dtype.itemsize)
 
 
-def move(cargoes: Sequence[Cargo], all_to_all: AllToAll, device: torch.device) -> list[Tensor]:
+class Scratch:
+    """Host memory that is used again step after step, as fresh pages cost more than the copies into them."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int, device: torch.device) -> Tensor:
+        """Return uint8[size], on the host the same memory at every call; CUDA's allocator keeps its own."""
+        if device.type != "cpu":
+            return torch.empty(size, dtype=torch.uint8, device=device)
+        if len(self._memory) < size:
+            self._memory = torch.empty(size + size // 4, dtype=torch.uint8)
+        return self._memory[:size]
+
+
+def move(
+    cargoes: Sequence[Cargo], all_to_all: AllToAll, scratch: Scratch, device: torch.device, own: int | None
+) -> list[Tensor]:
     """Bring every cargo along its route, all in one all-to-all.
+
+    Parameters
+    ----------
+    cargoes : sequence of Cargo
+    all_to_all : callable
+        Given a buffer, bytes to, and bytes from each rank, returns what arrives.
+    scratch : Scratch
+        For the buffer that is sent.
+    device : torch.device
+    own : int or None
+        The rank itself, whose rows that stay need no wire; None: they take it too, for peers that listen.
 
     Returns
     -------
     list of Tensor
         Of each cargo the rows as they lie after, one after the other; fresh memory. Each byte is copied once into the
-        buffer and once out of it.
+        buffer and once out of it; what stays, once.
     """
-    sends, receives = _bytes_per_rank(cargoes, before=True), _bytes_per_rank(cargoes, before=False)
-    if all(cargo.values is not None for cargo in cargoes):
-        buffer = _pack(cargoes, device)
-    else:
-        buffer = torch.empty(0, dtype=torch.uint8, device=device)
+    sent, received = _Side.of(cargoes, there=False), _Side.of(cargoes, there=True)
+    stays = sent.peer == own if own is not None else np.zeros(len(sent.peer), dtype=bool)
+    home = [] if any(cargo.values is None for cargo in cargoes) else [as_bytes(cargo.values) for cargo in cargoes]
+    sends, receives = sent.bytes_per_rank(own), received.bytes_per_rank(own)
+    buffer = scratch.take(sum(sends) if home else 0, device)
+    if home:
+        order = np.argsort(sent.peer, kind="stable")
+        order = order[~stays[order]]
+        _join(_runs(home, sent.cargo[order], sent.start[order], sent.size[order]), buffer)
     arrivals = all_to_all(buffer, sends, receives)
-    return _unpack(cargoes, arrivals)
-
-
-def _bytes_per_rank(cargoes: Sequence[Cargo], before: bool) -> list[int]:
-    total = np.zeros(len(cargoes[0].route.sends), dtype=np.int64)
-    for cargo in cargoes:
-        route = cargo.route
-        counts = route.sends if before else route.receives
-        elements = route.before[route.send_rows] if before else route.after[_order(route)]
-        running = np.concatenate(([0], np.cumsum(elements)))
-        total += np.diff(running[np.concatenate(([0], np.cumsum(counts)))]) * cargo.width
-    sizes: list[int] = total.tolist()
-    return sizes
-
-
-def _order(route: Route) -> NDArray[np.int64]:
-    """Return the row, as they lie after, of each arrival."""
-    order = np.empty_like(route.arrival_of_row)
-    order[route.arrival_of_row] = np.arange(len(order))
-    return order
-
-
-def _pack(cargoes: Sequence[Cargo], device: torch.device) -> Tensor:
-    of_cargo: list[list[Tensor]] = []
-    for cargo in cargoes:
-        rows = as_bytes(cargo.values).split((cargo.route.before * cargo.width).tolist())
-        of_cargo.append([rows[row] for row in cargo.route.send_rows.tolist()])
-    bounds = [[0, *accumulate(cargo.route.sends.tolist())] for cargo in cargoes]
-    pieces: list[Tensor] = []
-    for rank in range(len(cargoes[0].route.sends)):
-        for rows, bound in zip(of_cargo, bounds, strict=True):
-            pieces += rows[bound[rank] : bound[rank + 1]]
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8, device=device)
-
-
-def _unpack(cargoes: Sequence[Cargo], arrivals: Tensor) -> list[Tensor]:
-    sizes: list[int] = []
-    bounds = [[0, *accumulate(cargo.route.receives.tolist())] for cargo in cargoes]
-    of_cargo = [(cargo.route.after[_order(cargo.route)] * cargo.width).tolist() for cargo in cargoes]
-    for rank in range(len(cargoes[0].route.receives)):
-        for row_bytes, bound in zip(of_cargo, bounds, strict=True):
-            sizes += row_bytes[bound[rank] : bound[rank + 1]]
-    pieces = iter(arrivals.split(sizes))
-    came: list[list[Tensor]] = [[] for _ in cargoes]
-    for rank in range(len(cargoes[0].route.receives)):
-        for rows, bound in zip(came, bounds, strict=True):
-            rows += [next(pieces) for _ in range(bound[rank + 1] - bound[rank])]
-    values = []
-    for cargo, rows in zip(cargoes, came, strict=True):
-        inside = [rows[arrival] for arrival in cargo.route.arrival_of_row.tolist()]
-        flat = torch.cat(inside) if inside else arrivals.new_empty(0)
-        shape = (int(cargo.route.after.sum()), *cargo.trailing)
-        if cargo.width == 0:
-            values.append(torch.empty(shape, dtype=cargo.dtype, device=arrivals.device))
-        else:
-            values.append(flat.view(cargo.dtype).view(shape))
+    memories, cargo, start = [*home, arrivals], np.full(len(received.peer), -1), received.on_wire(own)
+    if own is not None:  # in the same order at both ends
+        here = received.peer == own
+        cargo[here], start[here] = sent.cargo[stays], sent.start[stays]
+    values, first = [], 0
+    for one in cargoes:
+        rows = first + one.route.arrival_of_row
+        first += len(rows)
+        flat = torch.empty(int(one.route.after.sum()) * one.width, dtype=torch.uint8, device=arrivals.device)
+        _join(_runs(memories, cargo[rows], start[rows], received.size[rows]), flat)
+        shape = (int(one.route.after.sum()), *one.trailing)
+        whole = flat.view(one.dtype).view(shape) if one.width else flat.new_empty(shape, dtype=one.dtype)
+        values.append(whole)
     return values
+
+
+class _Side(NamedTuple):
+    """The rows of all cargoes at one end, cargo after cargo, each in the order in which they are sent, or arrive.
+
+    Attributes
+    ----------
+    peer, cargo : int64[k]
+        To, or from, whom each goes, and what of.
+    start, size : int64[k]
+        Where it lies in the memory of its cargo, and its bytes.
+    num_ranks : int
+    """
+
+    peer: NDArray[np.int64]
+    cargo: NDArray[np.int64]
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    num_ranks: int
+
+    @classmethod
+    def of(cls, cargoes: Sequence[Cargo], there: bool) -> "_Side":
+        parts = []
+        for index, cargo in enumerate(cargoes):
+            route = cargo.route
+            counts, lengths, order = route.sends, route.before, route.send_rows
+            if there:
+                counts, lengths, order = route.receives, route.after, np.argsort(route.arrival_of_row)
+            size = lengths * cargo.width
+            start = np.cumsum(size) - size
+            peer = np.repeat(np.arange(len(counts)), counts)
+            parts.append((peer, np.full(len(peer), index), start[order], size[order]))
+        peer, which, start, size = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return cls(peer, which, start, size, len(cargoes[0].route.sends))
+
+    def bytes_per_rank(self, own: int | None) -> list[int]:
+        total = group_loads(self.size, self.peer.astype(np.int32), self.num_ranks)
+        if own is not None:
+            total[own] = 0
+        sizes: list[int] = total.tolist()
+        return sizes
+
+    def on_wire(self, own: int | None) -> NDArray[np.int64]:
+        """Return where each row begins on the wire: by rank, then by cargo, then in its order."""
+        order = np.argsort(self.peer, kind="stable")
+        size = np.where(self.peer == own, 0, self.size)[order] if own is not None else self.size[order]
+        start = np.empty_like(size)
+        start[order] = np.cumsum(size) - size
+        return start
+
+
+def _runs(
+    memories: Sequence[Tensor], which: NDArray[np.int64], start: NDArray[np.int64], size: NDArray[np.int64]
+) -> list[Any]:
+    """Return the pieces of memory that hold these rows in order, as few as there can be."""
+    if len(start) == 0:
+        return []
+    first = np.ones(len(start), dtype=bool)
+    first[1:] = (which[1:] != which[:-1]) | (start[1:] != start[:-1] + size[:-1])
+    at = np.flatnonzero(first)
+    sizes = np.add.reduceat(size, at)
+    memory: Sequence[Any] = memories
+    if memories[0].device.type == "cpu":
+        memory = [tensor.numpy() for tensor in memories]  # whose pieces are made and copied faster
+    starts = start[at]
+    spans = zip(which[at].tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
+    return [memory[index][begin:end] for index, begin, end in spans]
+
+
+def _join(pieces: list[Any], memory: Tensor) -> None:
+    """Copy the pieces, one after the other, into memory of their size."""
+    if not pieces:
+        return
+    if memory.device.type == "cpu":
+        np.concatenate(pieces, out=memory.numpy())
+    else:
+        torch.cat(pieces, out=memory)
 
 
 def as_bytes(values: Tensor) -> Tensor:

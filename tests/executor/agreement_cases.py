@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
-from balancer.executor import Dispatcher, dispatched, planning
+from balancer.executor import Dispatcher, planning
+from balancer.executor.peers import Peers
 from balancer.executor.recipe import Recipe
 
 LENGTHS = [5, 1, 9]
@@ -25,7 +26,7 @@ def step(made, rank):
 
 def nothing_moves():
     """Fail if a payload is moved, for as long as this is entered."""
-    return mock.patch.object(dispatched, "move", side_effect=AssertionError("payload moved"))
+    return mock.patch.object(Peers, "move", side_effect=AssertionError("payload moved"))
 
 
 def other_version(rank, odd):
@@ -167,7 +168,7 @@ def loses_one(rank, victim, where, way):
     if rank == victim and where == "lengths":
         _end(way)
     if rank == victim:
-        with mock.patch.object(dispatched, "move", side_effect=lambda *_: _end(way)):
+        with mock.patch.object(Peers, "move", side_effect=lambda *_: _end(way)):
             step(made, rank)
     started = time.monotonic()
     try:

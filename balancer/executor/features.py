@@ -45,6 +45,7 @@ class Features:
             Later, on a rank whose rows do not keep to what was agreed.
         """
         filled = [tensor for tensor, count in zip(tensors, rows, strict=True) if tensor is not None and count]
+        device = next((tensor.device for tensor in tensors if tensor is not None), device)
         key = phase, torch.is_autocast_enabled(device.type)
         agreed = self._agreed.get(key)
         if agreed is None:

@@ -1,0 +1,37 @@
+"""Without torch, the package works and the executor says what to install; neither needs the other's imports."""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCKED = "import sys; sys.modules['torch'] = None; "
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["balancer.executor", "balancer.executor.dispatcher"])
+def test_without_torch_the_executor_says_what_to_install(module):
+    done = run(f"{BLOCKED}import {module}")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == (
+        "ImportError: balancer.executor needs PyTorch, which is not installed; "
+        "install it with: pip install 'seqbalancer[torch]'"
+    )
+
+
+def test_without_torch_all_else_works():
+    code = (
+        "import balancer; from balancer.compat import openrlhf, slime, verl; "
+        "print(balancer.balance([3, 1, 2], 2).loads.tolist(), verl.get_reverse_idx([1, 0]))"
+    )
+    done = run(BLOCKED + code)
+    assert done.stdout.split() == ["[3,", "3]", "[1,", "0]"], done.stderr
+
+
+def test_import_balancer_loads_no_torch():
+    done = run("import balancer, balancer.compat.verl, sys; print('torch' in sys.modules)")
+    assert done.stdout.strip() == "False", done.stderr

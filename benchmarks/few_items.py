@@ -1,7 +1,7 @@
 """Few items a group: how many batches `auto` proves optimal at each budget, and its worst gap.
 
-Run: python benchmarks/few_items.py. Lognormal lengths, forty seeds a cell (ten on 512 groups), and consecutive batches of
-the real logs in data/; batches whose largest length alone sets the bound are left out.
+Run: python benchmarks/few_items.py. Lognormal lengths, forty seeds a cell (ten on 512 groups), and consecutive batches
+of the real logs in data/; batches whose largest length alone sets the bound are left out.
 """
 
 from pathlib import Path

@@ -95,8 +95,7 @@ def test_a_replica_peer_with_another_version_is_an_error_on_all(four):
 
 
 @pytest.mark.parametrize("where", ["lengths", "payload"])
-@pytest.mark.parametrize("way", ["killed", "stopped"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("way", "size"), [("killed", 2), ("killed", 4), ("stopped", 4)])
 def test_a_lost_rank_is_named_in_time_and_leaves_no_process_behind(where, way, size):
     victim = size - 2
     with Ranks(size) as started:

@@ -1,6 +1,8 @@
 # make demo and make test do all their own set-up, in .venv.
 PYTHON ?= python3
 VENV ?= .venv
+# The executor's tests need torch; `make test TORCH=` leaves it out, and they are skipped.
+TORCH ?= torch
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint coverage bench clean
@@ -8,7 +10,7 @@ BIN := $(VENV)/bin
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]' $(TORCH)
 	touch $@
 
 demo: $(VENV)/installed  ## Plan a real log and check the plan that was written

@@ -119,9 +119,9 @@ class Constraints:
         } | {name: None if array is None else array.tolist() for name, array in per_rank.items()}
 
     @property
-    def per_sample(self) -> bool:
-        """Whether some constraint has a value for each sample, which :meth:`to_json` leaves out."""
-        return self.keep_together is not None or self.allowed_ranks is not None or bool(self.caps)
+    def per_sample(self) -> tuple[str, ...]:
+        """Names of the constraints with a value for each sample, which :meth:`to_json` leaves out."""
+        return tuple(name for name in self.names() if name in ("keep_together", "allowed_ranks", "caps"))
 
     def solver_keywords(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """Return the constraints as :func:`solvers.partition` takes them."""

@@ -258,6 +258,7 @@ class DispatchPlan:
                     "topology": {"node_sizes": list(self.topology.node_sizes)},
                     "cost": str(self.cost),
                     "solver": {"method": self.method, "constraints": self.constraints.to_json()},
+                    "left_out": list(self.constraints.per_sample),
                     "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
                     "certificate": {
                         "makespan": self.makespan,

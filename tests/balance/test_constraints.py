@@ -1,0 +1,181 @@
+"""Constraints and micro-batches through `balance`: kept, whatever the mix, or refused with the reason."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import balancer
+from balancer import MicroBatches
+from balancer.constraints import Constraints
+from solvers import InfeasibleError, SolverError
+
+RANKS = 4
+
+
+@st.composite
+def constrained(draw):
+    """Lengths, and any mix of constraints on four ranks."""
+    n = draw(st.integers(0, 20))
+    lengths = draw(st.lists(st.integers(0, 50), min_size=n, max_size=n))
+    numbers = st.lists(st.integers(0, 9), min_size=n, max_size=n)
+    mask = st.lists(st.lists(st.booleans(), min_size=RANKS, max_size=RANKS), min_size=n, max_size=n)
+    choices = {
+        "equal_counts": st.booleans(),
+        "max_tokens_per_rank": st.integers(max(1, sum(lengths) // RANKS), sum(lengths) + 50),
+        "min_samples_per_rank": st.integers(0, 2),
+        "max_samples_per_rank": st.integers(-(-n // RANKS) or 1, n + 1),
+        "keep_together": numbers,
+        "caps": st.tuples(numbers, st.integers(1, 60)).map(lambda pair: {"blocks": pair}),
+        "allowed_ranks": mask.map(lambda rows: np.array(rows, dtype=bool).reshape(n, RANKS)),
+        "initial_loads": st.lists(st.integers(0, 40), min_size=RANKS, max_size=RANKS),
+        "rank_speeds": st.lists(st.integers(1, 3), min_size=RANKS, max_size=RANKS),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(choices)), unique=True, max_size=4))
+    home = draw(st.none() | st.lists(st.integers(0, RANKS - 1), min_size=n, max_size=n))
+    return lengths, {name: draw(choices[name]) for name in names}, home
+
+
+def broken_rules(lengths, ranks, given_constraints):
+    """What a placement breaks, in the most naive way."""
+    held = [[s for s, r in enumerate(ranks) if r == rank] for rank in range(RANKS)]
+    for name, value in given_constraints.items():
+        counts = [len(samples) for samples in held]
+        if name == "equal_counts" and value and max(counts) - min(counts) > 1:
+            yield name
+        if name == "max_tokens_per_rank" and max(sum(lengths[s] for s in samples) for samples in held) > value:
+            yield name
+        if name == "min_samples_per_rank" and min(counts) < value:
+            yield name
+        if name == "max_samples_per_rank" and max(counts) > value:
+            yield name
+        if name == "keep_together":
+            yield from (
+                name for s, r in enumerate(ranks) for t, q in enumerate(ranks) if value[s] == value[t] and r != q
+            )
+        if name == "caps":
+            amounts, limit = value["blocks"]
+            yield from (name for samples in held if sum(amounts[s] for s in samples) > limit)
+        if name == "allowed_ranks":
+            yield from (name for s, r in enumerate(ranks) if not value[s][r])
+
+
+@given(constrained())
+def test_every_mix_is_kept_or_refused(case):
+    lengths, kept, home = case
+    try:
+        plan = balancer.balance(lengths, RANKS, 2, home_rank=home, **kept)
+    except (SolverError, ValueError) as error:
+        assert str(error)  # noqa: PT017 (either outcome is legal)
+        return
+    ranks = plan.rank_of_sample.tolist()
+    assert list(broken_rules(lengths, ranks, kept)) == []
+    loads = list(kept.get("initial_loads", [0] * RANKS))
+    for sample, rank in enumerate(ranks):
+        loads[rank] += lengths[sample]
+    assert plan.loads.tolist() == loads
+    speeds = kept.get("rank_speeds", [1] * RANKS)
+    assert plan.makespan == max(-(-load // speed) for load, speed in zip(loads, speeds, strict=True))
+    assert plan.lower_bound <= plan.makespan
+
+
+@given(constrained(), st.lists(st.integers(0, RANKS - 1), min_size=20, max_size=20))
+def test_violations_are_found_in_any_placement(case, ranks):
+    lengths, kept, _ = case
+    ranks = ranks[: len(lengths)]
+    constraints = Constraints.of(len(lengths), RANKS, **kept)
+    tokens = np.array([sum(lengths[s] for s, r in enumerate(ranks) if r == rank) for rank in range(RANKS)])
+    found = constraints.violation(np.array(ranks, dtype=np.int32), tokens)
+    assert (found is not None) == bool(list(broken_rules(lengths, ranks, kept)))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "error", "message"),
+    [
+        ({"keep_together": [1, 2]}, ValueError, "keep_together must have a key for each of 3 samples"),
+        ({"caps": {"kv": ([1, 2], 5)}}, ValueError, r"caps\['kv'\] must have an amount for each of 3 samples"),
+        ({"caps": {"kv": ([1, -2, 3], 5)}}, ValueError, r"caps\['kv'\]\[1\] must be >= 0, got -2"),
+        ({"caps": {"kv": 5}}, TypeError, r"caps\['kv'\] must be a pair"),
+        ({"allowed_ranks": [[1, 0]]}, ValueError, r"allowed_ranks must be bool of shape \(3, 2\)"),
+        ({"initial_loads": [1]}, ValueError, "initial_loads must have a number for each of 2 ranks, got 1"),
+        ({"rank_speeds": [1, 0]}, ValueError, r"rank_speeds\[1\] must be >= 1, got 0"),
+        ({"max_samples_per_rank": 0}, ValueError, "max_samples_per_rank must be >= 1, got 0"),
+        ({"caps": {"kv": ([4, 4, 4], 5)}}, InfeasibleError, "kv = 5"),
+        ({"max_samples_per_rank": 1}, InfeasibleError, "max_samples_per_rank"),
+        ({"allowed_ranks": np.zeros((3, 2), bool)}, InfeasibleError, "sample 0"),
+        ({"micro_batch_tokens": 9, "equal_counts": True}, ValueError, "cannot be combined with equal_counts"),
+        ({"micro_batch_tokens": 9, "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
+        ({"micro_batch_tokens": 9, "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
+        ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 has length 6, 2 more than micro_batch_tokens = 4"),
+        ({"micro_batch_tokens": 9, "schedule": "never"}, ValueError, "schedule must be one of 'lockstep', 'step'"),
+        ({"placement": "teleport"}, ValueError, "unknown placement 'teleport'; known placements are relocate"),
+        ({"eps": -1.0, "home_rank": [0, 0, 0]}, ValueError, "eps must be >= 0"),
+    ],
+)  # fmt: skip
+def test_bad_constraints(constraint, error, message):
+    with pytest.raises(error, match=message):
+        balancer.balance([3, 6, 2], 2, **constraint)
+
+
+# --- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=24),
+    st.sampled_from(["lockstep", "step", "pipeline"]),
+    st.integers(1, 2),
+    st.sampled_from(["any", "rearrange", "relocate"]),
+)
+def test_micro_batches(lengths, schedule, multiple, placement):
+    rules = MicroBatches(
+        50, schedule, multiple_of=multiple, allow_empty=True, pipeline_stages=3 if schedule[0] == "p" else 1
+    )
+    plan = balancer.balance(
+        lengths, RANKS, 2, cost="quadratic:a=7,b=1", micro_batches=rules, placement=placement, time_budget=0.001
+    )
+    assert plan.num_slots % multiple == 0
+    costs = [7 * length + length * length for length in lengths]
+    cells = [[plan.samples_in_slot(r, k).tolist() for k in range(plan.num_slots)] for r in range(RANKS)]
+    assert sorted(s for row in cells for cell in row for s in cell) == list(range(len(lengths)))
+    for rank, row in enumerate(cells):
+        assert all(sum(lengths[s] for s in cell) <= 50 for cell in row)
+        assert plan.samples_on_rank(rank).tolist() == [s for cell in row for s in cell], "slot after slot"
+    loads = [[sum(costs[s] for s in cell) for cell in row] for row in cells]
+    assert plan.slot_loads.tolist() == loads
+    value = {
+        "lockstep": sum(max(row[k] for row in loads) for k in range(plan.num_slots)),
+        "step": max(sum(row) for row in loads),
+        "pipeline": (plan.num_slots + 2) * max(max(row) for row in loads),
+    }[schedule]
+    assert plan.makespan == value >= plan.lower_bound
+
+
+def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
+    rules = MicroBatches(10, over_long="own")
+    plan = balancer.balance([25, 4, 4, 4], 2, micro_batches=rules)
+    alone = int(plan.slot_of_sample[0])
+    assert plan.samples_in_slot(int(plan.rank_of_sample[0]), alone).tolist() == [0]
+
+
+@pytest.mark.parametrize("constraint", [
+    {"micro_batch_tokens": 60, "schedule": "step"}, {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"}, {"max_samples_per_rank": 5}, {"rank_speeds": [1, 2, 1, 2]},
+    {"initial_loads": [9, 0, 0, 0]}, {"keep_together": [0, 1] * 8}, {"min_samples_per_rank": 3, "equal_counts": True},
+])  # fmt: skip
+def test_a_saved_plan_is_the_plan(constraint, tmp_path):
+    lengths = np.random.default_rng(3).integers(1, 40, 16)
+    plan = balancer.balance(lengths, 4, 2, home_rank=np.arange(16) % 4, **constraint)
+    plan.save(tmp_path / "plan.parquet")
+    loaded = balancer.load_plan(tmp_path / "plan.parquet")
+    assert loaded.digest() == plan.digest()
+    assert (loaded.makespan, loaded.num_slots, loaded.micro_batches) == (
+        plan.makespan,
+        plan.num_slots,
+        plan.micro_batches,
+    )
+    assert np.array_equal(loaded.slot_of_sample, plan.slot_of_sample)
+
+
+def test_slots_are_part_of_the_digest():
+    lengths = [5, 5, 5, 5]
+    one, two = (balancer.balance(lengths, 1, micro_batches=MicroBatches(20, count=k)) for k in (1, 2))
+    assert one.digest() != two.digest()

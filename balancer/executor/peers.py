@@ -66,8 +66,10 @@ class Peers:
     def twin(self) -> "Peers":
         """Return the same peers with groups of their own, for another thread. All peers call this."""
         dp_group, replica_group, topology, exchange, timeout = self._made_of
-        if torch.cuda.is_available() and self.direct.moves_cuda:  # gloo groups are made by Line in any case
-            dp_group = dist.new_group(dist.get_process_group_ranks(self.direct.group), use_local_synchronization=True)
+        if self.direct.moves_cuda:  # Line makes gloo groups of its own in any case
+            dp_group = _copy(self.direct.group)
+        if self.replica is not None and self.replica.moves_cuda:
+            replica_group = _copy(self.replica.group)
         return Peers(dp_group, replica_group, topology, exchange, timeout)
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -140,6 +142,10 @@ def _bundles(exchange: str, topology: Topology) -> bool:
         )
     large = topology.num_ranks >= NODE_WISE_FROM and topology.node_sizes[0] > 1
     return exchange == "node_wise" or (exchange == "auto" and uniform and large)
+
+
+def _copy(group: Any) -> Any:
+    return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
 
 
 def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:

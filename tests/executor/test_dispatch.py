@@ -15,7 +15,7 @@ from rank_processes import Ranks
 import solvers
 from balancer import Topology
 
-FEW = settings(max_examples=12)
+FEW = settings(max_examples=8)
 fields = st.dictionaries(
     st.text("abc", min_size=1, max_size=2),
     st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, len(DTYPES) - 1), st.integers(0, len(TRAILING) - 1)),

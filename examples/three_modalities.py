@@ -144,6 +144,16 @@ def balanced_loss(model, step):
     return global_token_mean(loss, len(labels)), (len(vision), len(audio), len(labels))
 
 
+def average_gradients(parameters):
+    """What DDP does; a rank that had no image has no gradient there."""
+    grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    dist.all_reduce(flat)
+    pieces = (flat / dist.get_world_size()).split([one.numel() for one in parameters])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
+
+
 def train(rank, balance, steps=STEPS):
     """Train from the same weights on the same samples."""
     torch.manual_seed(0)
@@ -160,10 +170,7 @@ def train(rank, balance, steps=STEPS):
         loss.backward()
         seconds.append(time.thread_time() - started)
         tokens.append(computed)
-        for parameter in model.parameters():  # as DDP would; a rank that had no image has no gradient there
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
+        average_gradients(list(model.parameters()))
         losses.append(loss.item())
         gradients = [*gradients[:1], [parameter.grad.clone() for parameter in model.parameters()]]
         optimizer.step()

@@ -16,6 +16,8 @@ name            why no assignment does better
                 least floor(n/m) items in all, so at least the floor(n/m) - k smallest of all besides
 ``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
                 group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
+``subset_sum``  a load is a sum of costs, so the optimum is at least the smallest such sum that reaches the other
+                bounds; only where costs are narrow
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
 ``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
                 :mod:`solvers.partition._mixed_bounds`
@@ -53,10 +55,11 @@ from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 
-__all__ = ["Bound", "best_bound", "lifted_bound", "makespan_bound", "makespan_lower_bound"]
+__all__ = ["Bound", "best_bound", "lifted_bound", "makespan_bound", "makespan_lower_bound", "subset_sum_bound"]
 
 
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
+_MOST_BITS = 1 << 26  # of the subset-sum bound: about a millisecond
 
 
 class Bound(NamedTuple):
@@ -133,6 +136,22 @@ def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
     if not num_groups < len(sorted_costs) <= _MOST_STEPS // num_groups:
         return Bound(0, "lifted")
     return Bound(int(_lifted(sorted_costs, num_groups)), "lifted")
+
+
+def subset_sum_bound(sorted_costs: NDArray[np.int64], bound: Bound, makespan: int) -> Bound:
+    """Return the smallest sum of costs that is at least `bound` if that is larger, else `bound` as it is.
+
+    `makespan` is reached. O(n * makespan / 64) time: where that is more than about a millisecond, nothing is tried.
+    """
+    if len(sorted_costs) * makespan > _MOST_BITS:
+        return bound
+    window = (1 << makespan) - 1  # the makespan itself is such a sum
+    sums = 1
+    for cost in sorted_costs.tolist():
+        sums |= (sums << cost) & window
+    above = sums >> bound.value
+    smallest = bound.value + (above & -above).bit_length() - 1 if above else makespan
+    return Bound(smallest, "subset_sum") if smallest > bound.value else bound
 
 
 def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equal_counts: bool = False) -> Bound:

@@ -70,8 +70,10 @@ def check_partition(
     )
     if not padded and row_costs is None and (is_vector(costs) or constraints.beyond_counts):
         problem = constraints.check(costs, result.num_groups if num_groups is None else num_groups)
-        counted = _COUNTED_BOUNDS if _even_counts(problem) else {}
-        check_constrained(problem, result, _BOUNDS | counted, TRUSTED_BOUNDS)
+        even = _even_counts(problem)
+        plain = _BOUNDS | (_COUNTED_BOUNDS if even else {})
+        plain |= {"subset_sum": lambda costs, m: _subset_sum_bound(costs, m, even)}
+        check_constrained(problem, result, plain, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:
         raise ValueError(
@@ -161,11 +163,13 @@ def _check_bound(
     _check_status(result)
     if name in TRUSTED_BOUNDS and not padded:
         return
-    known = ["padded"] if padded else [*_BOUNDS, *(_COUNTED_BOUNDS if equal_counts else [])]
+    known = ["padded"] if padded else [*_BOUNDS, "subset_sum", *(_COUNTED_BOUNDS if equal_counts else [])]
     _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     descending = np.sort(costs)[::-1].tolist()
     if padded:
         proven = _padded_bound(descending, num_groups, equal_counts)
+    elif name == "subset_sum":
+        proven = _subset_sum_bound(descending, num_groups, equal_counts) if descending else 0
     else:
         proven = (_BOUNDS | _COUNTED_BOUNDS)[name](descending, num_groups) if descending else 0
     _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
@@ -227,6 +231,18 @@ def _filler_bound(costs: list[int], m: int) -> int:
         last = (k - 1) * m + 1
         best = max(best, sums[last] - sums[last - k] + sums[-1] - sums[len(costs) - (each - k)])
     return best
+
+
+def _subset_sum_bound(costs: list[int], m: int, equal_counts: bool) -> int:
+    """Return the smallest sum of costs that is at least every other bound."""
+    bounds = _BOUNDS | (_COUNTED_BOUNDS if equal_counts else {})
+    reached = max(bound(costs, m) for bound in bounds.values())
+    sums = 1
+    for cost in costs:
+        sums |= sums << cost
+    while not sums >> reached & 1:
+        reached += 1
+    return reached
 
 
 def _folding_bound(costs: list[int], m: int) -> int:

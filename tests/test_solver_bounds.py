@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import solvers
-from solvers.bounds import lifted_bound
+from solvers.bounds import lifted_bound, makespan_bound, subset_sum_bound
 
 NAMED = {
     "mean": oracles.mean_bound,
@@ -136,3 +136,26 @@ def test_the_lifted_bound_proves_what_the_others_do_not() -> None:
 
 def test_the_lifted_bound_is_not_begun_where_it_would_take_long() -> None:
     assert lifted_bound(np.ones(2_000, dtype=np.int64), 1_000).value == 0
+
+
+def test_loads_are_sums_of_costs():
+    """All even, so an odd mean is out of reach; and so is what no sum of the costs gives."""
+    result = solvers.partition([200, 110, 130, 20, 30, 10, 50, 70, 90, 40, 60, 80], 7, time_budget=0.01)
+    assert result.lower_bound % 10 == 0
+    costs = [20, 30, 30, 50, 70, 70, 90, 110, 130, 150]
+    for groups in (2, 3, 4):
+        for equal_counts in (False, True):
+            found = solvers.partition(costs, groups, equal_counts=equal_counts, time_budget=0.05)
+            assert found.lower_bound % 10 == 0 or found.lower_bound < found.makespan
+            solvers.check_partition(costs, found, equal_counts=equal_counts)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(1, 5), st.sampled_from([1, 2, 7]))
+def test_the_subset_sum_bound_is_the_smallest_sum(costs, num_groups, factor):
+    costs = sorted((factor * cost for cost in costs), reverse=True)
+    plain = makespan_bound(costs, num_groups)
+    found = subset_sum_bound(np.array(costs), plain, solvers.lpt(costs, num_groups).makespan)
+    sums = {0}
+    for cost in costs:
+        sums |= {total + cost for total in sums}
+    assert found.value == min(total for total in sums if total >= plain.value)

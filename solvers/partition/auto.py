@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack, work_units
 from solvers.arguments import as_budget
-from solvers.bounds import Bound
+from solvers.bounds import Bound, subset_sum_bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.bldm import assign_bldm
@@ -60,9 +60,9 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     """Return the best assignment that `work` buys, the best bound proven, and whether the work ran out.
 
     LPT always runs, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched before.
-    The better is improved first, then the other, then what
-    Karmarkar-Karp (with equal counts, BLDM) gives, until one is optimal. What gap is left, the lifted bound, groups
-    solved anew, and at last bin completion try to close.
+    The better is improved first, then the other, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one
+    is optimal. What gap is left, the lifted and subset-sum bounds, groups solved anew, patterns, and at last bin
+    completion try to close.
     """
     if problem.equal_counts and problem.num_groups < len(problem.sorted_costs) <= 2 * problem.num_groups:
         return assign_folded(problem), problem.bound, False
@@ -96,6 +96,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     proven = problem
     if reached > problem.bound.value and work > 3 * len(best) * problem.num_groups:
         proven = problem.with_lifted_bound()
+        proven = replace(proven, bound=subset_sum_bound(proven.sorted_costs, proven.bound, reached))
     if not problem.equal_counts and work > 0 and reached > proven.bound.value:
         return _close(proven, problem, best, work)
     return best, proven.bound, work <= 0

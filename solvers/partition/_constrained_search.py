@@ -108,8 +108,10 @@ def _relax(found: Search) -> list[Ints]:
     if state.components > 1 or not state.problem.plain_groups:
         return []
     units, m = state.units, state.problem.num_groups
-    equal = state.problem.least_items > 0 and state.problem.least_items == len(state.problem.costs) // m
-    equal = equal and state.problem.key_of_item is None
+    few, longer = divmod(len(state.problem.costs), m)
+    equal = 0 < few == state.problem.least_items and state.problem.key_of_item is None
+    if longer and state.problem.most_items > few + 1:  # counts may differ by more: no bound for equal ones holds
+        equal = False
     problem = PartitionProblem.prepare(units.costs[:, 0], m, equal)
     assignment = np.empty(len(problem.order), dtype=np.int64)
     assignment[problem.order] = assign_lpt(problem)

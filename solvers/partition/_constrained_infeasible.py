@@ -47,10 +47,10 @@ def _with_keys(state: State, constraint: str) -> str:
     return constraint if state.problem.key_of_item is None else f"{constraint} + keep_together"
 
 
-def _first(items: Sequence[int]) -> str:
+def _first(items: Sequence[int], kind: str = "item") -> str:
     """Name the items, a few of them where they are many."""
     shown = ", ".join(str(i) for i in list(items[:5]))
-    return f"{'item' if len(items) == 1 else 'items'} {shown}" + (f", ... ({len(items)})" if len(items) > 5 else "")
+    return f"{kind}{'' if len(items) == 1 else 's'} {shown}" + (f", ... ({len(items)})" if len(items) > 5 else "")
 
 
 def _check_counts(state: State) -> None:
@@ -99,7 +99,7 @@ def _check_masks(state: State) -> None:
     if unit >= 0 and empty[state.mask_of_unit[unit]]:
         items = state.units.items_of(np.arange(len(state.mask_of_unit)) == unit)
         _refuse(
-            f"allowed: {_first(items)} must stay together, and no group is allowed to all of them",
+            f"allowed: {_first(items)} must stay together, and no group may hold them all",
             "allowed + keep_together", items, [], 1, 0,
         )  # fmt: skip
 
@@ -217,8 +217,8 @@ def _check_set(state: State, groups: NDArray[np.bool_]) -> None:
             name, what, quantity = "max_items", f"{needed} items", None
             name = "equal_counts" if "equal_counts" in state.problem.names else name
         _refuse(
-            f"{name}: {_first(items)}, {what} together, may be in {len(where)} groups only, {_first(where)[6:]}, which "
-            f"hold {room}: {needed - room} too much",
+            f"{name}: {_first(items)} ({what} together) may be in {_first(where, 'group')} only, with room for {room}: "
+            f"{needed - room} too much",
             f"{name} + allowed", items, where, needed, room, quantity,
         )  # fmt: skip
 

@@ -66,17 +66,17 @@ CASES: dict[str, tuple[int, int, dict[str, Any], str, InfeasibilityCertificate]]
     ),
     "no group allowed to all of a unit": (
         3, 2, {"allowed": [[0], [1], None], "keep_together": [4, 4, 5]},
-        "allowed: items 0, 1 must stay together, and no group is allowed to all of them",
+        "allowed: items 0, 1 must stay together, and no group may hold them all",
         InfeasibilityCertificate("allowed + keep_together", [0, 1], [], 1, 0),
     ),
     "Hall, sizes": (
         4, 3, {"allowed": [[0, 1], [0, 1], [0, 1], None], "sizes": [3, 3, 3, 1], "caps": 4},
-        "caps: items 0, 1, 2, size 9 together, may be in 2 groups only, 0, 1, which hold 8: 1 too much",
+        "caps: items 0, 1, 2 (size 9 together) may be in groups 0, 1 only, with room for 8: 1 too much",
         InfeasibilityCertificate("caps + allowed", [0, 1, 2], [0, 1], 9, 8, 0),
     ),
     "Hall, counts, by a union of three": (
         8, 4, {"allowed": [[0, 1], [0, 1], [1, 2], [1, 2], [0, 2], [0, 2], [0, 2], None], "max_items": 2},
-        "max_items: items 0, 1, 2, 3, 4, ... (7), 7 items together, may be in 3 groups only, 0, 1, 2, which hold 6: "
+        "max_items: items 0, 1, 2, 3, 4, ... (7) (7 items together) may be in groups 0, 1, 2 only, with room for 6: "
         "1 too much",
         InfeasibilityCertificate("max_items + allowed", [0, 1, 2, 3, 4, 5, 6], [0, 1, 2], 7, 6),
     ),

@@ -27,6 +27,7 @@ from balancer.cli_parts import (
     run_plan,
 )
 from balancer.cli_phases import PHASES_ALONE, batch_options, cost_option, phase_options, phases_job, refuse
+from balancer.cli_pictures import Pictures, picture_options
 from balancer.compare_command import compare_command
 from balancer.cost import parse_cost
 from balancer.errors import FitError, InputError, PlanError
@@ -246,16 +247,23 @@ def _other_placements(log: LengthLog, settings: LogSettings) -> dict[str, RunSum
 @cli.command("report", short_help="Check a plan against its log and say what it is worth.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
+@picture_options
 @json_option
-def report_command(plan: str, log: str | None, as_json: bool) -> None:
+def report_command(
+    plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None
+) -> None:
     """Check PLAN against its log and report what it is worth; every number is recomputed, none copied."""
+    pictures = Pictures.of(page, plot, step)
     started = time.perf_counter()
     summary = RunSummary()
     with progress(as_json) as tick:
         for replayed in load_steps(plan, log) if holds_phases(plan) else load_plans(plan, log):
             summary.add_step(replayed)
+            pictures.add(replayed)
             tick(replayed.num_samples)
+    pictures.write(summary, plan)
     print_run(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
+    pictures.say(as_json)
 
 
 @cli.command(

@@ -9,7 +9,16 @@ from rich.text import Text
 
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary
 
-__all__ = ["NARROWEST", "print_comparison", "print_loads", "print_placements", "print_summary"]
+__all__ = [
+    "NARROWEST",
+    "as_bytes",
+    "as_percent",
+    "as_ratio",
+    "print_comparison",
+    "print_loads",
+    "print_placements",
+    "print_summary",
+]
 
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
@@ -50,11 +59,11 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     for header in (*first.phases, "crosses nodes a step"):
         table.add_column(header, justify="right")
     for name, summary in summaries.items():
-        ratios = [_ratio(phase.ratio_after) for phase in summary.phases.values()]
-        table.add_row(name, *ratios, _bytes(summary.inter_node_bytes / summary.steps))
+        ratios = [as_ratio(phase.ratio_after) for phase in summary.phases.values()]
+        table.add_row(name, *ratios, as_bytes(summary.inter_node_bytes / summary.steps))
     table.add_section()
     bounds = summaries.get("orchestrated", first)
-    table.add_row("best possible", *[_ratio(phase.ratio_bound) for phase in bounds.phases.values()], "")
+    table.add_row("best possible", *[as_ratio(phase.ratio_bound) for phase in bounds.phases.values()], "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
@@ -75,13 +84,14 @@ def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps
     for name, stream in streams.items():
         within = stream.intra_node / stream.total if stream.total else 0.0
         table.add_row(
-            Text(name), _bytes(stream.total / steps), _percent(stream.inter_node_fraction), _percent(within),
-            _bytes(stream.largest_send),
+            Text(name), as_bytes(stream.total / steps), as_percent(stream.inter_node_fraction), as_percent(within),
+            as_bytes(stream.largest_send),
         )  # fmt: skip
     console.print(table)
 
 
-def _bytes(count: float) -> str:
+def as_bytes(count: float) -> str:
+    """Show a number of bytes in three digits and a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -100,10 +110,10 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
             numbers = phase.as_json()
             table.add_row(
                 phase.placement,
-                _ratio(phase.ratio_after),
-                _percent(numbers["inter_node_fraction"]),
-                _percent(numbers["inter_node_bound"]),
-                _percent(numbers["intra_node_fraction"]),
+                as_ratio(phase.ratio_after),
+                as_percent(numbers["inter_node_fraction"]),
+                as_percent(numbers["inter_node_bound"]),
+                as_percent(numbers["intra_node_fraction"]),
                 f"{phase.largest_send:,}",
             )
     console.print(table)
@@ -114,13 +124,13 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
     idle = [1 - 1 / ratio for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)]
     yield (
         "imbalance ratio",
-        *map(_ratio, (phase.ratio_before, phase.ratio_after, phase.ratio_bound)),
+        *map(as_ratio, (phase.ratio_before, phase.ratio_after, phase.ratio_bound)),
     )
-    yield "wasted rank-time", *map(_percent, idle)
-    yield "gap to the bound, mean", "", _percent(numbers["gap_mean"]), ""
-    yield "gap to the bound, largest", "", _percent(numbers["gap_max"]), ""
+    yield "wasted rank-time", *map(as_percent, idle)
+    yield "gap to the bound, mean", "", as_percent(numbers["gap_mean"]), ""
+    yield "gap to the bound, largest", "", as_percent(numbers["gap_max"]), ""
     if phase.eps and phase.placement == "relocate":
-        yield f"steps proven within {_percent(phase.eps)}", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
+        yield f"steps proven within {as_percent(phase.eps)}", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
@@ -134,17 +144,18 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
     if phase.several_nodes:
-        least = _percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
-        yield "volume that crosses nodes", "", _percent(numbers["inter_node_fraction"]), least
-        yield "volume that moves within nodes", "", _percent(numbers["intra_node_fraction"]), ""
+        least = as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
+        yield "volume that crosses nodes", "", as_percent(numbers["inter_node_fraction"]), least
+        yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
 
 
-def _ratio(value: float) -> str:
+def as_ratio(value: float) -> str:
     """Show no plan as perfect that is not."""
     return "1.000" if value == 1 else f"{value:.3f}" if value >= 1.0005 else f"{value:.6f}"
 
 
-def _percent(value: float | None) -> str:
+def as_percent(value: float | None) -> str:
+    """Show a fraction as per cent, a small one as parts per million; None is infinite."""
     if value is None:
         return "unbounded"
     if value <= 0:

@@ -1,0 +1,202 @@
+"""What the page shows of a run, added up step by step: its size depends on neither the samples nor the steps' ranks."""
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.step_plan import StepPlan
+from balancer.stream import Stream
+from balancer.topology import Topology
+
+__all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep"]
+
+MOST_POINTS = 128
+"""Points of a curve over ranks; more ranks are taken together, the busiest of each for all of them."""
+MOST_ROWS = 64
+"""Rows of the timeline."""
+MOST_NODES = 32
+"""Rows and columns of the heat map; more nodes are taken together."""
+MOST_WORST = 10
+"""Steps in the table of the worst ones."""
+BINS_AN_OCTAVE = 4
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorstStep:
+    """A step and what caps it; ordered by how uneven its plan is, earlier steps first."""
+
+    ratio_after: float
+    minus_step: int
+    ratio_before: float
+    ratio_bound: float
+    cap_row: int | None
+    cap_length: int
+
+    @property
+    def step(self) -> int:
+        """Which step, from 0."""
+        return -self.minus_step
+
+
+@dataclass(slots=True)
+class PhaseData:
+    """One phase over all steps.
+
+    Attributes
+    ----------
+    profile_before, profile_after : float64[at most MOST_POINTS]
+        Sums over the steps of load over mean load, ranks busiest first.
+    ratios : list of (float, float, float)
+        Imbalance ratio of each step: before, after, at the bound.
+    length_counts : int64[]
+        Items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart.
+    zeros : int
+        Items of length 0.
+    worst : list of WorstStep
+        A heap of the most uneven steps.
+    """
+
+    profile_before: Floats = field(default_factory=lambda: np.zeros(0))
+    profile_after: Floats = field(default_factory=lambda: np.zeros(0))
+    ratios: list[tuple[float, float, float]] = field(default_factory=list)
+    length_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(64 * BINS_AN_OCTAVE, dtype=np.int64))
+    zeros: int = 0
+    worst: list[WorstStep] = field(default_factory=list)
+
+    def add(self, plan: DispatchPlan, first_row: int, sample_of_item: NDArray[np.int64] | None) -> None:
+        """Take in the next step."""
+        before, after = relative_loads(plan)
+        step = len(self.ratios)
+        self.profile_before = _added(self.profile_before, _coarse(np.sort(before)[::-1], MOST_POINTS))
+        self.profile_after = _added(self.profile_after, _coarse(np.sort(after)[::-1], MOST_POINTS))
+        total, share = plan.perfect(plan.loads, plan.micro_batches)
+        bound = plan.lower_bound * share / total if total else 1.0
+        self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
+        there = plan.lengths[plan.lengths > 0]
+        self.zeros += len(plan.lengths) - len(there)
+        bins = np.floor(BINS_AN_OCTAVE * np.log2(there) + 1e-9).astype(np.int64)
+        self.length_counts += np.bincount(bins, minlength=len(self.length_counts))
+        row, length = None, 0
+        if plan.binding_sample is not None:
+            item = plan.binding_sample
+            row = first_row + (item if sample_of_item is None else int(sample_of_item[item]))
+            length = int(plan.lengths[item])
+        worst = WorstStep(plan.imbalance_ratio, -step, plan.home_imbalance_ratio, bound, row, length)
+        heapq.heappush(self.worst, worst)
+        if len(self.worst) > MOST_WORST:
+            heapq.heappop(self.worst)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPicture:
+    """One step by rank: of each phase, load over mean load before and after.
+
+    Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them.
+    """
+
+    step: int
+    ranks_a_row: int
+    phases: dict[str, tuple[Floats, Floats]]
+
+
+@dataclass(slots=True)
+class PageData:
+    """What the page shows besides what a :class:`balancer.report.summary.RunSummary` says.
+
+    Attributes
+    ----------
+    asked_step : int or None
+        The step to draw by rank; by default the one in which the plan saves most.
+    phases : dict of str to PhaseData
+    picture : StepPicture or None
+    traffic : float64[k, k]
+        What moves from node to node over all steps, within a node not counted: bytes, or elements where there is one
+        phase. Each row and column stands for `nodes_a_row` nodes.
+    """
+
+    asked_step: int | None = None
+    phases: dict[str, PhaseData] = field(default_factory=dict)
+    picture: StepPicture | None = None
+    traffic: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    num_nodes: int = 0
+    num_ranks: int = 0
+    of_bytes: bool = False
+    _steps: int = field(default=0, init=False)
+    _samples: int = field(default=0, init=False)
+    _most_saved: float = field(default=-np.inf, init=False)
+
+    @property
+    def nodes_a_row(self) -> int:
+        """Nodes that a row of the heat map stands for."""
+        return -(-self.num_nodes // MOST_NODES)
+
+    def add(self, plan: DispatchPlan | StepPlan) -> None:
+        """Take in the next step. O(items + ranks log ranks)."""
+        several = isinstance(plan, StepPlan)
+        items: dict[str, NDArray[np.int64] | None] = {SINGLE_PHASE: None}
+        plans: dict[str, DispatchPlan] = {}
+        if isinstance(plan, StepPlan):
+            items = {name: phase.items.sample_of_item for name, phase in plan.phases.items()}
+            plans, streams = {name: phase.plan for name, phase in plan.phases.items()}, list(plan.streams.values())
+        else:
+            plans, streams = {SINGLE_PHASE: plan}, [Stream("", plan.home, plan.target, plan.lengths, plan.lengths)]
+        for name, phase in plans.items():
+            self.phases.setdefault(name, PhaseData()).add(phase, self._samples, items[name])
+        self.of_bytes, self.num_ranks = several, plan.num_ranks
+        self._add_traffic(streams, plan.topology)
+        self._maybe_draw(plans)
+        self._steps += 1
+        self._samples += plan.num_samples
+
+    def _add_traffic(self, streams: list[Stream], topology: Topology) -> None:
+        self.num_nodes = topology.num_nodes
+        size = -(-self.num_nodes // self.nodes_a_row)
+        if not len(self.traffic):
+            self.traffic = np.zeros((size, size))
+        for stream in streams:
+            source = topology.node_of_rank[stream.source.rank_of_sample]
+            target = topology.node_of_rank[stream.target.rank_of_sample]
+            crosses = source != target
+            cell = source[crosses].astype(np.int64) // self.nodes_a_row * size + target[crosses] // self.nodes_a_row
+            volumes = np.bincount(cell, weights=stream.bytes_of_item[crosses], minlength=size * size)
+            self.traffic += volumes.reshape(size, size)
+
+    def _maybe_draw(self, plans: dict[str, DispatchPlan]) -> None:
+        """Keep this step as the one to draw, if it was asked for or the plan saves more than in any before."""
+        saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in plans.values())
+        wanted = saved > self._most_saved if self.asked_step is None else self._steps == self.asked_step
+        if not wanted:
+            return
+        self._most_saved = saved
+        rows = {}
+        for name, plan in plans.items():
+            before, after = relative_loads(plan)
+            rows[name] = _coarse(before, MOST_ROWS), _coarse(after, MOST_ROWS)
+        self.picture = StepPicture(self._steps, -(-self.num_ranks // MOST_ROWS), rows)
+
+
+def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
+    """Return load over mean load of each rank, before and after; of time, where ranks have speeds."""
+    speeds = plan.constraints.rank_speeds
+    weights = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
+    found = []
+    for loads in (plan.home_loads, plan.loads):
+        mean = float(loads.sum()) / float(weights.sum())
+        found.append(loads / weights / mean if mean else np.ones(plan.num_ranks))
+    return found[0], found[1]
+
+
+def _coarse(values: Floats, most: int) -> Floats:
+    """Take neighbours together, the largest for all of them, so that at most so many are left."""
+    width = -(-len(values) // most)
+    largest: Floats = np.maximum.reduceat(values, np.arange(0, len(values), width))
+    return largest
+
+
+def _added(sums: Floats, values: Floats) -> Floats:
+    return values if not len(sums) else sums + values

@@ -1,0 +1,38 @@
+"""Pages to test: of a small run of several phases, with whatever names."""
+
+import numpy as np
+
+import balancer
+from balancer.report.page_data import PageData
+from balancer.report.summary import RunSummary
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"quotes\" & 'more'",
+    "</style></svg><b>x",
+    "\u05e9\u05dc\u05d5\u05dd \u202edesrever",
+    "\U0001f680 $x_2$ \\frac",
+    "very long " * 400,
+)
+"""Names that end a run, a page or a chart where they are taken for more than text."""
+
+
+def run_of(plans, step=None):
+    """Return what a run of plans amounts to, for the page."""
+    summary, data = RunSummary(), PageData(step)
+    for plan in plans:
+        summary.add_step(plan)
+        data.add(plan)
+    return summary, data
+
+
+def plans_of(names=("vision", "llm"), steps=3, ranks=8, samples=6, seed=0):
+    """Plan a few steps whose phases have these names."""
+    rng = np.random.default_rng(seed)
+    topology = balancer.Topology.uniform(ranks, 4)
+    phases = [balancer.Phase(name, f"c{i}") for i, name in enumerate(names)]
+    plans = []
+    for _ in range(steps):
+        batch = {f"c{i}": rng.lognormal(4, 1.5, ranks * samples).astype(np.int64) for i in range(len(names))}
+        plans.append(balancer.orchestrate(batch, phases, topology))
+    return plans

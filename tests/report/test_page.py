@@ -1,0 +1,213 @@
+"""The page: it needs nothing but itself, names are text, numbers are right, and it does not grow with the run."""
+
+import html
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from page_cases import HOSTILE, plans_of, run_of
+
+import balancer
+from balancer.report.page_data import MOST_NODES, MOST_POINTS, MOST_ROWS, MOST_WORST
+
+pytest.importorskip("matplotlib")
+
+from balancer.report import figures
+from balancer.report.html import page
+
+VOID = {"meta", "br", "link", "img", "path", "use", "rect", "image"}
+
+
+class Seen(HTMLParser):
+    """What a browser would make of a page: tags with attributes, and text."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.text, self.open = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return page(*run_of(plans_of()), "plan.parquet")
+
+
+def test_tags_are_balanced(made):
+    assert Seen(made).open == []
+
+
+def test_nothing_outside_is_referred_to(made):
+    assert "http:" not in made
+    assert "https:" not in made
+    assert not re.search(r"@import|url\((?!#)", made)
+    for tag, attributes in Seen(made).tags:
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png")), attributes
+    policy = next(a["content"] for tag, a in Seen(made).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+
+
+def test_ids_are_unique_and_references_lead_somewhere(made):
+    ids = re.findall(r'\sid="([^"]+)"', made)
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'(?:href="|url\()#([^")]+)', made):
+        assert target in ids
+
+
+def test_every_chart_is_there(made):
+    charts = {attributes["id"] for tag, attributes in Seen(made).tags if tag == "figure"}
+    each = {f"{kind}-{i}" for kind in ("profile", "steps", "lengths") for i in range(2)}
+    assert charts == each | {"timeline", "traffic"}
+    assert sum(tag == "svg" for tag, _ in Seen(made).tags) == len(charts)
+    described = [a["aria-label"] for tag, a in Seen(made).tags if a.get("role") == "img"]
+    assert len(described) == len(charts)
+    assert not re.search(r"#0101", made)  # every mark has become a variable, so that charts suit the dark
+
+
+def test_the_same_run_makes_the_same_page(made):
+    assert page(*run_of(plans_of()), "plan.parquet") == made
+
+
+PHASES = [name.replace(":", "").replace("=", "") for name in HOSTILE]
+
+
+def assert_same_but_names(seen, plain):
+    assert [tag for tag, _ in seen.tags] == [tag for tag, _ in plain.tags]
+    assert [sorted(attributes) for _, attributes in seen.tags] == [sorted(attributes) for _, attributes in plain.tags]
+
+
+def test_names_of_phases_are_text(tmp_path):
+    plain = Seen(page(*run_of(plans_of([f"p{i}" for i in range(len(PHASES))], steps=1)), "plan"))
+    summary, data = run_of(plans_of(PHASES, steps=1))
+    text = page(summary, data, "plan")
+    seen = Seen(text)
+    assert_same_but_names(seen, plain)
+    for name in PHASES:
+        assert sum(piece.startswith(name[:50]) for piece in seen.text) >= 6  # cards, charts, table
+        drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+        assert not [svg for svg in drawings if name[:20] in html.unescape(svg)]
+    figures.plot_loads(data, str(tmp_path / "loads.svg"))
+    figures.plot_loads(data, str(tmp_path / "loads.png"))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_files_are_text(name, monkeypatch):
+    monkeypatch.setattr(figures, "svg_of", lambda *_, **__: "<svg></svg>")
+    run = run_of(plans_of(steps=1))
+    seen = Seen(page(*run, name))
+    assert_same_but_names(seen, Seen(page(*run, "plan")))
+    assert sum(piece.startswith(name[:50]) for piece in seen.text) == 2  # title and heading
+    assert max(map(len, seen.text)) < 4000
+
+
+def test_a_name_that_is_no_text_ends_no_run(tmp_path):
+    from balancer.report.html import write_page
+
+    write_page(str(tmp_path / "r.html"), *run_of(plans_of(steps=1)), "bad\udcff.parquet")
+    assert b"bad\\udcff.parquet" in (tmp_path / "r.html").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_the_headline_is_what_the_loads_say(made):
+    plans = plans_of()
+    text = " ".join("".join(Seen(made).text).split())
+    for name in ("vision", "llm"):
+        largest = [(plan[name].home_loads.max(), plan[name].loads.max()) for plan in plans]
+        worked = sum(plan[name].loads.mean() for plan in plans)
+        for slowest in np.sum(largest, axis=0):
+            assert f"{1 - worked / slowest:.1%}".replace("%", " %") in text
+
+
+def test_data_against_loops():
+    plans = plans_of()
+    _, data = run_of(plans)
+    node = plans[0].topology.node_of_rank
+    moved = np.zeros((2, 2))
+    for plan in plans:
+        for stream in plan.streams.values():
+            for source, target, volume in zip(
+                stream.source.rank_of_sample, stream.target.rank_of_sample, stream.bytes_of_item, strict=True
+            ):
+                if node[source] != node[target]:
+                    moved[node[source], node[target]] += volume
+    assert np.array_equal(data.traffic, moved)
+    for name, phase in data.phases.items():
+        loads = [sorted((plan[name].loads / plan[name].loads.mean()).tolist(), reverse=True) for plan in plans]
+        assert np.allclose(phase.profile_after, np.sum(loads, axis=0))
+        assert phase.length_counts.sum() + phase.zeros == sum(plan[name].num_samples for plan in plans)
+        worst = max(plans, key=lambda plan: plan[name].imbalance_ratio)
+        assert max(phase.worst).ratio_after == worst[name].imbalance_ratio
+        for b in np.flatnonzero(phase.length_counts):
+            inside = [
+                length
+                for plan in plans
+                for length in plan[name].lengths.tolist()
+                if 2 ** (b / 4) <= length < 2 ** ((b + 1) / 4)
+            ]
+            assert phase.length_counts[b] == len(inside)
+
+
+def test_the_step_drawn_is_the_one_asked_for_or_saves_most():
+    plans = plans_of(steps=4)
+    saved = [
+        sum(plan[name].home_imbalance_ratio - plan[name].imbalance_ratio for name in plan.phases) for plan in plans
+    ]
+    assert run_of(plans)[1].picture.step == int(np.argmax(saved))
+    picture = run_of(plans, step=2)[1].picture
+    assert picture.step == 2
+    before, after = picture.phases["llm"]
+    assert np.allclose(before * plans[2]["llm"].home_loads.mean(), plans[2]["llm"].home_loads)
+    assert np.allclose(after * plans[2]["llm"].loads.mean(), plans[2]["llm"].loads)
+
+
+def test_a_thousand_steps_of_2560_ranks_stay_small():
+    rng = np.random.default_rng(0)
+    batch = {name: rng.lognormal(6, 1, 2560 * 4).astype(np.int64) for name in ("vision", "audio", "llm")}
+    plan = balancer.orchestrate(batch, {name: name for name in batch}, balancer.Topology.uniform(2560, 8))
+    summary, data = run_of([plan] * 3)
+    for phase in data.phases.values():
+        phase.ratios *= 333  # as if it had gone on so
+    text = page(summary, data, "plan")
+    assert len(text.encode()) < 6e6 / 10
+    assert len(data.phases["llm"].profile_after) <= MOST_POINTS
+    assert len(data.picture.phases["llm"][0]) <= MOST_ROWS
+    assert len(data.traffic) <= MOST_NODES
+    assert len(data.phases["llm"].worst) <= MOST_WORST
+    assert "Each row and column stands for 10 nodes" in text
+    assert "Each row stands for 40 ranks" in text
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ([0, 0, 0, 0], {}),
+        ([5], {"num_ranks": 1}),
+        ([3, 9, 4, 1], {"rank_speeds": [1, 2]}),
+        ([3, 9, 4, 1], {"micro_batch_tokens": 9}),
+        ([2**60, 1, 1], {}),
+    ],
+)
+def test_odd_plans_have_pages(lengths, options):
+    plan = balancer.balance(lengths, **({"num_ranks": 2} | options))
+    seen = Seen(page(*run_of([plan]), "odd"))
+    assert "nan" not in "".join(seen.text)
+    assert seen.open == []

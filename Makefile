@@ -5,7 +5,10 @@ VENV ?= .venv
 TORCH ?= torch
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint coverage bench clean
+PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase audio=audio_frames \
+    --outputs audio=audio_tokens --phase llm=text_tokens+image_tokens+audio_tokens --own llm=text_tokens
+
+.PHONY: demo pictures test lint coverage bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -13,11 +16,17 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]' $(TORCH)
 	touch $@
 
-demo: $(VENV)/installed  ## Plan a real log and check the plan that was written
+demo: $(VENV)/installed  ## Plan a real log, check the plan that was written, and make a page of it
 	mkdir -p out
 	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 \
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
-	$(BIN)/balancer report out/plan.parquet
+	$(BIN)/balancer report out/plan.parquet --html out/report.html
+
+pictures: $(VENV)/installed  ## The picture that the README shows
+	mkdir -p out
+	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 $(PHASES) \
+	    --out out/phases.parquet
+	$(BIN)/balancer report out/phases.parquet --plot docs/loads.png
 
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2

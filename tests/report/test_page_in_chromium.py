@@ -1,0 +1,102 @@
+"""The page in a real browser, where there is one: nothing on its console, charts drawn, readable, light and dark."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from page_cases import HOSTILE, plans_of, run_of
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.image import imread
+
+from balancer.report.html import write_page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+    "--allow-file-access-from-files", "--virtual-time-budget=10000",
+)  # fmt: skip
+WIDTHS = {"phone": 390, "desktop": 1280}
+SCHEMES = {"dark": 0, "light": 1}  # as Blink counts them
+
+FRAMED = """<!DOCTYPE html><style>body {{ margin: 0 }} iframe {{ border: 0; width: {width}px; height: 5000px }}</style>
+<iframe src="page.html"></iframe><pre hidden></pre>
+<script>
+onload = () => {{
+  const page = document.querySelector("iframe").contentDocument;
+  const charts = [...page.querySelectorAll("figure svg")];
+  const drawn = (svg) => [...svg.querySelectorAll("path, use, image, rect")].filter((mark) => {{
+    const box = mark.getBoundingClientRect();
+    return box.width > 0 || box.height > 0;
+  }}).length;
+  const size = (text) => {{
+    const svg = text.closest("svg");
+    return parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  }};
+  document.querySelector("pre").textContent = JSON.stringify({{
+    overflow: page.documentElement.scrollWidth - page.documentElement.clientWidth,
+    charts: charts.map(drawn),
+    text: Math.min(...[...page.querySelectorAll("svg text")].map(size)),
+    heading: page.querySelector("h1").textContent,
+    names: [...page.querySelectorAll("figcaption")].map((caption) => caption.textContent),
+  }});
+}};
+</script>
+"""
+
+
+def chromium(folder, file, *options):
+    """Run it on a file, and return what it prints; nothing may have been said on the console."""
+    flags = (*QUIET, f"--user-data-dir={folder / 'profile'}", *options)
+    ended = subprocess.run([CHROMIUM, *flags, (folder / file).as_uri()], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    console = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+    assert console == []  # what the page's policy keeps from being fetched would be told here too
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    phases = [name.replace(":", "").replace("=", "") for name in HOSTILE[:1] + HOSTILE[3:]]
+    write_page(str(folder / "page.html"), *run_of(plans_of(phases, steps=5)), HOSTILE[-1])
+    for name, width in WIDTHS.items():
+        (folder / f"{name}.html").write_text(FRAMED.format(width=width))
+    return folder
+
+
+@pytest.mark.parametrize("device", WIDTHS)
+def test_charts_are_drawn_and_nothing_overflows(folder, device):
+    printed = chromium(folder, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+    found = json.loads(
+        re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1].replace("&lt;", "<").replace("&gt;", ">")
+    )
+    assert found["overflow"] <= 0
+    assert len(found["charts"]) == 3 * 4 + 2
+    assert min(found["charts"]) > 5
+    assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
+    assert found["heading"].startswith(HOSTILE[-1][:50])
+    assert found["names"][0] == HOSTILE[0]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("device", WIDTHS)
+def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
+    picture = folder / f"{device}-{scheme}.png"
+    blink = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
+    chromium(folder, f"{device}.html", "--window-size=1300,5000", f"--screenshot={picture}", blink)
+    pixels = imread(picture)[:5000, : WIDTHS[device], :3]
+    assert pixels.std() > 0.03
+    assert (pixels.mean() < 0.4) if scheme == "dark" else (pixels.mean() > 0.8)
+    assert len({tuple(pixel) for pixel in pixels[::4, ::4].reshape(-1, 3).tolist()}) > 30
+
+
+def test_it_prints(folder):
+    chromium(folder, "page.html", f"--print-to-pdf={folder / 'page.pdf'}")
+    assert (folder / "page.pdf").stat().st_size > 20_000

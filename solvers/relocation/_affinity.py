@@ -41,6 +41,12 @@ class Affinity:
     base_moved: int
     rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None
 
+    def is_proportional_to(self, costs: NDArray[np.int64]) -> bool:
+        """Whether what leaving a node adds is one whole number times the cost, for every item."""
+        largest = int(costs.max(initial=0))
+        factor = int(self.leave_node.max(initial=0)) // max(largest, 1)
+        return np.array_equal(self.leave_node, costs * factor)
+
     def volumes_of(self, rank_of_item: NDArray[np.int32], node_of_rank: NDArray[np.int32]) -> tuple[int, int]:
         """Volume that crosses nodes and volume that moves inside them, exactly."""
         if self.rows is None:

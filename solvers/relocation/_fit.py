@@ -15,6 +15,7 @@ from solvers._jit import kernel
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
 NO_SCORE = 2**63 - 1
+_RATED = 2
 _ENOUGH = 4_000  # steps after which the best triple so far is taken
 _TOO_MANY = 4_000_000  # steps for which two items for two are not tried
 
@@ -33,12 +34,14 @@ class Pick(NamedTuple):
 
     ``limits`` holds ``[low, high, target, good, by_volume, room_giver, room_taker]``: the net amount lies in low..high;
     the score is the distance to the target, or the volume moved; a score up to `good` ends the search; rooms are what
-    the net size may be at most (taker's) and, negated, at least (giver's).
+    the net size may be at most (taker's) and, negated, at least (giver's). ``steps`` counts the work of all searches, in
+    work units: one a step of a pointer, `_RATED` a choice rated.
     """
 
     chosen: NDArray[np.int64]
     score: NDArray[np.int64]
     limits: NDArray[np.int64]
+    steps: NDArray[np.int64]
 
 
 @kernel
@@ -53,45 +56,35 @@ def make_side(capacity):
 
 @kernel
 def make_pick():
-    return Pick(np.empty(5, dtype=np.int64), np.empty(1, dtype=np.int64), np.empty(7, dtype=np.int64))
+    return Pick(np.empty(5, dtype=np.int64), np.empty(1, dtype=np.int64), np.empty(7, dtype=np.int64), np.zeros(1, dtype=np.int64))
 
 
 @kernel
-def _consider(pick, give, take, a0, a1, a2, b0, b1):
-    """Keep these items if their net amount and size are allowed and their score is better."""
-    amount, volume, size = give.cost[a0], give.volume[a0], give.size[a0]
-    if a1 >= 0:
-        amount += give.cost[a1]
-        volume += give.volume[a1]
-        size += give.size[a1]
-    if a2 >= 0:
-        amount += give.cost[a2]
-        volume += give.volume[a2]
-        size += give.size[a2]
-    if b0 >= 0:
-        amount -= take.cost[b0]
-        volume += take.volume[b0]
-        size -= take.size[b0]
-    if b1 >= 0:
-        amount -= take.cost[b1]
-        volume += take.volume[b1]
-        size -= take.size[b1]
-    limits = pick.limits
-    if amount < limits[0] or amount > limits[1] or size > limits[6] or -size > limits[5]:
-        return
-    score = volume if limits[4] else abs(amount - limits[2])
-    if score < pick.score[0]:
-        pick.score[0] = score
-        chosen = pick.chosen
-        chosen[0], chosen[1], chosen[2], chosen[3], chosen[4] = a0, a1, a2, b0, b1
+def _rate(amount, volume, size, limits):
+    """Score of a choice whose net amount is allowed; NO_SCORE if its net size is not."""
+    if size > limits[6] or -size > limits[5]:
+        return np.int64(NO_SCORE)
+    return volume if limits[4] else abs(amount - limits[2])
 
 
 @kernel
-def _giver_pairs(pick, give, take, first, end, third, b0, low, high):
-    """Pairs of ``give[first:end]`` whose sum lies in low..high, with `third` and `b0` beside them."""
-    cost = give.cost
-    none = np.int64(-1)
+def _keep(pick, score, a0, a1, a2, b0, b1):
+    pick.score[0] = score
+    chosen = pick.chosen
+    chosen[0], chosen[1], chosen[2], chosen[3], chosen[4] = a0, a1, a2, b0, b1
+
+
+@kernel
+def _giver_pairs(pick, give, first, end, third, b0, amount, volume, size, low, high):
+    """Pairs of ``give[first:end]`` whose sum lies in low..high.
+
+    `third` and `b0` go with them: they add `amount`, `volume` and `size`.
+    """
+    # Arrays by name: taking one out of a tuple counts references, which costs more than a step.
+    cost, volumes, sizes, limits = give.cost, give.volume, give.size, pick.limits
+    best, good = pick.score[0], limits[3]
     i, j = first, end - 1
+    rated = 0
     while i < j:
         total = cost[i] + cost[j]
         if total > high:
@@ -100,114 +93,125 @@ def _giver_pairs(pick, give, take, first, end, third, b0, low, high):
             i += 1
         else:  # this one and the next below: enough, as hits are many where they matter
             for k in range(j, max(i, j - 2), -1):
-                if cost[i] + cost[k] < low:
+                total = cost[i] + cost[k]
+                if total < low:
                     break
-                _consider(pick, give, take, i, k, third, b0, none)
-            if pick.score[0] <= pick.limits[3]:
-                return
+                rated += _RATED
+                score = _rate(amount + total, volume + volumes[i] + volumes[k], size + sizes[i] + sizes[k], limits)
+                if score < best:
+                    best = score
+                    _keep(pick, score, i, k, third, b0, np.int64(-1))
+            if best <= good:
+                break
             i += 1
+    pick.steps[0] += rated + max(0, end - first)
 
 
 @kernel
-def pure_move(pick, give, size, take):
-    """One, two or three items of the giver. Returns the work."""
-    cost = give.cost
-    low, high = pick.limits[0], pick.limits[1]
-    none, start = np.int64(-1), np.int64(0)  # as variables: literals would have every callee compiled for each
+def pure_move(pick, give, size):
+    """One, two or three items of the giver."""
+    cost, limits = give.cost, pick.limits
+    low, high, good = limits[0], limits[1], limits[3]
+    none, zero = np.int64(-1), np.int64(0)  # as variables: literals would have every callee compiled for each
     for i in range(size):
         if low <= cost[i] <= high:
-            _consider(pick, give, take, i, none, none, none, none)
-    if pick.score[0] <= pick.limits[3]:
-        return size
-    _giver_pairs(pick, give, take, start, size, none, none, low, high)
+            score = _rate(cost[i], give.volume[i], give.size[i], limits)
+            if score < pick.score[0]:
+                _keep(pick, score, i, none, none, none, none)
+    pick.steps[0] += size
+    if pick.score[0] <= good:
+        return
+    _giver_pairs(pick, give, zero, size, none, none, zero, zero, zero, low, high)
     work = 2 * size
     for k in range(size - 1, 1, -1):
-        if pick.score[0] <= pick.limits[3] or (work > _ENOUGH and pick.score[0] < NO_SCORE):
+        if pick.score[0] <= good or (work > _ENOUGH and pick.score[0] < NO_SCORE):
             break
         if cost[k] > high:
             continue
         if cost[k] + cost[k - 1] + cost[k - 2] < low:
             break
-        _giver_pairs(pick, give, take, start, k, k, none, low - cost[k], high - cost[k])
+        _giver_pairs(
+            pick, give, zero, k, k, none, cost[k], give.volume[k], give.size[k], low - cost[k], high - cost[k]
+        )
         work += k
-    return work
 
 
 @kernel
 def _swaps(pick, give, size, take, taken):
-    low, high = pick.limits[0], pick.limits[1]
-    none, first = np.int64(-1), 0
+    cost, volumes, sizes, limits, best = give.cost, give.volume, give.size, pick.limits, pick.score[0]
+    low, high = limits[0], limits[1]
+    first, rated = 0, 0
     for b in range(taken):
-        while first < size and give.cost[first] < low + take.cost[b]:
+        back, back_volume, back_size = take.cost[b], take.volume[b], take.size[b]
+        while first < size and cost[first] < low + back:
             first += 1
         for a in range(first, size):
-            if give.cost[a] > high + take.cost[b]:
+            if cost[a] > high + back:
                 break
-            _consider(pick, give, take, a, none, none, b, none)
+            rated += _RATED
+            score = _rate(cost[a] - back, volumes[a] + back_volume, sizes[a] - back_size, limits)
+            if score < best:
+                best = score
+                _keep(pick, score, a, np.int64(-1), np.int64(-1), b, np.int64(-1))
+    pick.steps[0] += rated + size + taken
 
 
 @kernel
-def _one_for_two(pick, give, size, take, taken):
-    """One item of the giver for two of the taker."""
-    low, high = pick.limits[0], pick.limits[1]
-    none = np.int64(-1)
-    for a in range(size):
-        i, j = np.int64(0), taken - 1
-        while i < j:
-            net = give.cost[a] - take.cost[i] - take.cost[j]
-            if net < low:
-                j -= 1
-            elif net > high:
-                i += 1
-            else:
-                _consider(pick, give, take, a, none, none, i, j)
-                i += 1
+def _for_two(pick, take, taken, a0, a1, amount, volume, size):
+    """Give `amount` and take two items back."""
+    cost, volumes, sizes, limits, best = take.cost, take.volume, take.size, pick.limits, pick.score[0]
+    least, most = amount - limits[1], amount - limits[0]
+    i, j = np.int64(0), taken - 1
+    rated = 0
+    while i < j:
+        total = cost[i] + cost[j]
+        if total > most:
+            j -= 1
+        elif total < least:
+            i += 1
+        else:
+            rated += _RATED
+            score = _rate(amount - total, volume + volumes[i] + volumes[j], size - sizes[i] - sizes[j], limits)
+            if score < best:
+                best = score
+                _keep(pick, score, a0, a1, np.int64(-1), i, j)
+            i += 1
+    pick.steps[0] += rated + taken
 
 
 @kernel
-def _two_for_two(pick, give, size, take, taken):
-    """Two items of the giver for two of the taker, until one fits. Returns the work."""
-    low, high = pick.limits[0], pick.limits[1]
-    work = size * taken * 0
-    for a in range(1, size):
+def _two_for_two(pick, give, size, take, taken, most):
+    """Two items of the giver for two of the taker, until one fits or `most` steps are done."""
+    cost, low = give.cost, pick.limits[0]
+    least = low + take.cost[0] + take.cost[1]
+    most += pick.steps[0]
+    for a in range(np.int64(1), size):
         for c in range(a):
-            amount = give.cost[a] + give.cost[c]
-            if amount - take.cost[0] - take.cost[1] < low:
-                continue
-            work += taken
-            i, j = np.int64(0), taken - 1
-            while i < j:
-                net = amount - take.cost[i] - take.cost[j]
-                if net < low:
-                    j -= 1
-                elif net > high:
-                    i += 1
-                else:
-                    _consider(pick, give, take, a, c, np.int64(-1), i, j)
-                    i += 1
-        if pick.score[0] < NO_SCORE:
+            amount = cost[a] + cost[c]
+            if amount >= least:
+                volume, net_size = give.volume[a] + give.volume[c], give.size[a] + give.size[c]
+                _for_two(pick, take, taken, a, c, amount, volume, net_size)
+        if pick.score[0] < NO_SCORE or pick.steps[0] > most:
             break
-    return work
 
 
 @kernel
-def exchange(pick, give, size, take, taken, keep_counts):
-    """Items of the giver for fewer, as many or more of the taker. Returns the work."""
+def exchange(pick, give, size, take, taken, keep_counts, most):
+    """Items of the giver for fewer, as many or more of the taker; long searches end after `most` steps."""
     low, high = pick.limits[0], pick.limits[1]
-    none, start = np.int64(-1), np.int64(0)
+    none, zero = np.int64(-1), np.int64(0)
     _swaps(pick, give, size, take, taken)
     if keep_counts:
-        work = 2 * (size + taken)
         if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
-            work += _two_for_two(pick, give, size, take, taken)
-        return work
+            _two_for_two(pick, give, size, take, taken, most)
+        return
     for b in range(taken):
+        cost, volume = take.cost[b], take.volume[b]
         # Where volumes are costs, at least low + 2 cost moves.
-        if pick.limits[4] and (pick.score[0] - low) // 2 < take.cost[b] == take.volume[b]:
+        if pick.limits[4] and (pick.score[0] - low) // 2 < cost == volume:
             break
-        _giver_pairs(pick, give, take, start, size, none, b, low + take.cost[b], high + take.cost[b])
-    _one_for_two(pick, give, size, take, taken)
-    work = 2 * size * taken + size + taken
+        _giver_pairs(pick, give, zero, size, none, b, -cost, volume, -take.size[b], low + cost, high + cost)
+    for a in range(size):
+        _for_two(pick, take, taken, a, none, give.cost[a], give.volume[a], give.size[a])
     if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
-        work += _two_for_two(pick, give, size, take, taken)
-    return work
+        _two_for_two(pick, give, size, take, taken, most)

@@ -5,11 +5,13 @@ import numpy as np
 from solvers._jit import kernel
 from solvers.relocation._transfer import (
     ACTIVE,
+    BY_VOLUME,
     CAP,
     CROSSING,
     EVERYTHING,
     KEEP_COUNTS,
     MEANS,
+    PLAIN,
     PURE,
     SLACK,
     TYPICAL,
@@ -22,6 +24,7 @@ from solvers.relocation._transfer import (
 
 _AHEAD = 8
 _TRIES = 4
+_LISTING = 6  # work units an item and round
 
 
 @kernel
@@ -198,6 +201,17 @@ def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, r
 
 
 @kernel
+def _give_plainly(state, scratch, giver, takers, num_takers, tried):
+    """By plain sums to any of a few takers, and only then by exchanges. Returns the number of takers, or -1."""
+    state.numbers[MEANS] = PURE
+    left = _give(state, scratch, giver, takers, num_takers, tried)
+    state.numbers[MEANS] = EVERYTHING
+    if left < 0:
+        left = _give(state, scratch, giver, takers, num_takers, tried)
+    return left
+
+
+@kernel
 def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
     """Let givers give to takers until either list ends, or the work."""
     crossing = state.numbers[CROSSING]
@@ -209,6 +223,8 @@ def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_st
         if crossing:
             giver, left, num_takers = _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks)
             givers[g] = giver
+        elif state.numbers[PLAIN]:
+            left = _give_plainly(state, scratch, giver, takers, num_takers, tried)
         else:
             left = _give(state, scratch, giver, takers, num_takers, tried)
         if left >= 0:
@@ -250,6 +266,21 @@ def _close_what_fits(state, least_room):
 
 
 @kernel
+def _use_own_slack(state, inside):
+    """What its ranks may stay below the cap is the node's own room, if it has any. Returns the least room of a taker."""
+    numbers = state.numbers
+    free = np.int64(0)
+    for r in inside:
+        free += numbers[CAP] - state.loads[r]
+    numbers[SLACK], numbers[ACTIVE] = max(0, free), len(inside)
+    least_room = min(_window(state) // 2, numbers[TYPICAL] // 4) + 1
+    for r in inside:
+        if 0 <= numbers[CAP] - state.loads[r] < least_room:
+            _close(state, r)
+    return least_room
+
+
+@kernel
 def _scratch_for(start):
     capacity = 1
     for r in range(len(start) - 1):
@@ -260,13 +291,27 @@ def _scratch_for(start):
 @kernel
 def relocate_kernel(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, by_volume, rounds, work,
+    keep_counts, cheap_order, plain, own_slack, rounds, work,
 ):  # fmt: skip
-    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left."""
+    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left.
+
+    `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. `plain`: what
+    plain sums do is not done by exchanges, as those move more. `own_slack`: each node has just its own room to use.
+    """
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
-    numbers = np.array([cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume)])
-    state = State(costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, numbers)
+    by_volume = len(cheap_order) > 0
+    numbers = np.array(
+        [cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain)]
+    )
+    numbers[WORK] -= _LISTING * len(costs)
+    cheap = np.empty(len(cheap_order), dtype=np.int32)
+    marks = np.zeros(len(cheap_order) + 1, dtype=np.int64)
+    state = State(
+        costs, sizes, leave_rank, leave_node, where, node, loads, held, room, start, items, cheap, marks, numbers
+    )
+    if by_volume:
+        list_residents(cheap_order, where, m, start, cheap)
     list_residents(order, where, m, start, items)
     scratch = _scratch_for(start)
     givers, takers = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
@@ -275,10 +320,14 @@ def relocate_kernel(
     _close_what_fits(state, least_room)
     for k in range(len(node_start) - 1):
         inside = ranks[node_start[k] : node_start[k + 1]]
+        if own_slack:
+            least_room = _use_own_slack(state, inside)
         num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
         match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
     numbers[CROSSING] = 1
+    numbers[BY_VOLUME] = 0  # whose lists are those of the start
     for _ in range(rounds):
+        numbers[WORK] -= _LISTING * len(costs)
         list_residents(order, where, m, start, items)
         scratch = _scratch_for(start)
         num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)

@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 from solvers._jit import kernel
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
-CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME = range(9)
+CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME, PLAIN = range(10)
 PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
+_CANDIDATES = 64  # of least volume for their cost, among which an exact amount is sought
+_GATHER = 6  # work units an item: it lies anywhere in memory
+_TRANSFER = 300  # work units, whatever it moves
 
 
 class State(NamedTuple):
@@ -28,6 +31,8 @@ class State(NamedTuple):
     room: NDArray[np.int64]
     start: NDArray[np.int64]
     items: NDArray[np.int32]
+    cheap: NDArray[np.int32]  # as `items`, least volume for its cost first; read by volume alone
+    marks: NDArray[np.int64]
     numbers: NDArray[np.int64]
 
 
@@ -56,13 +61,16 @@ def _gather(state, side, rank):
     size = 0
     zero = not state.numbers[KEEP_COUNTS]  # where counts must stay, an item of cost zero is a partner
     volumes = state.leave_node if state.numbers[CROSSING] else state.leave_rank
+    items, where, costs, sizes = state.items, state.where, state.costs, state.sizes
+    cost, volume, item_size, item = side.cost, side.volume, side.size, side.item
+    state.numbers[WORK] -= _GATHER * (state.start[rank + 1] - state.start[rank])
     for k in range(state.start[rank], state.start[rank + 1]):
-        i = state.items[k]
-        if state.where[i] == rank and not (zero and state.costs[i] == 0):
-            side.cost[size] = state.costs[i]
-            side.volume[size] = volumes[i]
-            side.size[size] = state.sizes[i]
-            side.item[size] = i
+        i = items[k]
+        if where[i] == rank and not (zero and costs[i] == 0):
+            cost[size] = costs[i]
+            volume[size] = volumes[i]
+            item_size[size] = sizes[i]
+            item[size] = i
             size += 1
     return size
 
@@ -117,6 +125,45 @@ def _peel(state, scratch, size, low, reserve):
 
 
 @kernel
+def _gather_cheapest(state, scratch, rank, low, reserve):
+    """Set aside items of least volume for their cost until little is left to give, and list the next ones.
+
+    Returns as :func:`_peel` does.
+    """
+    give, peeled, cost, volume = scratch.give, scratch.peeled, scratch.give.cost, scratch.give.volume
+    items, cheap, where, costs, marks = state.items, state.cheap, state.where, state.costs, state.marks
+    limit = max(0, low - reserve * state.numbers[TYPICAL])
+    first, end = state.start[rank], state.start[rank + 1]
+    state.numbers[WORK] -= _GATHER * (end - first)
+    stamp = marks[-1] + 1
+    marks[-1] = stamp
+    set_aside, candidates = 0, 0
+    amount, size_amount = np.int64(0), np.int64(0)
+    for k in range(first, end):
+        i = cheap[k]
+        if where[i] != rank or costs[i] == 0:
+            continue
+        if amount + costs[i] <= limit:
+            peeled[set_aside] = i
+            set_aside += 1
+            amount += costs[i]
+            size_amount += state.sizes[i]
+        else:
+            marks[i] = stamp
+            candidates += 1
+            if candidates == _CANDIDATES:
+                break
+    size = 0
+    for k in range(first, end):
+        i = items[k]
+        if marks[i] == stamp:
+            cost[size], volume[size] = costs[i], state.leave_node[i]
+            give.size[size], give.item[size] = state.sizes[i], i
+            size += 1
+    return size, set_aside, amount, size_amount
+
+
+@kernel
 def _apply(state, scratch, giver, taker, set_aside):
     for k in range(set_aside):
         move(state, scratch.peeled[k], taker)
@@ -155,7 +202,7 @@ def _large_against_small(state, scratch, giver, taker, low, high, target):
             state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5)
         )
         _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
-        state.numbers[WORK] -= 2 * size + pure_move(pick, give, size, take)
+        pure_move(pick, give, size)
         if pick.score[0] != NO_SCORE:
             move(state, np.int64(item), taker)
             _apply(state, Scratch(give, take, pick, scratch.peeled, scratch.returned), taker, giver, set_aside)
@@ -210,16 +257,18 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     """As :func:`transfer`; every rank keeps its number of items."""
     pick = scratch.pick
     for skip in range(_STARTS):
+        if _work_left(state, pick) <= 0:
+            return False
         size = _gather(state, scratch.give, giver)
         taken = _gather(state, scratch.take, taker)
         reserve = state.numbers[TYPICAL] * (1 + skip % 2)
         pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2)
-        state.numbers[WORK] -= (4 + pairs) * (size + taken)
+        state.numbers[WORK] -= (2 + pairs) * (size + taken)
         if pairs == 0 and skip > 0:
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)
         pick.limits[4] = 1
-        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, state.numbers[KEEP_COUNTS])
+        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, True, max(0, state.numbers[WORK]))
         if pick.score[0] != NO_SCORE:
             for k in range(pairs):
                 move(state, scratch.returned[k], giver)
@@ -229,23 +278,31 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
 
 
 @kernel
-def _near_then_wide(pick, give, size, take, near):
+def _near_then_wide(pick, give, size, near):
     """As :func:`pure_move`, first near the target: two pointers find most sums of a wide window at its far end."""
     limits = pick.limits
     low, high, target = limits[0], limits[1], limits[2]
-    work = size
     if high - low > near:
         limits[0], limits[1] = max(low, target - near), target + min(near, high - target)
-        work += pure_move(pick, give, size, take)
+        pure_move(pick, give, size)
         limits[0], limits[1] = low, high
         if pick.score[0] != NO_SCORE:
-            return work
-    return work + pure_move(pick, give, size, take)
+            return
+    pure_move(pick, give, size)
+
+
+@kernel
+def _work_left(state, pick):
+    """Book the steps of searches, and return the work that is left."""
+    state.numbers[WORK] -= pick.steps[0]
+    pick.steps[0] = 0
+    return state.numbers[WORK]
 
 
 @kernel
 def transfer(state, scratch, giver, taker, low, high, target):
     """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
+    state.numbers[WORK] -= _TRANSFER
     if state.numbers[KEEP_COUNTS]:
         return state.numbers[MEANS] > PURE and _transfer_by_swaps(state, scratch, giver, taker, low, high, target)
     give, take, pick = scratch.give, scratch.take, scratch.pick
@@ -253,22 +310,28 @@ def transfer(state, scratch, giver, taker, low, high, target):
     numbers = state.numbers
     taken = -1
     for variant in range(_VARIANTS):
-        size = _gather(state, give, giver)
-        size, set_aside, amount, size_amount = _peel(state, scratch, size, low, (5, 3, 4, 0)[variant])
+        if _work_left(state, pick) <= 0:
+            return False
+        reserve = np.int64((5, 3, 4, 0)[variant])
+        if numbers[BY_VOLUME]:
+            size, set_aside, amount, size_amount = _gather_cheapest(state, scratch, giver, low, reserve)
+        else:
+            size = _gather(state, give, giver)
+            size, set_aside, amount, size_amount = _peel(state, scratch, size, low, reserve)
+            numbers[WORK] -= (1 + set_aside) * size
         if variant > 0 and set_aside == 0:
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount)
-        numbers[WORK] -= size
         if set_aside > 0 and low == amount and limits[5] >= 0 and limits[6] >= 0:
             pick.chosen[:] = -1
             pick.score[0] = 0
         else:
-            numbers[WORK] -= _near_then_wide(pick, give, size, take, numbers[TYPICAL] // 16)
+            _near_then_wide(pick, give, size, numbers[TYPICAL] // 16)
         if pick.score[0] == NO_SCORE and state.numbers[MEANS] > PURE and (variant == 0 or variant == _VARIANTS - 1):
             if taken < 0:
                 taken = _gather(state, take, taker)
             limits[4] = 1
-            numbers[WORK] -= exchange(pick, give, size, take, taken, numbers[KEEP_COUNTS])
+            exchange(pick, give, size, take, taken, False, max(0, numbers[WORK]))
         if pick.score[0] != NO_SCORE:
             _apply(state, scratch, giver, taker, set_aside)
             return True

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers._jit import kernel
+from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import TimeLimitError
-from solvers.groups import group_loads, read_only
+from solvers.groups import group_loads, members_by_group, read_only
 from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
@@ -24,6 +25,12 @@ __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"
 
 _MOST_SLACK = 2**61  # twice that fits int64
 _ROUNDS = 3
+_FEW_A_RANK = 32  # items, of which there are too few sums of three
+_LEAST_WORK = 100  # units an item, which a search always gets
+_CLOSE = 102  # percent of what must cross
+_KEPT_SLACK = 4  # one part in four
+_MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
+_NO_ORDER = np.empty(0, dtype=np.int32)
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
@@ -143,11 +150,16 @@ def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
 
 
 def _move_amounts(
-    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, rounds: int = _ROUNDS
+    problem: RelocationProblem,
+    where: NDArray[np.int32],
+    cap: int,
+    work: int,
+    rounds: int = _ROUNDS,
+    own_slack: bool = False,
 ) -> int:
     """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left."""
     affinity, m = problem.affinity, problem.num_ranks
-    leave_rank, leave_node = affinity.leave_rank.copy(), affinity.leave_node.copy()
+    leave_rank, leave_node = _leave_volumes(problem)
     leave_rank[where != affinity.home] = 0
     leave_node[problem.node_of_rank[where] != problem.node_of_rank[affinity.home]] = 0
     cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
@@ -156,8 +168,16 @@ def _move_amounts(
         read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
         problem.node_start, problem.ranks_by_node, group_loads(problem.costs, where, m), group_loads(sizes, where, m),
         problem.room, problem.order, cap, min(cap * m - problem.total, _MOST_SLACK), _typical(problem),
-        problem.equal_counts, False, rounds, work,
+        problem.equal_counts, _NO_ORDER, False, own_slack, rounds, work,
     ))  # fmt: skip
+
+
+def _leave_volumes(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What leaving the rank and the node adds, to be changed; in costs, which search faster, where that is the same."""
+    affinity = problem.affinity
+    if affinity.rows is None and _volumes_are_costs(problem):
+        return problem.costs.copy(), problem.costs.copy()
+    return affinity.leave_rank.copy(), affinity.leave_node.copy()
 
 
 def _typical(problem: RelocationProblem) -> int:
@@ -180,21 +200,48 @@ def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: in
     absent = (per_node.max() - per_node) * cap  # a smaller node carries what its missing ranks would
     loads = group_loads(problem.costs, nodes, k) + absent
     sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    room = np.array(
-        [min(sum(problem.room[problem.node_of_rank == node].tolist()), problem.total_size) for node in range(k)]
-    )
-    leave = problem.affinity.leave_node.copy()
-    cap_of_node = cap * int(per_node.max())
-    by_volume = not np.array_equal(leave, problem.costs)
+    room = np.zeros(k, dtype=np.int64)
+    if problem.sizes is not None:
+        rooms = np.split(problem.room[problem.ranks_by_node], problem.node_start[1:-1])
+        room[:] = [min(sum(of_node.tolist()), problem.total_size) for of_node in rooms]
+    _, leave = _leave_volumes(problem)
+    most = cap * int(per_node.max())
+    slack = most * k - int(loads.sum())
+    cap_of_node = most - slack // (_KEPT_SLACK * k)  # what a node keeps of its slack, its ranks need
+    cheap = _NO_ORDER if _volumes_are_costs(problem) else _cheapest_last(problem)
     one_node = np.zeros(k, dtype=np.int32)
     work = int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
         np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
-        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, by_volume, 0,
-        work,
+        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, cheap, True,
+        False, 0, work,
     ))  # fmt: skip
     _settle(problem, where, nodes, np.flatnonzero(nodes != before))
     return work - m
+
+
+def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
+    """Items, those that cross with most volume for their cost first; stable."""
+    volume = problem.affinity.leave_node
+    scale = INT64_MAX // (int(volume.max(initial=0)) + 1)
+    key = volume * min(scale, _MOST_SCALE) // np.maximum(problem.costs, 1)
+    return sort_descending(key, int(key.max(initial=0)))[0]
+
+
+@kernel
+def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where, loads, counts):
+    """Each item of `arrived`, in this sequence, to the emptiest rank of its node; first of few items, if counts count."""
+    for i in arrived:
+        best = np.int64(-1)
+        for j in range(node_start[nodes[i]], node_start[nodes[i] + 1]):
+            r = ranks[j]
+            fewer = equal_counts and best >= 0 and counts[r] < counts[best]
+            more = equal_counts and best >= 0 and counts[r] > counts[best]
+            if best < 0 or fewer or (not more and loads[r] < loads[best]):
+                best = r
+        where[i] = best
+        loads[best] += costs[i]
+        counts[best] += 1
 
 
 def _settle(
@@ -202,29 +249,24 @@ def _settle(
 ) -> None:
     """Put the items that arrived at `nodes` on ranks there: where an item is missing, if counts count; by room."""
     loads = group_loads(problem.costs, where, problem.num_ranks)
-    counts = np.bincount(where, minlength=problem.num_ranks)
+    counts = np.bincount(where, minlength=problem.num_ranks).astype(np.int64)
     np.subtract.at(loads, where[arrived], problem.costs[arrived])
     np.subtract.at(counts, where[arrived], 1)
-    for item in arrived[np.argsort(-problem.costs[arrived], kind="stable")].tolist():
-        node = nodes[item]
-        ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
-        if problem.equal_counts:
-            ranks = ranks[counts[ranks] == counts[ranks].min()]
-        rank = ranks[np.argmin(loads[ranks])]
-        where[item] = rank
-        loads[rank] += problem.costs[item]
-        counts[rank] += 1
+    _settle_each(
+        arrived[np.argsort(-problem.costs[arrived], kind="stable")], nodes, problem.ranks_by_node, problem.node_start,
+        read_only(problem.costs), problem.equal_counts, where, loads, counts,
+    )  # fmt: skip
 
 
 def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """In every node that has a rank over the cap, swaps inside the node, which ignore homes. Returns the work left."""
     loads = group_loads(problem.costs, where, problem.num_ranks)
-    node_of_item = problem.node_of_rank[where]
+    members, offsets, _ = members_by_group(problem.node_of_rank[where], problem.num_nodes)
     rank_in_node = np.empty(problem.num_ranks, dtype=np.int32)
     for node in np.unique(problem.node_of_rank[loads > cap]).tolist():
         ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
         rank_in_node[ranks] = np.arange(len(ranks))
-        items = np.flatnonzero(node_of_item == node)
+        items = members[offsets[node] : offsets[node + 1]]
         groups = rank_in_node[where[items]]
         work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
         where[items] = ranks[groups]
@@ -245,59 +287,79 @@ def _lower(
     return work
 
 
-def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> None:
-    """Repair what is still over the cap; if all rules hold then, let go home what may."""
+def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """Repair what is still over the cap; if all rules hold then, let go home what may. Returns the work left."""
     if problem.sizes is None and not problem.is_feasible(where, cap):
         work = _repair_nodes(problem, where, cap, work)
         if not problem.is_feasible(where, cap):
-            _lower(problem.costs, problem.num_ranks, problem.equal_counts, where, cap, work)
+            work = _lower(problem.costs, problem.num_ranks, problem.equal_counts, where, cap, work)
     if problem.is_feasible(where, cap):
         come_back(problem, where, cap)
+    return work
 
 
 def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
-    Rank by rank; and where that leaves loads over the cap, volumes are not costs, or items are few, also nodes first.
-    The one that moves less, first across, then inside, is returned. With equal counts, nodes first, and ranks if that
-    fails.
+    Two ways: rank by rank, or nodes first. The second is gone where the first did not get there by exact amounts, as
+    long as there is work left, and where items are few; what moves less, first across, then inside, is returned.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
     start = _start(problem)
     few = len(problem.costs) <= _FEW_ITEMS
-    one_way_is_enough = not few and np.array_equal(problem.affinity.leave_node, problem.costs)
-    ways = (_by_nodes, _by_ranks) if problem.equal_counts else (_by_ranks, _by_nodes)
+    nodes_first = problem.equal_counts or not _volumes_are_costs(problem)
+    nodes_first |= len(problem.costs) < _FEW_A_RANK * problem.num_ranks
+    ways = (_by_nodes, _by_ranks) if nodes_first else (_by_ranks, _by_nodes)
+    left = max(work, _LEAST_WORK * len(problem.costs))
     found: list[NDArray[np.int32]] = []
     for way in ways:
-        where = start.copy()
-        direct = way(problem, where, cap, work)
-        if direct or problem.is_feasible(where, cap):
-            found.append(where)
-        if found and not few and (problem.equal_counts or (direct and one_way_is_enough)):
+        if found and not few and left < _LEAST_WORK * len(problem.costs):
             break
+        where = start.copy()
+        direct, left = way(problem, where, cap, max(left, _LEAST_WORK * len(problem.costs)))
+        if problem.is_feasible(where, cap):
+            found.append(where)
+            if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
+                break
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 
 
-def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
-    """Return whether exact amounts were enough; repaired or not, `where` is what was found."""
+def _volumes_are_costs(problem: RelocationProblem) -> bool:
+    return problem.affinity.is_proportional_to(problem.costs)
+
+
+def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
+    """Whether what crosses is near to what must, where that is known without a search."""
+    if not _volumes_are_costs(problem):
+        return True  # nodes were balanced by volume
+    nodes, before = problem.node_of_rank[where], problem.node_of_rank[problem.affinity.home]
+    crossing = int(problem.costs[nodes != before].sum())
+    loads = group_loads(problem.costs, before, problem.num_nodes).tolist()
+    must = sum(max(0, load - cap * int(k)) for load, k in zip(loads, np.diff(problem.node_start), strict=True))
+    return 100 * crossing <= _CLOSE * must
+
+
+def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
+    """Return whether exact amounts were enough, and the work left; repaired or not, `where` is what was found."""
     left = _move_amounts(problem, where, cap, work)
     direct = problem.is_feasible(where, cap)
-    _finish(problem, where, cap, max(left, 4 * len(where)))
-    return direct
+    left = _finish(problem, where, cap, max(left, 4 * len(where)))
+    return direct, left
 
 
-def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> bool:
+def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
+    """As :func:`_by_ranks`."""
     left = _balance_nodes(problem, where, cap, work)
-    left = _move_amounts(problem, where, cap, left, rounds=0)
+    left = _move_amounts(problem, where, cap, left, rounds=0, own_slack=True)
     direct = problem.is_feasible(where, cap)
     if not direct and problem.sizes is None:
         left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
     if not problem.is_feasible(where, cap):
         left = _move_amounts(problem, where, cap, left)
-    _finish(problem, where, cap, max(left, 4 * len(where)))
-    return direct
+    left = _finish(problem, where, cap, max(left, 4 * len(where)))
+    return direct, left
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) -> NDArray[np.int32]:

@@ -64,7 +64,8 @@ def _move_between(state, scratch, giver, taker):
     window = _window(state)
     if excess <= room:
         return transfer(state, scratch, giver, taker, excess, excess + min(window, room - excess), excess)
-    low = max(1, room - window)
+    # A taker that is nearly full might else take next to nothing, again and again.
+    low = max(1, room - min(window, room // 2))
     return transfer(state, scratch, giver, taker, low, room, room)
 
 

@@ -15,7 +15,7 @@ from solvers._jit import kernel
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
 NO_SCORE = 2**63 - 1
-_RATED = 2
+_RATED = 1
 _ENOUGH = 4_000  # steps after which the best triple so far is taken
 _TOO_MANY = 4_000_000  # steps for which two items for two are not tried
 

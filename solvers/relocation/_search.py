@@ -107,7 +107,10 @@ def _give(state, scratch, giver, takers, num_takers, tried):
             return -1
         taker = takers[best]
         if _move_between(state, scratch, giver, taker):
-            if cap - state.loads[taker] <= min(_window(state), state.numbers[TYPICAL] // 4):
+            enough = _window(state)
+            if not state.numbers[KEEP_COUNTS]:  # where it is cheap to fill a taker better, it is worth it
+                enough = min(enough, state.numbers[TYPICAL] // 4)
+            if cap - state.loads[taker] <= enough:
                 _close(state, taker)
                 num_takers -= 1
                 takers[best] = takers[num_takers]

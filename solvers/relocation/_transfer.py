@@ -13,7 +13,7 @@ PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
 _CANDIDATES = 64  # of least volume for their cost, among which an exact amount is sought
-_GATHER = 6  # work units an item: it lies anywhere in memory
+_GATHER = 4  # work units an item: it lies anywhere in memory
 _TRANSFER = 300  # work units, whatever it moves
 
 
@@ -263,7 +263,7 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
         taken = _gather(state, scratch.take, taker)
         reserve = state.numbers[TYPICAL] * (1 + skip % 2)
         pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2)
-        state.numbers[WORK] -= (2 + pairs) * (size + taken)
+        state.numbers[WORK] -= pairs * (size + taken)
         if pairs == 0 and skip > 0:
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)

@@ -27,6 +27,7 @@ _MOST_SLACK = 2**61  # twice that fits int64
 _ROUNDS = 3
 _FEW_A_RANK = 32  # items, of which there are too few sums of three
 _LEAST_WORK = 100  # units an item, which a search always gets
+_LEAST_WORK_OF_SWAPS = 300  # where every move is one
 _CLOSE = 102  # percent of what must cross
 _KEPT_SLACK = 4  # one part in four
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
@@ -312,13 +313,14 @@ def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32]
     nodes_first = problem.equal_counts or not _volumes_are_costs(problem)
     nodes_first |= len(problem.costs) < _FEW_A_RANK * problem.num_ranks
     ways = (_by_nodes, _by_ranks) if nodes_first else (_by_ranks, _by_nodes)
-    left = max(work, _LEAST_WORK * len(problem.costs))
+    least = (_LEAST_WORK_OF_SWAPS if problem.equal_counts else _LEAST_WORK) * len(problem.costs)
+    left = work
     found: list[NDArray[np.int32]] = []
     for way in ways:
-        if found and not few and left < _LEAST_WORK * len(problem.costs):
+        if found and not few and left < least:
             break
         where = start.copy()
-        direct, left = way(problem, where, cap, max(left, _LEAST_WORK * len(problem.costs)))
+        direct, left = way(problem, where, cap, max(left, least))
         if problem.is_feasible(where, cap):
             found.append(where)
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
@@ -352,6 +354,8 @@ def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, wo
 def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
     """As :func:`_by_ranks`."""
     left = _balance_nodes(problem, where, cap, work)
+    if left <= 0 and problem.equal_counts:
+        return False, 0  # nodes that are over the cap are not repaired inside
     left = _move_amounts(problem, where, cap, left, rounds=0, own_slack=True)
     direct = problem.is_feasible(where, cap)
     if not direct and problem.sizes is None:

@@ -1,4 +1,4 @@
-"""The command line: ``balancer plan | report | compare | solve | fit``. It reads arguments and prints."""
+"""The command line: ``balancer plan | report | compare | simulate | solve | fit``. It reads arguments and prints."""
 
 import io
 import json
@@ -39,6 +39,7 @@ from balancer.offline_steps import load_steps
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import METHODS, PLACEMENTS
 from balancer.report.summary import RunSummary
+from balancer.simulate_command import simulate_command
 from balancer.topology import MAX_RANKS, Topology
 from solvers import PARTITIONERS, SolverError, partition
 
@@ -118,6 +119,7 @@ def cli(context: click.Context) -> None:
 
 cli.add_command(compare_command)
 cli.add_command(fit_command)
+cli.add_command(simulate_command)
 
 
 _equal_counts_option = click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")

@@ -23,6 +23,7 @@ from balancer.topology import Topology
 __all__ = [
     "PHASES_ALONE",
     "batch_options",
+    "by_phase",
     "cost_option",
     "open_phases",
     "phase_options",
@@ -103,7 +104,7 @@ def refuse(options: dict[str, Any], names: Iterable[str], beside: str) -> None:
         raise InputError(f"{', '.join(given)} cannot be combined with {beside}")
 
 
-def _by_phase(option: str, texts: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
+def by_phase(option: str, texts: Iterable[str], names: Iterable[str] | None = None) -> dict[str, str]:
     """Read ``NAME=VALUE`` words, each name once."""
     found: dict[str, str] = {}
     for text in texts:
@@ -127,7 +128,7 @@ def _costs(texts: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     if of_all and re.match(r"[^:=]*=", of_all[0]):
         raise InputError(f"--cost {of_all[0]!r}: there is no such phase; phases are {', '.join(names)}")
     costs = dict.fromkeys(names, of_all[0] if of_all else "linear")
-    return costs | _by_phase("--cost", of_phase)
+    return costs | by_phase("--cost", of_phase)
 
 
 def _bytes(text: str) -> dict[str, int]:
@@ -139,12 +140,12 @@ def _bytes(text: str) -> dict[str, int]:
 
 def _phases(options: dict[str, Any]) -> tuple[Phase, ...]:
     """Take the options that say what each phase is out of all options."""
-    columns = _by_phase("--phase", options.pop("phases"))
-    items = _by_phase("--items", options.pop("items"), columns)
+    columns = by_phase("--phase", options.pop("phases"))
+    items = by_phase("--items", options.pop("items"), columns)
     texts: dict[str, dict[str, str]] = {
-        name: _by_phase(f"--{name}", options.pop(name), columns) for name in ("outputs", "own", "feeds")
+        name: by_phase(f"--{name}", options.pop(name), columns) for name in ("outputs", "own", "feeds")
     }
-    sizes = _by_phase("--bytes", options.pop("byte_sizes"), columns)
+    sizes = by_phase("--bytes", options.pop("byte_sizes"), columns)
     nonempty = options.pop("every_rank_nonempty")
     costs = _costs(options.pop("costs"), columns)
     for name in nonempty:

@@ -160,11 +160,12 @@ class _Rows:
     columns: Columns
 
 
-def _rows_of_steps(log: LengthLog, settings: StepSettings) -> Iterator[_Rows]:
-    """Read the columns that the phases name, step by step."""
+def _rows_of_steps(log: LengthLog, settings: StepSettings, endless: bool = False) -> Iterator[_Rows]:
+    """Read the columns that the phases name, step by step; if `endless`, the log over and over."""
     sums = {text: choose_length(log, text) for phase in settings.phases for text in _sums(phase)}
     lists = list(dict.fromkeys(name for phase in settings.phases for name in _lists(phase)))
-    blocks = read_columns(log, sums, (), lists)
+    passes = itertools.repeat(None) if endless else (None,)
+    blocks = itertools.chain.from_iterable(read_columns(log, sums, (), lists) for _ in passes)
     for number, block in enumerate(global_batches(blocks, settings.samples_per_step, settings.drop_last)):
         yield _Rows(number, block.first_row, {**block.sums, **block.lists})
 
@@ -226,6 +227,7 @@ def compare_log(
     strategies: Sequence[str] = tuple(STRATEGIES),
     num_steps: int | None = None,
     window: int = 100,
+    endless: bool = False,
 ) -> Iterator[tuple[str, StepPlan]]:
     """Plan every global batch of a log by several strategies.
 
@@ -239,6 +241,8 @@ def compare_log(
         Stop after so many steps.
     window : int
         Steps that ``sorted_batches`` sorts together, and that are held in memory.
+    endless : bool
+        Read the log over and over, so that all steps are full; they end with `num_steps` alone.
 
     Yields
     ------
@@ -246,7 +250,7 @@ def compare_log(
     plan : StepPlan
         Window by window, and within one strategy by strategy.
     """
-    steps, read = _Steps(log, settings), _rows_of_steps(log, settings)
+    steps, read = _Steps(log, settings), _rows_of_steps(log, settings, endless)
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")

@@ -1,0 +1,136 @@
+"""What a phase's module does with its items: useful and executed FLOPs, how fast, and what it keeps in memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import AudioEncoder, CostModel, Decoder, LengthPolynomial, Module, VisionEncoder, module
+from balancer.cost.layers import Block, Experts
+from balancer.cost.throughput import SaturatingThroughput, Throughput
+from solvers.arguments import as_count
+
+__all__ = ["PhaseModel"]
+
+_BYTES = 2  # of an activation: bfloat16
+_LOGIT_BYTES = 6  # logits stand once in bfloat16, and once in float32 for the loss
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseModel:
+    """A module as the simulator sees it.
+
+    Attributes
+    ----------
+    useful : LengthPolynomial
+        FLOPs of an item, forward and backward, nothing recomputed: what MFU counts.
+    executed : LengthPolynomial
+        What runs for it: more than that with checkpointing.
+    throughput : Throughput
+        Of one GPU, by the elements that its rank holds.
+    kept_bytes : float
+        An element's activations that wait for the backward pass.
+    working_bytes : float
+        Besides, those of the layer that is at work: only with checkpointing.
+    piece : int or None
+        Items are cut into pieces of so many elements, such as tiles of an image; attention stays within a piece. A
+        last, shorter piece counts as the fraction that it is.
+
+    Examples
+    --------
+    >>> model = PhaseModel.of("qwen2-7b", SaturatingThroughput(4e14))
+    >>> model.useful_flops(np.array([4096])).tolist()
+    [183861107490816.0]
+    """
+
+    useful: LengthPolynomial
+    executed: LengthPolynomial
+    throughput: Throughput
+    kept_bytes: float = 0.0
+    working_bytes: float = 0.0
+    piece: int | None = None
+
+    @classmethod
+    def of(
+        cls, model: str | Module, throughput: Throughput, *, piece: int | None = None, checkpointing: bool = False
+    ) -> "PhaseModel":
+        """Take FLOPs and activations from a shape: a name or ``config.json`` as for :func:`balancer.cost.flops`.
+
+        Raises
+        ------
+        InputError
+            An unknown name (the known ones are listed), or a configuration that lacks a field.
+        ValueError
+            A piece that is no count.
+        """
+        found = module(model) if isinstance(model, str) else model
+        kept, working = _activation_bytes(found, checkpointing)
+        executed = found.flops(checkpointing=checkpointing)
+        size = None if piece is None else as_count("piece", piece)
+        return cls(found.flops(), executed, throughput, kept, working, size)
+
+    @classmethod
+    def on(
+        cls,
+        model: str | Module,
+        peak_flops: float,
+        efficiency: float,
+        half_tokens: float = 0.0,
+        *,
+        piece: int | None = None,
+        checkpointing: bool = False,
+    ) -> "PhaseModel":
+        """As :meth:`of`, at a fraction `efficiency` of a GPU's peak, of which `half_tokens` elements reach half."""
+        if not 0 < efficiency <= 1:
+            raise ValueError(f"efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency!r}")
+        throughput = SaturatingThroughput(efficiency * peak_flops, half_tokens)
+        return cls.of(model, throughput, piece=piece, checkpointing=checkpointing)
+
+    def useful_flops(self, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Useful FLOPs of each item, float64[k]."""
+        return self._flops(self.useful, lengths)
+
+    def executed_flops(self, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """FLOPs that run for each item, float64[k]."""
+        return self._flops(self.executed, lengths)
+
+    def cost_model(self) -> CostModel:
+        """Integer cost to plan with: FLOPs, or elements where items are cut into pieces."""
+        return self.useful.cost_model() if self.piece is None else CostModel()
+
+    def _flops(self, flops: LengthPolynomial, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """FLOPs of each item; an item without elements is not computed."""
+        if self.piece is not None:
+            return np.asarray(lengths * (flops.exact(self.piece) / self.piece), dtype=np.float64)
+        return np.where(lengths > 0, flops(lengths), 0.0)
+
+
+def _activation_bytes(found: Module, checkpointing: bool) -> tuple[float, float]:
+    """Bytes an element kept for the backward pass, and besides while a layer is at work.
+
+    What each product needs of its inputs, as Korthikanti et al. (2022) count, without their dropout masks and with
+    attention that keeps no weights (fused).
+    """
+    if isinstance(found, Decoder):
+        per_layer, per_element = _block_values(found.block) * _BYTES, 1.0
+        around = found.vocabulary * _LOGIT_BYTES
+    elif isinstance(found, VisionEncoder):
+        per_layer, per_element, around = _block_values(found.block) * _BYTES, 1.0, 0
+    elif isinstance(found, AudioEncoder):
+        per_layer, per_element = _block_values(found.block) * _BYTES, 1 / found.frames_per_token
+        around = 0
+    else:
+        return 0.0, 0.0  # a shape of the caller's own: unknown
+    if checkpointing:
+        inputs = found.layers * found.block.hidden * _BYTES
+        return (inputs + around) * per_element, per_layer * per_element
+    return (found.layers * per_layer + around) * per_element, 0.0
+
+
+def _block_values(block: Block) -> int:
+    """Values a token that a block keeps: inputs of norms and products, queries, keys, values, and the MLP's inside."""
+    attention, mlp = block.attention, block.mlp
+    values = 4 * block.hidden + 2 * attention.head_dim * (attention.heads + attention.kv_heads)
+    if isinstance(mlp, Experts):
+        return values + mlp.active * (3 * mlp.intermediate + mlp.hidden) + 3 * mlp.shared_intermediate
+    return values + (2 + mlp.gated) * mlp.intermediate

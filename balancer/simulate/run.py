@@ -1,0 +1,229 @@
+"""A log under several strategies on a cluster, step after step; only sums are kept, so memory does not grow."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from balancer.io.logs import LengthLog, choose_length, read_columns
+from balancer.offline_steps import StepSettings, compare_log
+from balancer.simulate.cluster import Cluster
+from balancer.simulate.phase_model import PhaseModel
+from balancer.simulate.step import StepTime, step_time
+from balancer.strategies import STRATEGIES
+from solvers.arguments import as_count
+
+__all__ = ["PhaseTotals", "Simulation", "StrategyTotals", "simulate_log"]
+
+
+@dataclass(slots=True)
+class PhaseTotals:
+    """Sums over steps of one phase."""
+
+    compute_s: float = 0.0
+    waiting_s: float = 0.0
+    useful_flops: float = 0.0
+    executed_flops: float = 0.0
+    peak_tokens: int = 0
+
+
+@dataclass(slots=True)
+class StrategyTotals:
+    """Sums over the steps of one strategy, and how far steps are apart; constant memory.
+
+    Attributes
+    ----------
+    steps, samples : int
+    seconds, compute_s, waiting_s, exchange_s : float
+        Of all steps; the last three add up to the first.
+    fastest_s, slowest_s : float
+    useful_flops : float
+    peak_flops : float
+        Of all GPUs together.
+    phases : dict of str to PhaseTotals
+    streams : dict of str to [seconds, inter-node bytes, intra-node bytes]
+        Nothing hidden.
+    activation_bytes : float
+        The most of any GPU and step.
+    """
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    compute_s: float = 0.0
+    waiting_s: float = 0.0
+    exchange_s: float = 0.0
+    fastest_s: float = math.inf
+    slowest_s: float = 0.0
+    useful_flops: float = 0.0
+    peak_flops: float = 0.0
+    activation_bytes: float = 0.0
+    phases: dict[str, PhaseTotals] = field(default_factory=dict)
+    streams: dict[str, list[float]] = field(default_factory=dict)
+    _mean: float = 0.0
+    _squares: float = 0.0  # sum of squared distances from the mean
+
+    def add(self, step: StepTime) -> None:
+        """Take in the next step."""
+        seconds = step.seconds
+        self.steps += 1
+        self.samples += step.samples
+        self.seconds += seconds
+        self.compute_s += step.compute_s
+        self.waiting_s += step.waiting_s
+        self.exchange_s += step.exchange_s
+        self.fastest_s, self.slowest_s = min(self.fastest_s, seconds), max(self.slowest_s, seconds)
+        before = seconds - self._mean  # Welford (1962): no large sums are subtracted
+        self._mean += before / self.steps
+        self._squares += before * (seconds - self._mean)
+        self.useful_flops += step.useful_flops
+        self.peak_flops = step.peak_flops
+        self.activation_bytes = max(self.activation_bytes, step.activation_bytes)
+        for name, phase in step.phases.items():
+            totals = self.phases.setdefault(name, PhaseTotals())
+            totals.compute_s += phase.compute_s
+            totals.waiting_s += phase.waiting_s
+            totals.useful_flops += phase.useful_flops
+            totals.executed_flops += phase.executed_flops
+            totals.peak_tokens = max(totals.peak_tokens, phase.peak_tokens)
+        for name, exchange in step.exchanges.items():
+            stream = self.streams.setdefault(name, [0.0, 0.0, 0.0])
+            stream[0] += exchange.seconds
+            stream[1] += exchange.inter_node_bytes
+            stream[2] += exchange.intra_node_bytes
+
+    @property
+    def deviation_s(self) -> float:
+        """Standard deviation of the step time over steps; 0 for one step."""
+        return math.sqrt(self._squares / (self.steps - 1)) if self.steps > 1 else 0.0
+
+    @property
+    def mfu(self) -> float:
+        """Useful FLOPs of all steps over what all GPUs could do in their time."""
+        return self.useful_flops / (self.peak_flops * self.seconds) if self.seconds else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second, of all ranks together."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers by name; seconds and bytes are a step's mean."""
+        steps = max(1, self.steps)
+        return {
+            "step_s": {
+                "mean": self.seconds / steps,
+                "deviation": self.deviation_s,
+                "fastest": self.fastest_s if self.steps else 0.0,
+                "slowest": self.slowest_s,
+            },
+            "compute_s": self.compute_s / steps,
+            "waiting_s": self.waiting_s / steps,
+            "exchange_s": self.exchange_s / steps,
+            "mfu": self.mfu,
+            "samples_per_s": self.samples_per_s,
+            "activation_bytes": self.activation_bytes,
+            "phases": {
+                name: {
+                    "compute_s": phase.compute_s / steps,
+                    "waiting_s": phase.waiting_s / steps,
+                    "useful_flops": phase.useful_flops / steps,
+                    "executed_flops": phase.executed_flops / steps,
+                    "peak_tokens": phase.peak_tokens,
+                }
+                for name, phase in self.phases.items()
+            },
+            "streams": {
+                name: {
+                    "exchange_s": seconds / steps,
+                    "inter_node_bytes": inter_node / steps,
+                    "intra_node_bytes": intra_node / steps,
+                }
+                for name, (seconds, inter_node, intra_node) in self.streams.items()
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a simulation of a log found.
+
+    Attributes
+    ----------
+    strategies : dict of str to StrategyTotals
+    steps : int
+        Simulated by each strategy.
+    rows : int
+        Of the log.
+    passes : float
+        How often the log was read: above 1 the same samples come again, in other batches unless the rows of the log are
+        a multiple of a step's.
+    """
+
+    strategies: Mapping[str, StrategyTotals]
+    steps: int
+    rows: int
+    passes: float
+
+
+def simulate_log(
+    log: LengthLog,
+    settings: StepSettings,
+    models: Mapping[str, PhaseModel],
+    cluster: Cluster,
+    *,
+    strategies: Sequence[str] = tuple(STRATEGIES),
+    num_steps: int | None = None,
+    window: int = 100,
+    overlap: float = 0.0,
+    waits: str = "phase",
+    tick: Callable[[int], None] = lambda _: None,
+) -> Simulation:
+    """Simulate a log under several strategies; memory does not grow with the steps.
+
+    Parameters
+    ----------
+    log : LengthLog
+    settings : StepSettings
+        How the log becomes global batches and how they are planned; without micro-batches. All steps are full.
+    models : mapping of str to PhaseModel
+        Of every phase.
+    cluster : Cluster
+    strategies : sequence of str
+        Names in :data:`balancer.strategies.STRATEGIES`.
+    num_steps : int, optional
+        More than the log has: it is read again from its start. By default what the log has, at least one.
+    window : int
+        Steps that ``sorted_batches`` sorts together, and that are held in memory.
+    overlap, waits
+        As :func:`balancer.simulate.step_time` takes them.
+    tick : callable
+        Told the samples of every step that is done.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    InputError, ValueError
+        A log, a row, a strategy or an argument that cannot be used.
+    """
+    if settings.micro_batches is not None:
+        raise ValueError("micro-batches cannot be simulated; leave them out")
+    missing = [phase.name for phase in settings.phases if phase.name not in models]
+    if missing:
+        raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
+    rows = _count_rows(log, settings)
+    steps = max(1, rows // settings.samples_per_step) if num_steps is None else as_count("num_steps", num_steps)
+    totals = {strategy: StrategyTotals() for strategy in strategies}
+    for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=True):
+        totals[strategy].add(step_time(plan, models, cluster, overlap=overlap, waits=waits))
+        tick(plan.num_samples)
+    return Simulation(totals, steps, rows, steps * settings.samples_per_step / rows)
+
+
+def _count_rows(log: LengthLog, settings: StepSettings) -> int:
+    """Read one column to its end; a damaged log is found out before the work."""
+    phase = settings.phases[-1]
+    return sum(len(block) for block in read_columns(log, {"": choose_length(log, phase.items)}))

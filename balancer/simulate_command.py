@@ -1,0 +1,215 @@
+"""``balancer simulate``: what a log's steps would take on a cluster, by each strategy, side by side."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+
+from balancer.cli_parts import add_options, budget_option, json_option, method_option, progress, table_console
+from balancer.cli_phases import batch_options, by_phase, cost_option, open_phases, phase_options, title_of
+from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
+from balancer.errors import InputError
+from balancer.planner import METHODS
+from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
+from balancer.strategies import STRATEGIES
+
+__all__ = ["simulate_command"]
+
+_NO_MICRO_BATCHES = (
+    "micro_batch_tokens", "schedule", "micro_batches", "min_micro_batches", "micro_batches_multiple_of",
+    "pipeline_stages", "over_long",
+)  # fmt: skip
+
+
+def _model_options(command: Any) -> Any:
+    """Add what runs, and on what."""
+    several: dict[str, Any] = {"multiple": True}
+    options = (
+        click.option(
+            "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file with such fields."
+        ),
+        click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
+        click.option(
+            "--model", "models", metavar="NAME=MODEL", **several,
+            help="Of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
+        ),
+        click.option(
+            "--pieces", metavar="NAME=L", **several,
+            help="Items are cut into pieces of L elements, such as tiles; attention stays within them.",
+        ),
+        click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
+        click.option(
+            "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
+            help="Fraction of the peak that computing reaches; MFU is proportional to it.",
+        ),
+        click.option(
+            "--throughput", "curves", metavar="NAME=FILE.csv", **several,
+            help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
+        ),
+        click.option(
+            "--overlap", type=float, default=0.0, show_default=True, metavar="F",
+            help="Fraction of every exchange that computing hides; assumed.",
+        ),
+        click.option(
+            "--waits", type=click.Choice(WAITS), default="phase", show_default=True,
+            help="Ranks wait for each other after every phase, or once a step.",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+@click.command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
+@click.argument("log", type=click.Path())
+@batch_options
+@phase_options
+@_model_options
+@cost_option
+@method_option(METHODS)
+@budget_option
+@click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all].")
+@click.option(
+    "--steps", type=int, metavar="K", help="Steps to simulate [default: the log's]; a short log is read again."
+)
+@click.option(
+    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
+)
+@json_option
+def simulate_command(
+    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
+) -> None:
+    """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
+
+    \b
+    balancer simulate log.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --phase vision=image_patches \\
+        --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
+        --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
+    """  # noqa: D301 (click's mark, not an escape)
+    if not options["phases"]:
+        raise InputError("simulate needs phases: name them with --phase NAME=COL[+COL...]")
+    cluster = read_cluster(options.pop("cluster"))
+    gpus_per_rank = options.pop("gpus_per_rank")
+    if gpus_per_rank is not None:
+        cluster = cluster.with_ranks_of(gpus_per_rank)
+    options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
+    overlap, waits = options.pop("overlap"), options.pop("waits")
+    assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
+               "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
+    models = _models(options, cluster)
+    opened, settings = open_phases(log, options | dict.fromkeys(_NO_MICRO_BATCHES))
+    chosen = tuple(STRATEGIES) if strategies is None else tuple(name.strip() for name in strategies.split(","))
+    started = time.perf_counter()
+    with progress(as_json) as tick:
+        found = simulate_log(
+            opened, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
+            waits=waits, tick=tick,
+        )  # fmt: skip
+    runtime_s = time.perf_counter() - started
+    if as_json:
+        click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
+        return
+    _print(found, cluster, assumed, title_of(log, settings), runtime_s)
+
+
+def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
+    """Return what the cluster says, unless fewer are asked for."""
+    if given is None:
+        return min(cluster.ranks_per_node, max(1, ranks))
+    if given > cluster.ranks_per_node:
+        raise InputError(
+            f"--ranks-per-node must be <= {cluster.ranks_per_node}: a node has {cluster.gpus_per_node} GPUs and a rank "
+            f"{cluster.gpus_per_rank}; got {given}"
+        )
+    return given
+
+
+def _models(options: dict[str, Any], cluster: Cluster) -> dict[str, PhaseModel]:
+    """Take what runs out of all options; phases without a cost of their own are planned by their model's FLOPs."""
+    phases = by_phase("--phase", options["phases"])
+    names = by_phase("--model", options.pop("models"), phases)
+    pieces = by_phase("--pieces", options.pop("pieces"), phases)
+    curves = by_phase("--throughput", options.pop("curves"), phases)
+    efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
+    if not 0 < efficiency <= 1:
+        raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
+    models = {}
+    for name in phases:
+        if name not in names:
+            raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
+        if name in pieces and not pieces[name].isdecimal():
+            raise InputError(f"--pieces {name} must be a whole number, got {pieces[name]!r}")
+        rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
+        if name in curves:
+            rate = ThroughputCurve.from_csv(curves[name])
+        piece = int(pieces[name]) if name in pieces else None
+        models[name] = PhaseModel.of(names[name], rate, piece=piece, checkpointing=checkpointing)
+    if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
+        own = {cost.partition("=")[0].strip() for cost in options["costs"]}
+        costs = tuple(f"{name}={model.cost_model()}" for name, model in models.items() if name not in own)
+        options["costs"] = (*options["costs"], *costs)
+    return models
+
+
+def _document(found: Simulation, assumed: Mapping[str, Any], runtime_s: float) -> dict[str, Any]:
+    return {
+        "steps": found.steps,
+        "rows": found.rows,
+        "passes": found.passes,
+        "runtime_s": runtime_s,
+        "assumed": {name: value for name, value in assumed.items() if name != "bytes_given"},
+        "strategies": {name: totals.as_json() for name, totals in found.strategies.items()},
+    }
+
+
+def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], title: str, runtime_s: float) -> None:
+    """Print a row a strategy of what a step takes, one of what it holds, and what was assumed."""
+    console = table_console()
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    first = next(iter(found.strategies.values()))
+    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
+    peaks = _table("most on a rank", (*first.phases, "GiB a GPU", "samples/s"))
+    for name, run in found.strategies.items():
+        parts = (run.seconds, run.deviation_s * run.steps, run.compute_s, run.waiting_s)
+        faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
+        times.add_row(
+            name, *[f"{seconds / run.steps:.3g}" for seconds in parts], f"{run.exchange_s / run.steps:.2g}",
+            f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x",
+        )  # fmt: skip
+        tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
+        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", f"{run.samples_per_s:,.4g}")
+    console.print(times)
+    console.print(peaks)
+    for line in (*_remarks(found, cluster, assumed), f"{runtime_s:.2f} s"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(first: str, headers: Iterable[str]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for header in headers:
+        table.add_column(Text(header), justify="right", no_wrap=True)
+    return table
+
+
+def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) -> Iterator[str]:
+    """Say how many steps, what was assumed, and what cannot be so."""
+    again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
+    yield f"{found.steps:,} steps by each strategy{again}. ± is the standard deviation over steps."
+    yield (
+        f"Assumed: computing at {assumed['efficiency']:.0%} of the peak where no --throughput says, "
+        f"{assumed['overlap']:.0%} of exchanges hidden, ranks wait for each other each {assumed['waits']}; the "
+        "collectives of gradients and parameters take no time."
+    )
+    over = [name for name, run in found.strategies.items() if run.activation_bytes > cluster.memory_bytes]
+    if over:
+        memory = f"{cluster.memory_bytes / 2**30:.3g} GiB"
+        yield f"Activations alone take more than the {memory} of a GPU with {', '.join(over)}: cut into micro-batches."
+    if not assumed["bytes_given"]:
+        yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
+    if "sorted_batches" in found.strategies and len(found.strategies) > 1:
+        yield "sorted_batches has other batches than the rest."

@@ -80,6 +80,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 _OPTION_OF = {
     "num_ranks": "--ranks",
     "num_groups": "--groups",
+    "num_steps": "--steps",
     "num_micro_batches": "--micro-batches",
     "caps": "--cap",
     **{
@@ -88,7 +89,7 @@ _OPTION_OF = {
             "ranks_per_node", "batch_per_rank", "time_budget", "max_tokens_per_rank", "min_samples_per_rank",
             "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
-            "over_long", "equal_counts", "group_size", "every_rank_nonempty",
+            "over_long", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
         )
     },
 }  # fmt: skip

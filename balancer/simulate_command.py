@@ -189,7 +189,7 @@ def _table(first: str, headers: Iterable[str]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(first, no_wrap=True)
     for header in headers:
         table.add_column(Text(header), justify="right", no_wrap=True)

@@ -1,0 +1,223 @@
+"""A log under strategies: sums and spread against steps one by one, a short log read again, the command line."""
+
+import json
+import statistics
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from balancer import Phase
+from balancer.cli import main
+from balancer.io.logs import open_log
+from balancer.offline_steps import StepSettings, compare_log
+from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
+from balancer.strategies import STRATEGIES
+
+RNG = np.random.default_rng(5)
+ROWS, RANKS, BATCH = 70, 4, 6
+COLUMNS = {
+    "text": RNG.integers(1, 400, ROWS).tolist(),
+    "patches": (RNG.integers(0, 2, ROWS) * RNG.integers(1, 3000, ROWS)).tolist(),
+    "frames": (RNG.integers(0, 2, ROWS) * RNG.integers(1, 900, ROWS)).tolist(),
+}
+PHASES = (
+    Phase("vision", "patches", bytes_in=3, bytes_out=5),
+    Phase("audio", "frames", bytes_in=2, bytes_out=5),
+    Phase("llm", "text+frames", own="text", bytes_in=4),
+)
+H100 = CLUSTERS["h100"]
+MODELS = {
+    name: PhaseModel.on(model, H100.peak_flops, 0.5)
+    for name, model in {
+        "vision": "internvit-300m",
+        "audio": "whisper-large-v3-encoder",
+        "llm": "qwen2-7b",
+    }.items()
+}
+OPTIONS = (
+    "--cluster", "h100", "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH,
+    "--phase", "vision=patches", "--phase", "audio=frames", "--phase", "llm=text+frames", "--own", "llm=text",
+    "--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder", "--model", "llm=qwen2-7b",
+    "--bytes", "vision=3,5", "--bytes", "audio=2,5", "--bytes", "llm=4",
+)  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path):
+    pq.write_table(pa.table(COLUMNS), tmp_path / "log.parquet")
+    return str(tmp_path / "log.parquet")
+
+
+def settings(**fields):
+    from balancer import Topology
+
+    return StepSettings(Topology.uniform(RANKS, 2), BATCH, PHASES, **fields)
+
+
+def test_totals_against_steps_one_by_one(log):
+    found = simulate_log(open_log(log), settings(), MODELS, H100, overlap=0.25)
+    assert (found.steps, found.rows, found.passes) == (2, ROWS, 48 / 70)
+    assert list(found.strategies) == list(STRATEGIES)
+    for strategy, totals in found.strategies.items():
+        plans = [plan for _, plan in compare_log(open_log(log), settings(drop_last=True), (strategy,))]
+        steps = [step_time(plan, MODELS, H100, overlap=0.25) for plan in plans]
+        seconds = [step.seconds for step in steps]
+        numbers = totals.as_json()
+        assert numbers["step_s"]["mean"] == pytest.approx(statistics.mean(seconds))
+        assert numbers["step_s"]["deviation"] == pytest.approx(statistics.stdev(seconds))
+        assert (numbers["step_s"]["fastest"], numbers["step_s"]["slowest"]) == (min(seconds), max(seconds))
+        whole = numbers["compute_s"] + numbers["waiting_s"] + numbers["exchange_s"]
+        assert whole == pytest.approx(numbers["step_s"]["mean"])
+        assert numbers["samples_per_s"] == pytest.approx(48 / sum(seconds))
+        useful = sum(step.useful_flops for step in steps)
+        assert numbers["mfu"] == pytest.approx(useful / (RANKS * H100.peak_flops * sum(seconds)))
+        assert numbers["activation_bytes"] == max(step.activation_bytes for step in steps)
+        for name, phase in numbers["phases"].items():
+            assert phase["peak_tokens"] == max(step.phases[name].peak_tokens for step in steps)
+
+
+def test_strategies_do_the_same_work(log):
+    found = simulate_log(open_log(log), settings(), MODELS, H100)
+    by_name = {name: totals.as_json() for name, totals in found.strategies.items()}
+    work = [sum(phase["useful_flops"] for phase in numbers["phases"].values()) for numbers in by_name.values()]
+    assert work == pytest.approx([work[0]] * len(work))
+    assert by_name["as_sampled"]["exchange_s"] == 0
+    assert by_name["per_phase_home"]["exchange_s"] > by_name["orchestrated"]["exchange_s"] > 0
+    assert by_name["orchestrated"]["waiting_s"] < by_name["llm_only"]["waiting_s"] < by_name["as_sampled"]["waiting_s"]
+
+
+def test_a_short_log_is_read_again(log, tmp_path):
+    found = simulate_log(open_log(log), settings(), MODELS, H100, strategies=["orchestrated"], num_steps=7)
+    again = {name: (values * 3)[: 7 * RANKS * BATCH] for name, values in COLUMNS.items()}
+    pq.write_table(pa.table(again), tmp_path / "long.parquet")
+    long = simulate_log(open_log(tmp_path / "long.parquet"), settings(), MODELS, H100, strategies=["orchestrated"])
+    assert (found.steps, long.steps) == (7, 7)
+    assert found.passes == 7 * 24 / 70
+    assert found.strategies["orchestrated"] == long.strategies["orchestrated"]
+
+
+def test_memory_does_not_grow_with_steps(log):
+    big = StepSettings(settings().topology, 500, PHASES)
+    simulate_log(open_log(log), big, MODELS, H100, num_steps=1)
+    peaks = []
+    for num_steps in (8, 40):
+        tracemalloc.start()
+        simulate_log(open_log(log), big, MODELS, H100, num_steps=num_steps, window=4)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_a_log_of_less_than_a_step(tmp_path):
+    pq.write_table(pa.table({name: values[:5] for name, values in COLUMNS.items()}), tmp_path / "few.parquet")
+    found = simulate_log(open_log(tmp_path / "few.parquet"), settings(), MODELS, H100)
+    assert (found.steps, found.rows, found.passes) == (1, 5, 24 / 5)
+    assert found.strategies["as_sampled"].samples == 24
+    assert found.strategies["as_sampled"].deviation_s == 0
+
+
+def test_bad_arguments(log):
+    opened = open_log(log)
+    with pytest.raises(ValueError, match="phase 'audio' has no model; there are models for vision, llm"):
+        simulate_log(opened, settings(), {k: v for k, v in MODELS.items() if k != "audio"}, H100)
+    with pytest.raises(ValueError, match="unknown strategy 'magic'; known strategies are as_sampled"):
+        simulate_log(opened, settings(), MODELS, H100, strategies=["magic"])
+    with pytest.raises(ValueError, match="num_steps"):
+        simulate_log(opened, settings(), MODELS, H100, num_steps=0)
+    from balancer import MicroBatches
+
+    with pytest.raises(ValueError, match="micro-batches cannot be simulated"):
+        simulate_log(opened, settings(micro_batches=MicroBatches(5000)), MODELS, H100)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return int(stopped.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_json_is_what_the_library_says(log, command):
+    code, out, err = command("simulate", log, *OPTIONS, "--cost", "linear", "--overlap", 0.25, "--steps", 3, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    found = simulate_log(open_log(log), settings(), MODELS, H100, overlap=0.25, num_steps=3)
+    assert document["strategies"] == {name: totals.as_json() for name, totals in found.strategies.items()}
+    assert (document["steps"], document["rows"], document["passes"]) == (3, ROWS, 72 / 70)
+    assert document["assumed"] == {"efficiency": 0.5, "checkpointing": False, "overlap": 0.25, "waits": "phase"}
+
+
+def test_phases_are_planned_by_their_models_unless_told_otherwise(log, command):
+    def waiting(*more):
+        code, out, err = command("simulate", log, *OPTIONS, "--strategies", "orchestrated", "--json", *more)
+        assert (code, err) == (0, "")
+        return json.loads(out)["strategies"]["orchestrated"]["phases"]["vision"]["waiting_s"]
+
+    by_flops, by_tokens = waiting(), waiting("--cost", "vision=linear")
+    assert by_flops < by_tokens
+    assert waiting("--cost", "vision=flops:internvit-300m") == by_flops
+
+
+def test_the_table_says_what_was_assumed(log, command):
+    code, out, err = command("simulate", log, *OPTIONS, "--steps", 6, "--efficiency", 0.4, "--checkpointing")
+    assert (code, err) == (0, "")
+    words = " ".join(out.split())
+    for strategy in STRATEGIES:
+        assert strategy in words
+    assert "6 steps by each strategy; the log's 70 rows were read 2.06 times" in words
+    assert "computing at 40% of the peak" in words
+    assert "0% of exchanges hidden" in words
+    assert "…" not in out
+
+
+def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
+    from dataclasses import asdict, replace
+
+    (tmp_path / "small.json").write_text(json.dumps(asdict(replace(H100, memory_bytes=1e6))))
+    code, out, _ = command("simulate", log, *OPTIONS[2:], "--cluster", tmp_path / "small.json")
+    assert code == 0
+    assert "Activations alone take more than the 0.000931 GiB of a GPU with as_sampled" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--cluster", "v100"), "unknown cluster 'v100'; known are a100, h100, h200, b200"),
+        (("--model", "vision=vit-9"), "--model names phase 'vision' twice"),
+        (("--ranks-per-node", 16), "--ranks-per-node must be <= 8: a node has 8 GPUs and a rank 1; got 16"),
+        (("--gpus-per-rank", 3), "--gpus-per-rank must divide the 8 GPUs of a node"),
+        (("--pieces", "vision=x"), "--pieces vision must be a whole number, got 'x'"),
+        (("--pieces", "text=9"), "there is no phase 'text'; phases are vision, audio, llm"),
+        (("--efficiency", 0), "--efficiency must be > 0 and <= 1"),
+        (("--overlap", 2), "--overlap must be a fraction from 0 to 1, got 2"),
+        (("--throughput", "llm=none.csv"), "none.csv: no such file"),
+        (("--steps", 0), "--steps must be >= 1, got 0"),
+        (("--strategies", "magic"), "unknown strategy 'magic'; known strategies are"),
+    ],
+)
+def test_bad_options(options, message, log, command):
+    code, out, err = command("simulate", log, *OPTIONS, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_a_phase_without_a_model(log, command):
+    shape = ("--cluster", "h100", "--ranks", 2, "--batch-per-rank", 2)
+    code, _, err = command("simulate", log, *shape, "--phase", "llm=text")
+    assert (code, err) == (2, "balancer: phase 'llm' has no model; name one with --model llm=MODEL\n")
+    code, _, err = command("simulate", log, *shape)
+    assert (code, err) == (2, "balancer: simulate needs phases: name them with --phase NAME=COL[+COL...]\n")
+    code, _, err = command("simulate", log, *shape, "--phase", "llm=text", "--model", "llm=qwen9")
+    assert code == 2
+    assert "unknown model 'qwen9'; known are qwen2-7b" in err

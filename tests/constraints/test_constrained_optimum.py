@@ -54,7 +54,7 @@ def test_exact(seed: int) -> None:
 
 @pytest.mark.parametrize("given", [{"min_items": 1}, {"min_items": 1, "max_items": 3}])
 def test_a_least_count_is_no_equal_count(given: dict[str, Any]) -> None:
-    """Five items in three groups of one or more: counts 1, 1, 3 are best, which no bound for counts 2, 2, 1 may deny."""
+    """Five items in three groups of one or more: counts 1, 1, 3 are best, whatever counts 2, 2, 1 give."""
     costs = [109, 106, 57, 26, 8]
     result = run(costs, 3, "auto", given)
     assert result is not None

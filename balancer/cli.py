@@ -14,6 +14,7 @@ import numpy as np
 
 from balancer import __version__
 from balancer.cli_parts import (
+    READY_BUDGET,
     PlanJob,
     add_options,
     budget_option,
@@ -83,6 +84,10 @@ _OPTION_OF = {
     "num_steps": "--steps",
     "num_micro_batches": "--micro-batches",
     "caps": "--cap",
+    "eps": "--eps",
+    "num_slots": "--micro-batches",
+    "min_slots": "--min-micro-batches",
+    "slots_multiple_of": "--micro-batches-multiple-of",
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
@@ -95,9 +100,18 @@ _OPTION_OF = {
 }  # fmt: skip
 
 
+_ADVICE = {
+    "; spell uneven nodes out with Topology(node_sizes=[...])": "",
+    ", over_long='drop' leaves them out": "",
+    "over_long='own'": "--over-long own",
+    "allow_empty=True": "--allow-empty-micro-batches",
+}
+
+
 def _as_options(message: str) -> str:
     """Call the library's arguments by the names of the options that set them, and leave its advice to programs out."""
-    message = message.split("; spell uneven nodes out")[0]
+    for text, option in _ADVICE.items():
+        message = message.replace(text, option)
     return re.sub(rf"\b({'|'.join(_OPTION_OF)})\b", lambda match: _OPTION_OF[match[0]], message)
 
 
@@ -219,7 +233,8 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     settings = LogSettings(
         topology=topology, columns=columns, cost=cost, caps=caps, micro_batches=micro_batches, **per_rank, **options
     )
-    make_ready(topology.num_ranks, cost, settings.method, settings.equal_counts)
+    short = replace(settings, time_budget=min(settings.time_budget, READY_BUDGET))
+    make_ready(plan_log(opened, short), settings.method)
 
     def append(writer: PlanWriter, step: int, first_row: int, plan: DispatchPlan) -> None:
         samples, target = np.arange(first_row, first_row + plan.num_samples), plan.target

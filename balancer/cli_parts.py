@@ -13,19 +13,21 @@ from typing import Any
 
 import click
 
-from balancer.cost import CostModel
 from balancer.errors import InputError
 from balancer.io.plan_writer import PlanWriter
 from balancer.micro_batches import OVER_LONG, SCHEDULES, MicroBatches
 from balancer.offline import PlanDigest
 from balancer.plan import DispatchPlan
-from balancer.planner import balance
 from balancer.report.summary import RunSummary
 from balancer.step_plan import StepPlan
 from solvers import USES_CLOCK
 
-__all__ = ["PlanJob", "add_options", "budget_option", "json_option", "make_ready", "method_option",
+__all__ = ["READY_BUDGET", "PlanJob", "add_options", "budget_option", "json_option", "make_ready", "method_option",
            "micro_batch_options", "micro_batches_of", "print_run", "progress", "run_plan", "table_console"]  # fmt: skip
+
+
+READY_BUDGET = 0.1
+"""Seconds' worth of work, at most, in the plan that makes the kernels ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,9 @@ def micro_batch_options(command: Any) -> Any:
         click.option("--min-micro-batches", type=int, metavar="K", help="At least K [default: 1]."),
         click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
         click.option("--pipeline-stages", type=int, metavar="P", help="With --schedule pipeline [default: 1]."),
+        click.option(
+            "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
+        ),
         click.option("--over-long", metavar="W", help=f"A row over the cap: {' | '.join(OVER_LONG)} [default: error]."),
     )  # fmt: skip
     return add_options(command, options)
@@ -90,6 +95,7 @@ _FIELD_OF = {
     "min_micro_batches": "at_least",
     "micro_batches_multiple_of": "multiple_of",
     "pipeline_stages": "pipeline_stages",
+    "allow_empty_micro_batches": "allow_empty",
     "over_long": "over_long",
 }
 
@@ -122,14 +128,14 @@ def slow_start() -> Iterator[None]:
         timer.cancel()
 
 
-def make_ready(num_ranks: int, cost: CostModel, method: str, equal_counts: bool = False, least: int = 0) -> None:
-    """Compile the kernels, or load them, so that the time that planning takes is that of planning."""
+def make_ready(plans: Iterator[Any], method: str) -> None:
+    """Make the first plan, so that kernels are compiled, or loaded, before planning is timed.
+
+    What cannot be planned raises here as it would later.
+    """
     if method not in USES_CLOCK:
         with slow_start():
-            balance(
-                range(2 * num_ranks), num_ranks, cost=CostModel(padded=cost.padded, c=min(cost.c, 1)), method=method,
-                equal_counts=equal_counts, min_samples_per_rank=least,
-            )  # fmt: skip
+            next(plans, None)
 
 
 def _say(message: str) -> None:

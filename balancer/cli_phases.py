@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from balancer.batch import HOMES
-from balancer.cli_parts import PlanJob, add_options, make_ready, micro_batches_of
+from balancer.cli_parts import READY_BUDGET, PlanJob, add_options, make_ready, micro_batches_of
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, open_log
@@ -170,8 +171,8 @@ def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSetti
     chosen = {name: value for name, value in options.items() if value is not None}
     opened = open_log(log)
     settings = StepSettings(topology=topology, phases=phases, micro_batches=micro_batches, **chosen)
-    for phase in phases:
-        make_ready(topology.num_ranks, parse_cost(phase.cost), settings.method, least=int(phase.every_rank_nonempty))
+    short = replace(settings, time_budget=min(settings.time_budget, READY_BUDGET))
+    make_ready(plan_steps(opened, short), settings.method)
     return opened, settings
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.limits import as_limit
 from solvers.arguments import as_count, as_int64
 from solvers.errors import SolverError
 from solvers.groups import group_loads
@@ -83,9 +84,11 @@ class Constraints:
             Naming the argument, the value and the rule.
         """
         if max_tokens_per_rank is not None:
-            max_tokens_per_rank = as_count("max_tokens_per_rank", max_tokens_per_rank)
+            max_tokens_per_rank = as_limit("max_tokens_per_rank", max_tokens_per_rank)
         if min_samples_per_rank != 0:
-            min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank)
+            min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank, 0)
+        if caps is not None and not isinstance(caps, Mapping):
+            raise TypeError(f"caps must map names to pairs of amounts and a limit, got {caps!r}")
         if max_samples_per_rank is not None:
             max_samples_per_rank = as_count("max_samples_per_rank", max_samples_per_rank)
         return cls(
@@ -159,7 +162,11 @@ class Constraints:
             "allowed": "allowed_ranks", "speeds": "rank_speeds", "group": "rank", "groups": "ranks", "item": "sample",
             "items": "samples",
         }  # fmt: skip
-        message = re.sub(r"\bitem (\d+)", lambda match: f"sample {int(match[1]) + first_sample}", str(error))
+        message = re.sub(
+            r"\bitems? \d+(, \d+)*",
+            lambda named: re.sub(r"\d+", lambda index: str(int(index[0]) + first_sample), named[0]),
+            str(error),
+        )
         error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
         return error
 
@@ -218,7 +225,7 @@ def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
     if array.size and array.min() < 0:
         index = int(np.argmax(array < 0))
         raise ValueError(f"caps[{name!r}][{index}] must be >= 0, got {array[index]}")
-    return Cap(name, array, as_count(f"the limit of caps[{name!r}]", limit))
+    return Cap(name, array, as_limit(f"the limit of caps[{name!r}]", limit))
 
 
 def _as_mask(mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:

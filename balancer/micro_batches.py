@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.limits import as_limit
 from solvers.arguments import as_count
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
-__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches"]
+__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches", "check_schedule_name"]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
@@ -55,12 +56,12 @@ class MicroBatches:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "max_tokens", as_count("micro_batch_tokens", self.max_tokens))
+        set_(self, "max_tokens", as_limit("micro_batch_tokens", self.max_tokens))
         set_(self, "at_least", as_count("min_micro_batches", self.at_least))
         set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
         set_(self, "allow_empty", bool(self.allow_empty))
-        _check_choice("schedule", self.schedule, SCHEDULES)
+        check_schedule_name(self.schedule)
         _check_choice("over_long", self.over_long, OVER_LONG)
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
@@ -135,6 +136,12 @@ class MicroBatches:
         if slots < self.at_least or slots % self.multiple_of or (isinstance(self.count, int) and slots != self.count):
             return f"there are {slots} micro-batches a rank, which is not what was asked for"
         return None
+
+
+def check_schedule_name(schedule: str) -> str:
+    """Return `schedule`, or raise ValueError saying which there are."""
+    _check_choice("schedule", schedule, SCHEDULES)
+    return schedule
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ from balancer.placement import Placement
 from balancer.placing import check_placement, effective
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import EPS, check_method, plan_problem, replay_plan
-from balancer.problem import Problem
+from balancer.problem import Problem, check_together
 from balancer.step_plan import StepPlan
 from balancer.topology import Topology
 from solvers.arguments import as_budget, as_count
@@ -113,6 +113,8 @@ class LogSettings:
         check_method(self.method, self.cost)
         check_placement(self.placement)
         as_eps(self.eps)
+        names = [name for name in ("equal_counts", "max_tokens_per_rank", *_RARE) if getattr(self, name)]
+        check_together(self.cost, names, self.micro_batches)
         Constraints.of(0, self.topology.num_ranks, **self.constraints_of_ranks())
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")

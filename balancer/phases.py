@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
 from balancer.items import parse_items
+from balancer.limits import as_limit
 from balancer.ragged import Ragged
 from solvers.arguments import as_count, as_int64
 
@@ -77,7 +78,7 @@ class Phase:
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
         if self.max_tokens_per_rank is not None:
-            cap = as_count(f"max_tokens_per_rank of phase {self.name!r}", self.max_tokens_per_rank)
+            cap = as_limit(f"max_tokens_per_rank of phase {self.name!r}", self.max_tokens_per_rank)
             object.__setattr__(self, "max_tokens_per_rank", cap)
         for name in ("equal_counts", "every_rank_nonempty"):
             object.__setattr__(self, name, bool(getattr(self, name)))

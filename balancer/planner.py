@@ -15,7 +15,7 @@ import solvers
 from balancer.batch import GlobalBatch
 from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
-from balancer.micro_batches import MicroBatches
+from balancer.micro_batches import MicroBatches, check_schedule_name
 from balancer.placement import Placement
 from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
@@ -23,6 +23,7 @@ from balancer.problem import Problem
 from balancer.topology import Topology
 from solvers.bounds import Bound, makespan_bound
 from solvers.packing.schedule import schedule_micro_batches
+from solvers.relocation import as_eps
 
 __all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
 
@@ -139,6 +140,9 @@ def balance(
         raise ValueError(
             f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
         )
+    check_schedule_name(schedule)
+    if micro_batches is not None and not isinstance(micro_batches, MicroBatches):
+        raise TypeError(f"micro_batches must be MicroBatches(max_tokens, ...), got {micro_batches!r}")
     if micro_batch_tokens is not None:
         if micro_batches is not None:
             raise ValueError("give micro_batch_tokens or micro_batches, not both")
@@ -183,6 +187,7 @@ def plan_problem(
     started = time.perf_counter()
     name = check_method(method, problem.cost)
     check_placement(placement)
+    as_eps(eps)
     if problem.micro_batches is not None:
         return _schedule(problem, problem.micro_batches, method, time_budget, placement, started)
     result = _solve(problem, name, time_budget)

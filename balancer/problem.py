@@ -16,7 +16,7 @@ from balancer.topology import Topology
 from solvers.arguments import as_costs
 from solvers.errors import InfeasibleError
 
-__all__ = ["Affinity", "Problem"]
+__all__ = ["Affinity", "Problem", "check_together"]
 
 
 class Affinity(NamedTuple):
@@ -121,7 +121,7 @@ class Problem:
         """
         constraints = constraints or Constraints()
         costs = cost.sample_costs(batch.lengths, batch.first_sample)
-        _check_together(cost, constraints, micro_batches)
+        check_together(cost, constraints.names(), micro_batches)
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
         if micro_batches is not None and micro_batches.over_long == "error":
@@ -170,8 +170,8 @@ class Problem:
         return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
 
 
-def _check_together(cost: CostModel, constraints: Constraints, micro_batches: MicroBatches | None) -> None:
-    names = constraints.names()
+def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
+    """Raise ValueError where nothing here keeps to all of a cost, constraints of these names and micro-batches."""
     if micro_batches is not None and (names or not cost.additive):
         with_what = f"cost '{cost}'" if not cost.additive else ", ".join(names)
         raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")

@@ -235,9 +235,9 @@ def _format_of(path: Path, head: bytes) -> str:
             raise InputError(f"{path}: {problem}")
     named = _SUFFIXES.get(path.suffix.lower())
     if named in _MAGIC.values():
-        raise InputError(
-            f"{path}: does not begin as a {_FORMATS[str(named)].title} file does; it is damaged, or its name is wrong"
-        )
+        title = _FORMATS[str(named)].title
+        article = "an" if title[0] in "AEIOU" else "a"
+        raise InputError(f"{path}: does not begin as {article} {title} file does; it is damaged, or its name is wrong")
     return named or ("jsonl" if head.removeprefix(_BOM).lstrip().startswith(b"{") else "csv")
 
 

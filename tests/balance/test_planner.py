@@ -434,3 +434,24 @@ def test_a_real_torch_tensor(dtype):
     torch = pytest.importorskip("torch")
     lengths = [900, 100, 400, 600, 500, 500]
     assert balancer.balance(torch.tensor(lengths, dtype=getattr(torch, dtype)), 3) == balancer.balance(lengths, 3)
+
+
+@pytest.mark.parametrize("placement", ["relocate", "rearrange", "any"])
+def test_eps_is_checked_whatever_the_placement(placement):
+    with pytest.raises(ValueError, match=r"eps must be >= 0, got -0\.1"):
+        balancer.balance([3, 2, 1], 2, placement=placement, eps=-0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"caps": [([1, 1, 1], 2)]}, TypeError, "caps must map names to pairs"),
+        ({"micro_batches": 5}, TypeError, "micro_batches must be MicroBatches"),
+        ({"schedule": "steps"}, ValueError, "schedule must be one of"),
+        ({"min_samples_per_rank": -1}, ValueError, "min_samples_per_rank must be >= 0, got -1"),
+        ({"max_tokens_per_rank": 2**63}, ValueError, "max_tokens_per_rank must be >= 1 and fit int64"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(given, kind, message):
+    with pytest.raises(kind, match=message):
+        balancer.balance([3, 2, 1], 2, **given)

@@ -434,3 +434,44 @@ def test_solve_from_standard_input(stdin, words, command):
 def test_solve_from_standard_input_that_is_no_text(command, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe3"), encoding="utf-8"))
     assert_refused(command("solve", "--groups", 2), ["utf-8"])
+
+
+def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):
+    rows = {"tokens": [5] * 16, "prompt": [*range(8), *[9] * 8]}
+    write_log(tmp_path / "log.parquet", rows)
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens", "--max-samples-per-rank", 3
+    outcome = command("plan", "log.parquet", *asked, "--keep-together", "prompt")
+    assert outcome.code == 1
+    assert "step 1: --max-samples-per-rank: samples 8, 9, 10, 11, 12, ... (8) must stay together" in outcome.err
+
+
+def test_settings_that_exclude_each_other_are_called_by_their_options(command, tmp_path):
+    write_csv(tmp_path / "log.csv", [5] * 16)
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens", 10, "--equal-counts"
+    outcome = command("plan", "log.csv", *asked)
+    expected = "balancer: --micro-batch-tokens cannot be combined with --equal-counts: leave one of them out\n"
+    assert (outcome.code, outcome.err) == (2, expected)
+
+
+def test_advice_is_given_as_options(command, tmp_path):
+    write_csv(tmp_path / "log.csv", [5] * 10)
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens"
+    outcome = command("plan", "log.csv", *asked, 4)
+    assert outcome.code == 1
+    assert "; --over-long own gives such a sample" in outcome.err
+    outcome = command("plan", "log.csv", *asked, 10)
+    assert outcome.code == 1
+    assert "; --allow-empty-micro-batches permits empty micro-batches" in outcome.err
+    assert command("plan", "log.csv", *asked, 10, "--allow-empty-micro-batches", "--out", "plan.parquet").code == 0
+    assert command("report", "plan.parquet").code == 0
+
+
+def test_limits_beyond_32_bits(command, tmp_path):
+    write_log(tmp_path / "log.parquet", {"tokens": [5] * 8, "flops": [10**12] * 8})
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens"
+    for limit in (
+        ("--cap", f"flops={2 * 10**12}"),
+        ("--max-tokens-per-rank", 10**10),
+        ("--micro-batch-tokens", 10**10),
+    ):
+        assert command("plan", "log.parquet", *asked, *limit).code == 0, limit

@@ -34,7 +34,7 @@ class Pick(NamedTuple):
 
     ``limits`` holds ``[low, high, target, good, by_volume, room_giver, room_taker]``: the net amount lies in low..high;
     the score is the distance to the target, or the volume moved; a score up to `good` ends the search; rooms are what
-    the net size may be at most (taker's) and, negated, at least (giver's). ``steps`` counts the work of all searches, in
+    the net size may be at most (taker's) and, negated, at least (giver's). ``steps`` counts the work of searches, in
     work units: one a step of a pointer, `_RATED` a choice rated.
     """
 
@@ -56,7 +56,12 @@ def make_side(capacity):
 
 @kernel
 def make_pick():
-    return Pick(np.empty(5, dtype=np.int64), np.empty(1, dtype=np.int64), np.empty(7, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    return Pick(
+        np.empty(5, dtype=np.int64),
+        np.empty(1, dtype=np.int64),
+        np.empty(7, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )
 
 
 @kernel
@@ -130,9 +135,7 @@ def pure_move(pick, give, size):
             continue
         if cost[k] + cost[k - 1] + cost[k - 2] < low:
             break
-        _giver_pairs(
-            pick, give, zero, k, k, none, cost[k], give.volume[k], give.size[k], low - cost[k], high - cost[k]
-        )
+        _giver_pairs(pick, give, zero, k, k, none, cost[k], give.volume[k], give.size[k], low - cost[k], high - cost[k])
         work += k
 
 

@@ -142,7 +142,7 @@ def _push(state, giver, node_start, ranks):
     only from there, in small items, does the excess go where there is room.
     """
     k = state.node[giver]
-    mate = -1
+    mate = np.int64(-1)
     for j in range(node_start[k], node_start[k + 1]):
         r = ranks[j]
         if r != giver and (mate < 0 or state.loads[r] < state.loads[mate]):
@@ -271,7 +271,7 @@ def _close_what_fits(state, least_room):
 
 @kernel
 def _use_own_slack(state, inside):
-    """What its ranks may stay below the cap is the node's own room, if it has any. Returns the least room of a taker."""
+    """What ranks may stay below the cap is their node's own room, if it has any. Returns the least room of a taker."""
     numbers = state.numbers
     free = np.int64(0)
     for r in inside:
@@ -286,7 +286,7 @@ def _use_own_slack(state, inside):
 
 @kernel
 def _scratch_for(start):
-    capacity = 1
+    capacity = np.int64(1)
     for r in range(len(start) - 1):
         capacity = max(capacity, start[r + 1] - start[r])
     return make_scratch(capacity)

@@ -268,7 +268,15 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
             continue
         _set_limits(state, pick, giver, taker, low, high, target, amount, net_size)
         pick.limits[4] = 1
-        exchange(pick, scratch.give, size - pairs, scratch.take, taken - pairs, True, max(0, state.numbers[WORK]))
+        exchange(
+            pick,
+            scratch.give,
+            size - pairs,
+            scratch.take,
+            taken - pairs,
+            state.numbers[KEEP_COUNTS],
+            max(0, state.numbers[WORK]),
+        )
         if pick.score[0] != NO_SCORE:
             for k in range(pairs):
                 move(state, scratch.returned[k], giver)
@@ -331,7 +339,7 @@ def transfer(state, scratch, giver, taker, low, high, target):
             if taken < 0:
                 taken = _gather(state, take, taker)
             limits[4] = 1
-            exchange(pick, give, size, take, taken, False, max(0, numbers[WORK]))
+            exchange(pick, give, size, take, taken, numbers[KEEP_COUNTS], max(0, numbers[WORK]))
         if pick.score[0] != NO_SCORE:
             _apply(state, scratch, giver, taker, set_aside)
             return True

@@ -231,7 +231,7 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
 
 @kernel
 def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where, loads, counts):
-    """Each item of `arrived`, in this sequence, to the emptiest rank of its node; first of few items, if counts count."""
+    """Each item of `arrived` in turn to the emptiest rank of its node, of those with fewest items if counts count."""
     for i in arrived:
         best = np.int64(-1)
         for j in range(node_start[nodes[i]], node_start[nodes[i] + 1]):
@@ -340,7 +340,7 @@ def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
     crossing = int(problem.costs[nodes != before].sum())
     loads = group_loads(problem.costs, before, problem.num_nodes).tolist()
     must = sum(max(0, load - cap * int(k)) for load, k in zip(loads, np.diff(problem.node_start), strict=True))
-    return 100 * crossing <= _CLOSE * must
+    return bool(100 * crossing <= _CLOSE * must)
 
 
 def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:

@@ -144,13 +144,7 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     if data.picture is not None:
         yield _timeline(data.picture, data.asked_step is not None)
     if data.num_nodes > 1:
-        each = f" Each row and column stands for {data.nodes_a_row} nodes." if data.nodes_a_row > 1 else ""
-        svg = figures.svg_of("traffic", lambda figure: figures.traffic(figure, data), height=4)
-        yield _section(
-            "What travels between nodes",
-            f"From each node to each other, all steps together; what stays within a node is left out.{each}",
-            [_chart("traffic", "", "Heat map of traffic between nodes", svg)],
-        )
+        yield _between_nodes(data)
     yield _section(
         "Step by step",
         "Imbalance ratio of each step: largest load over mean load. Between plan and proven bound lies the gap.",
@@ -205,6 +199,17 @@ def _timeline(picture: StepPicture, asked_for: bool) -> str:
         f"Phases are drawn in units of their own mean load.{each}</p><ul class='keys'>{keys}</ul><p>",
         [_chart("timeline", "", "Timeline of one step by rank, before and after", svg)],
     )
+
+
+def _between_nodes(data: PageData) -> str:
+    """Return the section of the heat map."""
+    title = "What travels between nodes"
+    if not data.traffic.any():
+        return _section(title, "Nothing crosses nodes.", [])
+    each = f" Each row and column stands for {data.nodes_a_row} nodes." if data.nodes_a_row > 1 else ""
+    svg = figures.svg_of("traffic", lambda figure: figures.traffic(figure, data), height=4)
+    words = f"From each node to each other, all steps together; what stays within a node is left out.{each}"
+    return _section(title, words, [_chart("traffic", "", "Heat map of traffic between nodes", svg)])
 
 
 def _worst(data: PageData) -> str:

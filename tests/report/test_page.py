@@ -83,6 +83,14 @@ def test_every_chart_is_there(made):
     assert not re.search(r"#0101", made)  # every mark has become a variable, so that charts suit the dark
 
 
+def test_no_heat_map_of_nothing():
+    topology = balancer.Topology.uniform(4, 2)
+    plan = balancer.orchestrate({"a": [3, 3, 3, 3], "b": [1, 1, 1, 1]}, {"a": "a", "b": "b"}, topology)
+    seen = Seen(page(*run_of([plan]), "even"))
+    assert "Nothing crosses nodes." in seen.text
+    assert "traffic" not in {attributes.get("id") for _, attributes in seen.tags}
+
+
 def test_the_same_run_makes_the_same_page(made):
     assert page(*run_of(plans_of()), "plan.parquet") == made
 
@@ -182,7 +190,8 @@ def test_the_step_drawn_is_the_one_asked_for_or_saves_most():
 def test_a_thousand_steps_of_2560_ranks_stay_small():
     rng = np.random.default_rng(0)
     batch = {name: rng.lognormal(6, 1, 2560 * 4).astype(np.int64) for name in ("vision", "audio", "llm")}
-    plan = balancer.orchestrate(batch, {name: name for name in batch}, balancer.Topology.uniform(2560, 8))
+    phases = {name: name for name in batch}
+    plan = balancer.orchestrate(batch, phases, balancer.Topology.uniform(2560, 8), placement="any")
     summary, data = run_of([plan] * 3)
     for phase in data.phases.values():
         phase.ratios *= 333  # as if it had gone on so

@@ -21,7 +21,7 @@ from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
-from solvers.bounds import Bound, makespan_bound
+from solvers.bounds import Bound, lifted_bound, makespan_bound, subset_sum_bound
 from solvers.packing.schedule import schedule_micro_batches
 from solvers.relocation import as_eps
 
@@ -214,6 +214,9 @@ def replay_plan(
     num_ranks = problem.topology.num_ranks
     bound = _bound(problem)
     plan = _plan(problem, target, bound, method, None, started, slots)
+    if plan.makespan > bound.value and _is_plain(problem):
+        bound = _bound_by_sums(problem.costs, num_ranks, bound, plan.makespan)
+        plan = _plan(problem, target, bound, method, None, started, slots)
     if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
         return plan  # nothing that a search could add
     if problem.micro_batches is not None:
@@ -255,6 +258,20 @@ def _bound(problem: Problem) -> Bound:
     if not problem.cost.additive:
         return problem.cost.lower_bound(problem.costs, num_ranks, constraints.equal_counts)
     return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether a rank's time is the sum of its samples' costs, and nothing else."""
+    kept = problem.constraints
+    busy = kept.rank_speeds is not None or kept.initial_loads is not None
+    return problem.cost.additive and problem.micro_batches is None and not busy
+
+
+def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:
+    """Return the best bound that takes no search, where the closed-form ones leave a gap."""
+    descending = np.sort(costs)[::-1]
+    lifted = lifted_bound(descending, num_ranks)
+    return subset_sum_bound(descending, max(bound, lifted, key=lambda one: one.value), makespan)
 
 
 def _schedule(

@@ -19,7 +19,7 @@ __all__ = ["simulate_command"]
 
 _NO_MICRO_BATCHES = (
     "micro_batch_tokens", "schedule", "micro_batches", "min_micro_batches", "micro_batches_multiple_of",
-    "pipeline_stages", "over_long",
+    "pipeline_stages", "over_long", "allow_empty_micro_batches",
 )  # fmt: skip
 
 

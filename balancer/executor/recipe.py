@@ -29,8 +29,9 @@ Plan = DispatchPlan | StepPlan
 
 _CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "keep_together",
                 "initial_loads", "rank_speeds")  # fmt: skip
-_OF_BALANCE = frozenset((*_CONSTRAINTS, "method", "time_budget", "micro_batch_tokens", "schedule", "micro_batches"))
-_OF_ORCHESTRATE = frozenset(["method", "placement", "time_budget", "mode", "group_size", "micro_batches"])
+_OF_BALANCE = frozenset((*_CONSTRAINTS, "method", "time_budget", "micro_batch_tokens", "schedule", "micro_batches",
+                         "placement", "eps"))  # fmt: skip
+_OF_ORCHESTRATE = frozenset(["method", "placement", "eps", "time_budget", "mode", "group_size", "micro_batches"])
 _CERTIFICATE = ("makespan", "lower_bound", "bound_name", "method", "num_slots", "binding_sample")
 
 
@@ -92,6 +93,8 @@ class Recipe:
                     f"fields ({', '.join(ragged)})"
                 )
             length = ragged[0]
+        if not length:  # the field without a name, which no expression can name
+            columns, length = {"length": columns[length]}, "length"
         if len(gathered.home.samples) == 0:
             return np.empty(0, dtype=np.int64)
         return resolve_phases(columns, [Phase(SINGLE_PHASE, length)])[0].lengths

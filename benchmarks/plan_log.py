@@ -26,14 +26,15 @@ def main() -> None:
         log = Path(folder) / "repeated.parquet"
         once = pq.read_table(LOG, columns=LENGTH)
         pq.write_table(pa.concat_tables([once] * (rows // len(once) + 1)).slice(0, rows), log)
-        for method in ("lpt", "auto"):
+        for method, placement in (("lpt", "any"), ("auto", "any"), ("auto", "relocate")):
             plan = Path(folder) / "plan.parquet"
             command = [sys.executable, "-c", "from balancer.cli import main; main()", "plan", str(log), "--json"]
             command += ["--ranks", "64", "--ranks-per-node", "8", "--batch-per-rank", "16", "--method", method]
+            command += ["--placement", placement]
             command += ["--length", "+".join(LENGTH), "--out", str(plan)]
             printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
             print(
-                f"{method:5} {printed['samples']:,} samples in {printed['runtime_s']:.2f} s: "
+                f"{method:5} {placement:9} {printed['samples']:,} samples in {printed['runtime_s']:.2f} s: "
                 f"{printed['samples_per_second'] / 1e6:.1f} million samples a second; "
                 f"plan file {plan.stat().st_size / rows:.2f} bytes a row"
             )

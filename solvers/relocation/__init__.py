@@ -11,7 +11,7 @@ from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
-from solvers.relocation.bounds import MoveBounds, move_bounds
+from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds
 from solvers.relocation.exact import assign_exact
 from solvers.relocation.frontier import relocation_frontier
 from solvers.relocation.types import RelocationFrontier, RelocationResult
@@ -150,7 +150,7 @@ def relocation_bound(
     2
     """
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, None, False, None, None)
-    return move_bounds(problem, as_cap(cap, problem)).inter
+    return inter_bound(problem, as_cap(cap, problem))[0]
 
 
 def _result(

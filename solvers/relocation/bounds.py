@@ -29,7 +29,7 @@ from solvers._jit import kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
-__all__ = ["MOST_ITEMS", "MoveBounds", "move_bounds"]
+__all__ = ["MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds"]
 
 MOST_ITEMS = 32  # 2^16 subsets a half
 _MOST_SUBSETS = 1 << 15  # in all sets together, about 2 ms
@@ -220,28 +220,37 @@ def _bound_on_sets(
     return base + int(best.sum()), name
 
 
-def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:
-    """Proven least volume across nodes, and in all, of any assignment of `problem` under `cap`."""
+def inter_bound(problem: RelocationProblem, cap: int) -> tuple[int, str]:
+    """Proven least volume across nodes of any assignment of `problem` under `cap`, and the argument."""
     affinity, num_ranks, num_nodes = problem.affinity, problem.num_ranks, problem.num_nodes
     ranks_in_node = np.bincount(problem.node_of_rank, minlength=num_nodes).astype(np.int64)
     # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
     most_per_node = np.array([min(cap * int(k), problem.total) for k in ranks_in_node], dtype=np.int64)
-    most_per_rank = np.full(num_ranks, min(cap, problem.total), dtype=np.int64)
     nodes = [(problem.costs, most_per_node)]
-    ranks = [(problem.costs, most_per_rank)]
     if problem.sizes is not None:
         node_room = [0] * num_nodes
         for rank, room in enumerate(problem.room.tolist()):
             node_room[problem.node_of_rank[rank]] += room
         most = np.array([min(room, problem.total_size) for room in node_room], dtype=np.int64)
         nodes.append((problem.sizes, most))
-        ranks.append((problem.sizes, problem.room))
     if problem.equal_counts:
         few, longer = divmod(len(problem.costs), num_ranks)
         ones = np.ones(len(problem.costs), dtype=np.int64)
         nodes.append((ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
-        ranks.append((ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
     node_of_item = problem.node_of_rank[affinity.home]
-    inter, inter_name = _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes)
+    return _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes)
+
+
+def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:
+    """Proven least volume across nodes, and in all, of any assignment of `problem` under `cap`."""
+    affinity, num_ranks = problem.affinity, problem.num_ranks
+    ranks = [(problem.costs, np.full(num_ranks, min(cap, problem.total), dtype=np.int64))]
+    if problem.sizes is not None:
+        ranks.append((problem.sizes, problem.room))
+    if problem.equal_counts:
+        few, longer = divmod(len(problem.costs), num_ranks)
+        ones = np.ones(len(problem.costs), dtype=np.int64)
+        ranks.append((ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
+    inter, inter_name = inter_bound(problem, cap)
     leave, leave_name = _bound_on_sets(affinity.strongest, affinity.leave_rank, affinity.base_moved, ranks)
     return MoveBounds(inter, inter_name, max(leave, inter), leave_name)

@@ -1,7 +1,7 @@
 """A global batch: the samples that all ranks drew for one step, their lengths, and where they lie before dispatch."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +10,7 @@ from balancer.block import Block
 from balancer.placement import Placement
 from solvers.arguments import as_count, as_int64
 
-__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "strided_homes"]
+__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "kept_samples", "strided_homes"]
 
 
 def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
@@ -45,11 +45,14 @@ class GlobalBatch:
         Where each sample lies before dispatch.
     first_sample : int
         Number of the first sample in its log, by which errors call it.
+    dropped : int64[d], read-only
+        Samples of the step that are left out, ascending; `lengths` and `home` are of the others, in order.
     """
 
     lengths: NDArray[np.int64]
     home: Placement
     first_sample: int = 0
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.home.rank_of_sample):
@@ -57,6 +60,20 @@ class GlobalBatch:
                 f"home_rank must name a rank for each of {len(self.lengths)} samples, "
                 f"got {len(self.home.rank_of_sample)}"
             )
+        self.dropped.flags.writeable = False
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """Which samples of the step these are: int64[n], ascending."""
+        return kept_samples(len(self.lengths), self.dropped)
+
+    def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
+        """Leave out ``lengths[samples]``; the others stay where they are."""
+        lengths = np.delete(self.lengths, samples)
+        lengths.flags.writeable = False
+        home = Placement.by_sample_order(np.delete(self.home.rank_of_sample, samples), self.home.num_ranks)
+        dropped = np.sort(np.concatenate((self.dropped, self.kept[samples])))
+        return GlobalBatch(lengths, home, self.first_sample, dropped)
 
     @classmethod
     def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
@@ -80,6 +97,12 @@ class GlobalBatch:
             return cls(array, Placement.checked(home_rank, num_ranks))
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("rank_of_sample", "home_rank")) from None
+
+
+def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the `count` samples of a step that are not among `dropped`, ascending: int64[count]."""
+    kept: NDArray[np.int64] = np.arange(count + len(dropped))
+    return np.delete(kept, dropped) if len(dropped) else kept
 
 
 def global_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
-import numpy as np
 
 from balancer import __version__
 from balancer.cli_parts import (
@@ -102,7 +101,8 @@ _OPTION_OF = {
 
 _ADVICE = {
     "; spell uneven nodes out with Topology(node_sizes=[...])": "",
-    ", over_long='drop' leaves them out": "",
+    ", over_long='drop' leaves them out": ", --over-long drop leaves them out",
+    ", over_long='drop' leaves it out": ", --over-long drop leaves it out",
     "over_long='own'": "--over-long own",
     "allow_empty=True": "--allow-empty-micro-batches",
 }
@@ -237,7 +237,7 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     make_ready(plan_log(opened, short), settings.method)
 
     def append(writer: PlanWriter, step: int, first_row: int, plan: DispatchPlan) -> None:
-        samples, target = np.arange(first_row, first_row + plan.num_samples), plan.target
+        samples, target = first_row + plan.kept, plan.target
         slot = plan.slot_of_sample if plan.num_slots > 1 else 0
         writer.append(step, SINGLE_PHASE, samples, target.rank_of_sample, slot, target.position_of_sample)
 

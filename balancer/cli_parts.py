@@ -219,7 +219,7 @@ def run_plan(job: PlanJob, log: str, out: str | None, as_json: bool) -> None:
         for step, plan in enumerate(job.plans):
             if writer is not None:
                 digest.add(plan)
-                job.append(writer, step, summary.samples, plan)
+                job.append(writer, step, summary.rows, plan)
             summary.add_step(plan)
             tick(plan.num_samples)
         if summary.steps == 0:

@@ -11,13 +11,13 @@ from solvers.arguments import as_count
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
-__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches", "check_schedule_name"]
+__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name"]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
 
-OVER_LONG = ("error", "own")
-"""What a sample over the cap gets; to leave it out, leave it out of the batch."""
+OVER_LONG = ("error", "own", "drop")
+"""What a sample over the cap gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class MicroBatches:
     allow_empty : bool
         Whether a micro-batch may hold nothing.
     over_long : str
-        A sample over the cap is an ``"error"``, or gets a micro-batch of its ``"own"``.
+        A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out: ``"drop"``. A plan
+        lists those left out; where there are several phases none can be, since all phases have the same samples.
     """
 
     max_tokens: int
@@ -142,6 +143,15 @@ def check_schedule_name(schedule: str) -> str:
     """Return `schedule`, or raise ValueError saying which there are."""
     _check_choice("schedule", schedule, SCHEDULES)
     return schedule
+
+
+def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:
+    """Raise ValueError if micro-batches may leave samples out, where `whom` cannot."""
+    if micro_batches is not None and micro_batches.over_long == "drop":
+        raise ValueError(
+            f"over_long='drop' leaves samples out of a plan, which {whom} cannot: leave those longer than "
+            f"{micro_batches.max_tokens} out beforehand, or use over_long='own'"
+        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

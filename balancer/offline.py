@@ -374,7 +374,7 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
     placed = iter(plan_file.steps())
     step = 0
     for step, problem in enumerate(_problems(source_of(plan_file, log), settings)):
-        placements = next(placed, None)
+        placements = next(placed, None) if len(problem.costs) else _nothing(step)
         if placements is None or placements.step != step:
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target, slots = _target(plan_file, placements, problem)
@@ -395,7 +395,7 @@ def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> tupl
     """Check that a step places each of its samples exactly once, within the constraints; return where, and slots."""
     where = f"{plan_file.path}: step {placements.step}"
     order = np.argsort(placements.sample, kind="stable")
-    expected = np.arange(len(problem.costs)) + problem.batch.first_sample
+    expected = problem.batch.kept + problem.batch.first_sample
     if not np.array_equal(placements.sample[order], expected):
         missing = np.setdiff1d(expected, placements.sample)
         what = f"sample {missing[0]} is not placed" if len(missing) else "samples are placed twice or belong elsewhere"
@@ -453,12 +453,11 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
         raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
     if len(steps) > 1:
         raise PlanError(f"{plan_file.path}: holds {len(steps)} steps, but a plan with its own lengths has one")
-    long, short = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-    step = steps[0] if steps else PlanStep(0, SINGLE_PHASE, long, short, short, short, long, short)
+    step = steps[0] if steps else _nothing(0)
     by_sample = np.argsort(step.sample, kind="stable")
     lengths, homes = np.asarray(step.length)[by_sample], np.asarray(step.home_rank)[by_sample]
     try:
-        batch = GlobalBatch.of(lengths, topology.num_ranks, homes)
+        batch = replace(GlobalBatch.of(lengths, topology.num_ranks, homes), dropped=_dropped(description, len(lengths)))
         kept = Constraints.of(len(lengths), topology.num_ranks, **constraints)
         problem = Problem.of(batch, topology, cost, kept, micro_batches)
     except ValueError as error:
@@ -467,6 +466,23 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
     budget = None if micro_batches is None else _SCHEDULE_BUDGET
     plan = replay_plan(problem, target, method, budget, slots)
     return _with_certificate(plan_file, plan, bound, status)
+
+
+def _dropped(description: Mapping[str, Any], num_kept: int) -> NDArray[np.int64]:
+    """Return the samples that a plan with its own lengths left out, checked to be those that it does not place."""
+    dropped = description.get("dropped", [])
+    size = num_kept + len(dropped)
+    if [s for s in dropped if type(s) is not int or not 0 <= s < size] or sorted(set(dropped)) != dropped:
+        raise ValueError(f"dropped must be distinct samples within 0..{size - 1} in order, got {dropped!r:.80}")
+    if dropped and (description["micro_batches"] or {}).get("over_long") != "drop":
+        raise ValueError("samples are left out, but not because over_long='drop' asks for it")
+    return np.asarray(dropped, dtype=np.int64)
+
+
+def _nothing(step: int) -> PlanStep:
+    """Return the rows of a step whose samples are all left out."""
+    long, short = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+    return PlanStep(step, SINGLE_PHASE, long, short, short, short, long, short)
 
 
 _SCHEDULE_BUDGET = 0.01  # seconds' worth: the bound on a schedule comes with a schedule

@@ -16,7 +16,7 @@ import solvers
 from balancer.batch import GlobalBatch
 from balancer.constraints import Constraints
 from balancer.cost import parse_cost
-from balancer.micro_batches import MicroBatches
+from balancer.micro_batches import MicroBatches, check_keeps_all
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
@@ -46,6 +46,9 @@ class Settings:
     mode: str = "separate"
     group_size: int | None = None
     micro_batches: MicroBatches | None = None
+
+    def __post_init__(self) -> None:
+        check_keeps_all(self.micro_batches, "a step of several phases")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer._version import __version__
+from balancer.batch import kept_samples
 from balancer.constraints import Constraints
 from balancer.cost import CostModel
 from balancer.errors import PlanError
@@ -65,7 +66,11 @@ class DispatchPlan:
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
-        The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound.
+        The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound: an
+        index into `lengths`.
+    dropped : int64[d]
+        Samples of the global batch that are left out, ascending: those over the micro-batches' cap, where
+        ``over_long="drop"`` asks for it. All other arrays are of the samples that are kept, in order.
     runtime_s : float
         Seconds that planning took; not part of the digest nor of equality.
     """
@@ -90,18 +95,29 @@ class DispatchPlan:
     eps: float = 0.0
     fell_back: str = ""
     binding_sample: int | None = None
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.slot_of_sample) != len(self.lengths):
             object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
-        for array in (self.home_loads, self.loads, self.slot_of_sample):
+        for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped):
             array.flags.writeable = False
 
     @property
     def num_samples(self) -> int:
-        """Samples in the step."""
+        """Samples in the step, without those left out."""
         return len(self.lengths)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the global batch, with those left out."""
+        return len(self.lengths) + len(self.dropped)
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """Which samples of the global batch the plan is of: int64[n], all but :attr:`dropped`."""
+        return kept_samples(len(self.lengths), self.dropped)
 
     @property
     def num_ranks(self) -> int:
@@ -114,16 +130,18 @@ class DispatchPlan:
         return self.target.rank_of_sample
 
     def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
-        """Sample indices that run on `rank`, in dispatch order: int64[k]."""
-        return self.target.samples_on_rank(rank)
+        """Samples of the global batch that run on `rank`, in dispatch order: int64[k]."""
+        return self._in_batch(self.target.samples_on_rank(rank))
 
     def samples_in_slot(self, rank: int, slot: int) -> NDArray[np.int64]:
-        """Sample indices of one micro-batch, in dispatch order: int64[k]."""
+        """Samples of the global batch in one micro-batch, in dispatch order: int64[k]."""
         if not 0 <= slot < self.num_slots:
             raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")
-        samples = self.samples_on_rank(rank)
-        inside: NDArray[np.bool_] = self.slot_of_sample[samples] == slot
-        return samples[inside]
+        samples = self.target.samples_on_rank(rank)
+        return self._in_batch(samples[self.slot_of_sample[samples] == slot])
+
+    def _in_batch(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.kept[samples] if len(self.dropped) else samples
 
     @property
     def equal_counts(self) -> bool:
@@ -219,6 +237,7 @@ class DispatchPlan:
             bound_name=bound.name,
             status=SolveStatus.OPTIMAL if optimal else SolveStatus.FEASIBLE,
             method=self.method,
+            dropped=self.dropped,
         )
 
     def digest(self) -> str:
@@ -227,7 +246,7 @@ class DispatchPlan:
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
         slots = self.slot_of_sample if self.num_slots > 1 else None
-        return placements_digest(self.topology, self.home, self.target, slots)
+        return placements_digest(self.topology, self.home, self.target, slots, self.dropped)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a plan file that holds all of this plan; :func:`balancer.load_plan` reads it. Atomic, and no pickle.
@@ -241,12 +260,11 @@ class DispatchPlan:
 
         if self.home != Placement.by_sample_order(self.home.rank_of_sample, self.num_ranks):
             raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
-        n = self.num_samples
         with PlanWriter(os.fspath(path), extra_columns=True) as writer:
             writer.append(
                 0,
                 SINGLE_PHASE,
-                np.arange(n),
+                self.kept,
                 self.rank_of_sample,
                 self.slot_of_sample,
                 self.target.position_of_sample,
@@ -267,7 +285,8 @@ class DispatchPlan:
                         "status": self.status.value,
                     },
                     "steps": 1,
-                    "samples": n,
+                    "samples": self.num_samples,
+                    **({"dropped": self.dropped.tolist()} if len(self.dropped) else {}),
                     "digest": self.digest(),
                     "version": __version__,
                 }
@@ -285,7 +304,7 @@ class DispatchPlan:
         mine, theirs = (
             (
                 (p.topology, p.cost, p.home, p.target, p.method, p.constraints.names(), p.micro_batches),
-                (p.makespan, p.lower_bound, p.bound_name, p.status, p.num_slots),
+                (p.makespan, p.lower_bound, p.bound_name, p.status, p.num_slots, p.dropped.tolist()),
             )
             for p in (self, other)
         )
@@ -301,12 +320,18 @@ class DispatchPlan:
 
 
 def placements_digest(
-    topology: Topology, home: Placement, target: Placement, slots: NDArray[np.int32] | None = None
+    topology: Topology,
+    home: Placement,
+    target: Placement,
+    slots: NDArray[np.int32] | None = None,
+    dropped: NDArray[np.int64] | None = None,
 ) -> str:
-    """SHA-256, in hex, over counts, node sizes, ranks, positions and slots as little-endian integers."""
+    """SHA-256, in hex, over counts, node sizes, ranks, positions, slots and dropped as little-endian integers."""
     header = topology.num_nodes, len(home.samples), *topology.node_sizes
     digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
     arrays = [home.rank_of_sample, home.position_of_sample, target.rank_of_sample, target.position_of_sample]
     for array in arrays if slots is None else [*arrays, slots]:
         digest.update(np.ascontiguousarray(array, dtype="<i4").data)
+    if dropped is not None:
+        digest.update(np.ascontiguousarray(dropped, dtype="<i8").data)
     return digest.hexdigest()

@@ -331,6 +331,7 @@ def _plan(
         slot_of_sample=slot_of_sample,
         num_slots=num_slots,
         binding_sample=_binding_sample(costs, loads),
+        dropped=problem.batch.dropped,
         runtime_s=time.perf_counter() - started,
     )
 

@@ -120,12 +120,19 @@ class Problem:
             A token cap that a sample, or all of them together, exceed; it says by how much.
         """
         constraints = constraints or Constraints()
-        costs = cost.sample_costs(batch.lengths, batch.first_sample)
         check_together(cost, constraints.names(), micro_batches)
+        over = np.empty(0, dtype=np.int64)
+        if micro_batches is not None and micro_batches.over_long == "drop":
+            over = np.flatnonzero(batch.lengths > micro_batches.max_tokens)
+        lengths = batch.lengths
+        if len(over):
+            lengths, batch = lengths.copy(), batch.without(over)
+            lengths[over] = 0  # errors are to name the others by their numbers
+        costs = np.delete(cost.sample_costs(lengths, batch.first_sample), over, axis=0)
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
         if micro_batches is not None and micro_batches.over_long == "error":
-            remedy = "; over_long='own' gives such a sample a micro-batch of its own"
+            remedy = "; over_long='own' gives such a sample a micro-batch of its own, over_long='drop' leaves it out"
             _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, remedy)
         return cls(batch, topology, cost, costs, constraints, micro_batches)
 

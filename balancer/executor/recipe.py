@@ -14,7 +14,7 @@ import solvers
 from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.executor.gathering import Gathered, words_of
-from balancer.micro_batches import MicroBatches
+from balancer.micro_batches import MicroBatches, check_keeps_all
 from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
 from balancer.phases import Phase, resolve_phases
 from balancer.placement import Placement
@@ -62,6 +62,7 @@ class Recipe:
         known = _OF_BALANCE if self.phases is None else _OF_ORCHESTRATE
         if unknown := sorted(set(self.settings) - known):
             raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}")
+        check_keeps_all(self.settings.get("micro_batches"), "a dispatcher")
 
     @property
     def reads_clock(self) -> bool:

@@ -89,9 +89,9 @@ class PlannedBatchSampler(Sampler[list[int]]):
         if self._plans is not None:
             first = 0
             for plan in self._plans:
-                samples = plan.samples_on_rank(self.rank)
-                yield samples + first, plan.slot_of_sample[samples], plan.num_slots
-                first += plan.num_samples
+                slots = plan.slot_of_sample[plan.target.samples_on_rank(self.rank)]
+                yield plan.samples_on_rank(self.rank) + first, slots, plan.num_slots
+                first += plan.batch_size
             return
         assert self._file is not None
         phases: set[str] = set()

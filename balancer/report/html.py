@@ -11,7 +11,7 @@ from balancer.report import figures
 from balancer.report.page_data import PageData, PhaseData, StepPicture
 from balancer.report.style import STYLE
 from balancer.report.summary import PhaseSummary, RunSummary
-from balancer.report.table import as_bytes, as_percent, as_ratio
+from balancer.report.table import as_bytes, as_percent, as_ratio, left_out
 
 __all__ = ["page", "write_page"]
 
@@ -86,7 +86,8 @@ def _about(summary: RunSummary, data: PageData) -> str:
     shape = (
         f"{data.num_ranks:,} ranks on {data.num_nodes:,} nodes" if data.num_nodes > 1 else f"{data.num_ranks:,} ranks"
     )
-    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}."
+    dropped = f" {left_out(summary)}" if summary.dropped else ""
+    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}"
 
 
 def _headline(name: str, phase: PhaseSummary) -> str:

@@ -84,7 +84,7 @@ class PhaseData:
         row, length = None, 0
         if plan.binding_sample is not None:
             item = plan.binding_sample
-            row = first_row + (item if sample_of_item is None else int(sample_of_item[item]))
+            row = first_row + int((plan.kept if sample_of_item is None else sample_of_item)[item])
             length = int(plan.lengths[item])
         worst = WorstStep(plan.imbalance_ratio, -step, plan.home_imbalance_ratio, bound, row, length)
         heapq.heappush(self.worst, worst)
@@ -127,7 +127,7 @@ class PageData:
     num_ranks: int = 0
     of_bytes: bool = False
     _steps: int = field(default=0, init=False)
-    _samples: int = field(default=0, init=False)
+    _rows: int = field(default=0, init=False)
     _most_saved: float = field(default=-np.inf, init=False)
 
     @property
@@ -146,12 +146,12 @@ class PageData:
         else:
             plans, streams = {SINGLE_PHASE: plan}, [Stream("", plan.home, plan.target, plan.lengths, plan.lengths)]
         for name, phase in plans.items():
-            self.phases.setdefault(name, PhaseData()).add(phase, self._samples, items[name])
+            self.phases.setdefault(name, PhaseData()).add(phase, self._rows, items[name])
         self.of_bytes, self.num_ranks = several, plan.num_ranks
         self._add_traffic(streams, plan.topology)
         self._maybe_draw(plans)
         self._steps += 1
-        self._samples += plan.num_samples
+        self._rows += plan.num_samples if isinstance(plan, StepPlan) else plan.batch_size
 
     def _add_traffic(self, streams: list[Stream], topology: Topology) -> None:
         self.num_nodes = topology.num_nodes

@@ -87,7 +87,8 @@ class PhaseSummary:
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 binding = plan.binding_sample
-                self.cap_row = first_row + (binding if sample_of_item is None else int(sample_of_item[binding]))
+                sample = plan.kept if sample_of_item is None else sample_of_item
+                self.cap_row = first_row + int(sample[binding])
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
 
@@ -204,10 +205,15 @@ class StreamSummary:
 
 @dataclass(slots=True)
 class RunSummary:
-    """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream."""
+    """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream.
+
+    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log.
+    """
 
     steps: int = 0
     samples: int = 0
+    dropped: int = 0
+    first_dropped: int = -1
     phases: dict[str, PhaseSummary] = field(default_factory=dict)
     streams: dict[str, StreamSummary] = field(default_factory=dict)
 
@@ -231,19 +237,27 @@ class RunSummary:
         self.samples += plan.num_samples
 
     @property
+    def rows(self) -> int:
+        """Rows of the log that the steps so far have used."""
+        return self.samples + self.dropped
+
+    @property
     def inter_node_bytes(self) -> int:
         """What all streams together move from one node to another."""
         return sum(stream.inter_node for stream in self.streams.values())
 
     def add(self, phase: str, plan: DispatchPlan) -> None:
         """Take in the next step's plan."""
-        self.phases.setdefault(phase, PhaseSummary()).add(plan, self.samples)
+        self.phases.setdefault(phase, PhaseSummary()).add(plan, self.rows)
+        if len(plan.dropped) and not self.dropped:
+            self.first_dropped = self.rows + int(plan.dropped[0])
+        self.dropped += len(plan.dropped)
         self.steps += 1
         self.samples += plan.num_samples
 
     def as_json(self, runtime_s: float) -> dict[str, Any]:
         """Return a JSON object, with the run's seconds as given."""
-        document = {
+        document: dict[str, Any] = {
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
@@ -251,6 +265,8 @@ class RunSummary:
             "samples_per_second": self.samples / runtime_s if runtime_s else None,
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }
+        if self.dropped:
+            document["dropped"] = {"samples": self.dropped, "first_sample": self.first_dropped}
         if self.streams:
             document["streams"] = {name: stream.as_json() for name, stream in self.streams.items()}
         return document

@@ -14,6 +14,7 @@ __all__ = [
     "as_bytes",
     "as_percent",
     "as_ratio",
+    "left_out",
     "print_comparison",
     "print_loads",
     "print_placements",
@@ -46,6 +47,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             steps = f"{phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
             why = f"{name}: in {steps} no relocation was found; groups were rearranged instead.\n"
             console.print(why, highlight=False, markup=False)
+    if summary.dropped:
+        console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
     console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}", highlight=False)
 
@@ -68,6 +71,12 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
     console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
+
+
+def left_out(summary: RunSummary) -> str:
+    """Say how many samples no rank gets, and which is the first."""
+    count = f"{summary.dropped:,} {_plural('sample', summary.dropped)}"
+    return f"{count} over the cap of a micro-batch left out; the first: row {summary.first_dropped:,} (from 0)."
 
 
 def _how_many(summary: RunSummary) -> str:

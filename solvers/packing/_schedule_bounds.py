@@ -12,10 +12,10 @@ for the slots in descending order of height, so the sum of all heights is at lea
 =============== =================================================================================================
 name            why no schedule does better
 =============== =================================================================================================
-``mean``        the ranks' sums sum to sum(c), so one of them is at least ceil(sum(c) / R)
+``mean``        as in :mod:`solvers.bounds`: of the R ranks' sums in lockstep and step, of the R * K micro-batches in a
+``largest``     pipeline, times K + stages - 1 and for the K at which that is least
+``pigeonhole``
 ``tall_slots``  lockstep: the argument above, for the best j >= 1
-``largest``     step and pipeline: as in :mod:`solvers.bounds`, over the R ranks or the R * K micro-batches, the
-``pigeonhole``  latter times K + stages - 1 and for the K at which that is least
 =============== =================================================================================================
 """
 
@@ -92,7 +92,7 @@ def absorbed(
 
 def lockstep_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, num_ranks: int, cap: int) -> Bound:
     """Return the best bound on the sum over slots of the slowest rank. `costs` descend; `tokens` are at most `cap`."""
-    best = Bound(-(-total // num_ranks), "mean")
+    best = best_bound(costs, total, num_ranks)  # a rank's slots take at least its sum
     heights = forced_heights(costs, tokens, num_ranks, cap)
     tall = 0
     room = absorbed(costs, tokens, total, [j * num_ranks * cap for j in range(1, len(heights) + 1)]) if heights else []

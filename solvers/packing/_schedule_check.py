@@ -173,11 +173,9 @@ def _check_bound(result: ScheduleResult, samples: list[tuple[int, int]], slots: 
     costs = [cost for cost, _ in samples]
     if name == "tall_slots" and result.objective == "lockstep":
         proven = _tall_slots(samples, ranks, result.cap)
-    elif name == "mean" or (name in ("largest", "pigeonhole") and result.objective != "lockstep"):
-        if result.objective == "pipeline":
-            proven = _best_pipeline(costs, ranks, slots, stages)
-        else:
-            proven = -(-sum(costs) // ranks) if result.objective == "lockstep" else _largest_group(costs, ranks)
+    elif name in ("mean", "largest", "pigeonhole"):
+        pipeline = result.objective == "pipeline"
+        proven = _best_pipeline(costs, ranks, slots, stages) if pipeline else _largest_group(costs, ranks)
     else:
         raise CertificateError(f"lower_bound is by an unknown argument {name!r}")
     _require(result.lower_bound <= proven, f"lower_bound = {result.lower_bound}, but '{name}' proves {proven} at most")

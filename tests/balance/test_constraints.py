@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import balancer
 from balancer import MicroBatches
 from balancer.constraints import Constraints
+from balancer.errors import PlanError
+from balancer.io.plan_reader import open_plan
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
@@ -157,8 +159,74 @@ def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
     assert plan.samples_in_slot(int(plan.rank_of_sample[0]), alone).tolist() == [0]
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
+def test_over_long_samples_are_left_out_and_listed(schedule):
+    lengths = np.asarray([25, 4, 11, 4, 10, 7, 99, 1])
+    homes = np.asarray([0, 0, 0, 1, 1, 2, 2, 2])
+    rules = MicroBatches(10, schedule, over_long="drop")
+    plan = balancer.balance(lengths, 3, home_rank=homes, cost="quadratic:a=3,b=1", micro_batches=rules)
+    assert plan.dropped.tolist() == [0, 2, 6]
+    assert plan.kept.tolist() == [1, 3, 4, 5, 7]
+    assert (plan.num_samples, plan.batch_size) == (5, 8)
+    assert sorted(s for rank in range(3) for s in plan.samples_on_rank(rank)) == plan.kept.tolist()
+    for rank in range(3):
+        slots = [plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)]
+        assert [s for slot in slots for s in slot] == plan.samples_on_rank(rank).tolist()
+        assert all(0 < lengths[slot].sum() <= 10 for slot in slots)
+    without = balancer.balance(lengths[plan.kept], 3, home_rank=homes[plan.kept], cost="quadratic:a=3,b=1",
+                               micro_batches=rules)  # fmt: skip
+    assert np.array_equal(without.rank_of_sample, plan.rank_of_sample)
+    assert (without.makespan, without.home_imbalance_ratio) == (plan.makespan, plan.home_imbalance_ratio)
+    assert without.digest() != plan.digest()
+    assert plan.inverse().dropped.tolist() == [0, 2, 6]
+
+
+def test_errors_call_samples_by_their_numbers_where_others_are_left_out():
+    rules = MicroBatches(2**40, over_long="drop")
+    with pytest.raises(ValueError, match="of sample 2 "):
+        balancer.balance([2**41, 1, 2**40, 5], 1, cost="quadratic:a=1,b=1", micro_batches=rules)
+
+
+def test_all_samples_left_out():
+    assert (
+        balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop", allow_empty=True)).makespan == 0
+    )
+    with pytest.raises(InfeasibleError, match="0 samples"):
+        balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop"))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "message"),
+    [
+        ([0], "sample 2 is not placed"),
+        ([2, 0], "dropped must be distinct samples within 0..3 in order"),
+        ([0, 2, 2], "dropped must be distinct"),
+        ([0, "2"], "dropped must be distinct"),
+        ([0, 4], "dropped must be distinct"),
+    ],
+)
+def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, monkeypatch, claimed, message):
+    plan = balancer.balance([20, 4, 30, 5], 2, micro_batches=MicroBatches(10, over_long="drop"))
+    plan.save(tmp_path / "plan.parquet")
+    assert balancer.load_plan(tmp_path / "plan.parquet") == plan
+    opened = open_plan(tmp_path / "plan.parquet")
+    opened.description["dropped"] = claimed
+    monkeypatch.setattr("balancer.offline.open_plan", lambda _: opened)
+    with pytest.raises(PlanError, match=message):
+        next(balancer.load_plans(tmp_path / "plan.parquet"))
+
+
+def test_where_samples_cannot_be_left_out():
+    rules = MicroBatches(10, over_long="drop")
+    with pytest.raises(
+        ValueError, match="over_long='drop' leaves samples out of a plan, which a step of several phases"
+    ):
+        balancer.orchestrate({"tokens": [5, 5]}, {"llm": "tokens"}, 2, micro_batches=rules)
+
+
 SAVED = [
     {"micro_batch_tokens": 60, "schedule": "step"},
+    {"micro_batches": MicroBatches(35, over_long="drop")},
     {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"},
     {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},

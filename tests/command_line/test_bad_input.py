@@ -459,6 +459,11 @@ def test_advice_is_given_as_options(command, tmp_path):
     outcome = command("plan", "log.csv", *asked, 4)
     assert outcome.code == 1
     assert "; --over-long own gives such a sample" in outcome.err
+    assert ", --over-long drop leaves it out" in outcome.err
+    phases = "--phase", "llm=length", "--over-long", "drop"
+    outcome = command("plan", "log.csv", *asked, 4, *phases)
+    assert outcome.code == 2
+    assert "use --over-long own" in outcome.err
     outcome = command("plan", "log.csv", *asked, 10)
     assert outcome.code == 1
     assert "; --allow-empty-micro-batches permits empty micro-batches" in outcome.err

@@ -16,7 +16,10 @@ def made(seed, num_ranks=4, **arguments):
     return balancer.balance(np.random.default_rng(seed).integers(1, 50, 24), num_ranks, **arguments)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}])
+DROP = balancer.MicroBatches(40, over_long="drop")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}, {"micro_batches": DROP}])
 def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
     plan = made(1, **arguments)
     plan.save(tmp_path / "plan.parquet")
@@ -28,8 +31,9 @@ def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
         assert slots == [[plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)]] * 4
 
 
-def test_steps_follow_one_another():
-    plans = [made(1), made(2)]
+@pytest.mark.parametrize("arguments", [{}, {"micro_batches": DROP}])
+def test_steps_follow_one_another(arguments):
+    plans = [made(1, **arguments), made(2)]
     assert list(PlannedBatchSampler(plans, 2))[1] == (plans[1].samples_on_rank(2) + 24).tolist()
     assert list(PlannedBatchSampler(plans, 2, start_step=1)) == list(PlannedBatchSampler(plans, 2))[1:]
     assert len(PlannedBatchSampler(plans, 2, start_step=1)) == 1

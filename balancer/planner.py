@@ -21,7 +21,7 @@ from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.topology import Topology
-from solvers.bounds import Bound, lifted_bound, makespan_bound, subset_sum_bound
+from solvers.bounds import Bound, dual_feasible_bound, lifted_bound, makespan_bound, subset_sum_bound
 from solvers.packing.schedule import schedule_micro_batches
 from solvers.relocation import as_eps
 
@@ -271,7 +271,8 @@ def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makes
     """Return the best bound that takes no search, where the closed-form ones leave a gap."""
     descending = np.sort(costs)[::-1]
     lifted = lifted_bound(descending, num_ranks)
-    return subset_sum_bound(descending, max(bound, lifted, key=lambda one: one.value), makespan)
+    bound = subset_sum_bound(descending, max(bound, lifted, key=lambda one: one.value), makespan)
+    return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
 
 
 def _schedule(

@@ -4,7 +4,7 @@ The default path never reads a clock, so that every rank of a job computes the s
 A *work unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
-__all__ = ["cost_of_karmarkar_karp", "cost_of_lpt", "cost_of_slack", "work_units"]
+__all__ = ["cost_of_dual_feasible", "cost_of_karmarkar_karp", "cost_of_lpt", "cost_of_slack", "work_units"]
 
 _UNITS_PER_SECOND = 4e8  # measured: benchmarks/README.md
 
@@ -12,6 +12,11 @@ _UNITS_PER_SECOND = 4e8  # measured: benchmarks/README.md
 def work_units(seconds: float) -> int:
     """Work units that `seconds` buy."""
     return max(1, int(min(seconds, 1e6) * _UNITS_PER_SECOND))
+
+
+def cost_of_dual_feasible(num_items: int) -> int:
+    """Work units, at most, that the bound by dual feasible functions takes."""
+    return min(1_800 * num_items, 1 << 20)
 
 
 def cost_of_karmarkar_karp(num_items: int, num_groups: int) -> int:

@@ -12,6 +12,8 @@ name            why no assignment does better
 ``lifted``      of any n' largest items, some l groups hold at least l floor(n'/m) + min(l, n' mod m) together, so at
                 least that many of the smallest of them, and one of the l groups has a share of that
                 (Haouari, Gharbi & Jemmali 2006); O(n m), so only where a search has left a gap
+``l2``          at one below, some dual feasible function says that the items need more than m groups
+                (:mod:`solvers.dual_feasible`); so say ``fekete_schepers`` and ``ccm1``; only where a search left a gap
 ``filler``      equal counts only: of the (k-1)*m + 1 largest items some group holds k, as for ``pigeonhole``, and at
                 least floor(n/m) items in all, so at least the floor(n/m) - k smallest of all besides
 ``folding``     equal counts only, m < n <= 2 m: with zeros added up to 2 m items, two of the i + 1 largest share a
@@ -54,12 +56,23 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
+from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 
-__all__ = ["Bound", "best_bound", "lifted_bound", "makespan_bound", "makespan_lower_bound", "subset_sum_bound"]
+__all__ = [
+    "Bound",
+    "best_bound",
+    "dual_feasible_bound",
+    "lifted_bound",
+    "makespan_bound",
+    "makespan_lower_bound",
+    "subset_sum_bound",
+]
 
 
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
 _MOST_BITS = 1 << 26  # of the subset-sum bound: about a millisecond
+_MOST_QUESTIONS = 12  # to the dual feasible functions
+_MOST_CHANGED = 1 << 20  # costs changed for all of them: about three milliseconds
 
 
 class Bound(NamedTuple):
@@ -136,6 +149,34 @@ def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
     if not num_groups < len(sorted_costs) <= _MOST_STEPS // num_groups:
         return Bound(0, "lifted")
     return Bound(int(_lifted(sorted_costs, num_groups)), "lifted")
+
+
+def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound: Bound, makespan: int) -> Bound:
+    """Return the best bound that dual feasible functions give, if it is better than `bound`, else `bound` as it is.
+
+    First they are asked whether `makespan`, which is reached, is optimal; else what they refute is bisected.
+    `sorted_costs` descend and their sum fits int64. O(d) for d distinct costs, 150 functions and log(gap) questions;
+    where that is more than a few milliseconds, fewer are asked.
+    """
+    sizes, counts = runs_of_equal_sizes(sorted_costs)
+    total = int(sorted_costs.sum())
+
+    def refuted(load: int) -> Bound | None:
+        groups, name = groups_needed(
+            sizes, counts, total, load, enough=num_groups + 1, work=_MOST_CHANGED // _MOST_QUESTIONS
+        )
+        return Bound(load + 1, name) if groups > num_groups else None
+
+    low, high = bound.value, makespan - 1  # loads; those below the bound are refuted already
+    load = high
+    for _ in range(_MOST_QUESTIONS):
+        if low > high or load <= 0:
+            break
+        found = refuted(load)
+        bound = found or bound
+        low, high = (load + 1, high) if found else (low, load - 1)
+        load = (low + high) // 2
+    return bound
 
 
 def subset_sum_bound(sorted_costs: NDArray[np.int64], bound: Bound, makespan: int) -> Bound:

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._constrained_check import check_constrained
+from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
 from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.errors import CertificateError
@@ -73,6 +75,7 @@ def check_partition(
         even = _even_counts(problem)
         plain = _BOUNDS | (_COUNTED_BOUNDS if even else {})
         plain |= {"subset_sum": lambda costs, m: _subset_sum_bound(costs, m, even)}
+        plain |= _dual_feasible_bounds(result.lower_bound)
         check_constrained(problem, result, plain, TRUSTED_BOUNDS)
         return
     if constraints.beyond_counts:
@@ -163,7 +166,8 @@ def _check_bound(
     _check_status(result)
     if name in TRUSTED_BOUNDS and not padded:
         return
-    known = ["padded"] if padded else [*_BOUNDS, "subset_sum", *(_COUNTED_BOUNDS if equal_counts else [])]
+    dual = _dual_feasible_bounds(bound)
+    known = ["padded"] if padded else [*_BOUNDS, *dual, "subset_sum", *(_COUNTED_BOUNDS if equal_counts else [])]
     _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     descending = np.sort(costs)[::-1].tolist()
     if padded:
@@ -171,7 +175,7 @@ def _check_bound(
     elif name == "subset_sum":
         proven = _subset_sum_bound(descending, num_groups, equal_counts) if descending else 0
     else:
-        proven = (_BOUNDS | _COUNTED_BOUNDS)[name](descending, num_groups) if descending else 0
+        proven = (_BOUNDS | _COUNTED_BOUNDS | dual)[name](descending, num_groups) if descending else 0
     _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
@@ -231,6 +235,18 @@ def _filler_bound(costs: list[int], m: int) -> int:
         last = (k - 1) * m + 1
         best = max(best, sums[last] - sums[last - k] + sums[-1] - sums[len(costs) - (each - k)])
     return best
+
+
+def _dual_feasible_bounds(claimed: int) -> dict[str, Callable[[list[int], int], int]]:
+    """Bounds by name that return what is claimed if the function refutes one below, else 0."""
+
+    def proves(name: str, costs: list[int], m: int) -> int:
+        below = claimed - 1
+        if below < max(costs):
+            return claimed if below >= 0 else 0
+        return claimed if any(groups > m for groups in GROUPS_BY_FUNCTION[name](costs, below)) else 0
+
+    return {name: partial(proves, name) for name in GROUPS_BY_FUNCTION}
 
 
 def _subset_sum_bound(costs: list[int], m: int, equal_counts: bool) -> int:

@@ -1,5 +1,7 @@
 """Lower bounds: proven, and each of them the best somewhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracles
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import solvers
-from solvers.bounds import lifted_bound, makespan_bound, subset_sum_bound
+from solvers.bounds import dual_feasible_bound, lifted_bound, makespan_bound, subset_sum_bound
 
 NAMED = {
     "mean": oracles.mean_bound,
@@ -136,6 +138,55 @@ def test_the_lifted_bound_proves_what_the_others_do_not() -> None:
 
 def test_the_lifted_bound_is_not_begun_where_it_would_take_long() -> None:
     assert lifted_bound(np.ones(2_000, dtype=np.int64), 1_000).value == 0
+
+
+@given(
+    costs=st.lists(st.integers(0, 30) | st.sampled_from([10, 11, 15, 16, 20, 30]), min_size=1, max_size=9),
+    num_groups=st.integers(1, 4),
+)
+def test_dual_feasible_functions_refute_no_load_that_can_be_reached(costs, num_groups):
+    descending = np.array(sorted(costs, reverse=True))
+    plain, makespan = makespan_bound(costs, num_groups), solvers.lpt(costs, num_groups).makespan
+    found = dual_feasible_bound(descending, num_groups, plain, makespan)
+    assert plain.value <= found.value <= oracles.optimal_makespan(costs, num_groups)
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_groups", "value", "name"),
+    [
+        ([55, 40, 21, 12], 2, 67, "l2"),
+        ([44, 40, 15, 15, 6], 2, 61, "fekete_schepers"),
+        ([58, 57, 36, 25, 15], 2, 97, "ccm1"),
+        ([0, 0], 1, 0, "mean"),
+        ([], 3, 0, "mean"),
+        ([55 << 55, 40 << 55, 21 << 55, 12 << 55], 2, 67 << 55, "l2"),
+    ],
+)
+def test_what_dual_feasible_functions_prove(costs, num_groups, value, name):
+    descending = np.array(sorted(costs, reverse=True), dtype=np.int64)
+    plain, makespan = makespan_bound(costs, num_groups), solvers.auto(costs, num_groups).makespan
+    assert dual_feasible_bound(descending, num_groups, plain, makespan) == (value, name)
+
+
+def test_every_dual_feasible_function_proves_something_that_the_checker_confirms():
+    rng = np.random.default_rng(1)
+    seen = set()
+    for _ in range(300):
+        costs = rng.integers(1, 200, int(rng.integers(5, 40)))
+        result = solvers.auto(costs, int(rng.integers(2, 12)), time_budget=0.002)
+        solvers.check_partition(costs, result)
+        seen.add(result.bound_name)
+    assert {"l2", "fekete_schepers"} <= seen
+
+
+@pytest.mark.parametrize("name", ["l2", "fekete_schepers", "ccm1"])
+def test_a_dual_feasible_bound_that_does_not_hold_is_refused(name):
+    costs = [5, 4, 3, 3, 3, 1, 1]
+    result = solvers.round_robin(costs, 2)
+    claimed = replace(result, lower_bound=result.makespan, bound_name=name, status=solvers.SolveStatus.OPTIMAL)
+    assert result.makespan == 12
+    with pytest.raises(solvers.CertificateError, match=f"lower_bound = 12, but '{name}' proves 0 at most"):
+        solvers.check_partition(costs, claimed)
 
 
 def test_loads_are_sums_of_costs():

@@ -20,9 +20,9 @@ from solvers._budget import work_units
 from solvers._jit import kernel
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
+from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
 from solvers.packing._problem import Assignment, PackingProblem, num_groups_of
 from solvers.packing.best_fit import assign_best_fit_decreasing
-from solvers.packing.bounds import runs_of_equal_sizes, threshold_bound
 from solvers.packing.first_fit import assign_first_fit_decreasing
 from solvers.packing.types import PackingResult
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from numpy.typing import ArrayLike
 
-from solvers._budget import cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack, work_units
+from solvers._budget import cost_of_dual_feasible, cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack, work_units
 from solvers.arguments import as_budget
-from solvers.bounds import Bound, subset_sum_bound
+from solvers.bounds import Bound, dual_feasible_bound, subset_sum_bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.bldm import assign_bldm
@@ -97,6 +97,9 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     if reached > problem.bound.value and work > 3 * len(best) * problem.num_groups:
         proven = problem.with_lifted_bound()
         proven = replace(proven, bound=subset_sum_bound(proven.sorted_costs, proven.bound, reached))
+    if reached > proven.bound.value and work > 3 * cost_of_dual_feasible(len(best)):
+        better = dual_feasible_bound(proven.sorted_costs, proven.num_groups, proven.bound, reached)
+        proven = replace(proven, bound=better)
     if not problem.equal_counts and work > 0 and reached > proven.bound.value:
         return _close(proven, problem, best, work)
     return best, proven.bound, work <= 0

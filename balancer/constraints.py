@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +110,16 @@ class Constraints:
             name for name in self.__slots__ if (value := getattr(self, name)) is not None
             and not (isinstance(value, bool | int | tuple) and value == getattr(unset, name))
         )  # fmt: skip
+
+    def without(self, samples: NDArray[np.int64]) -> "Constraints":
+        """Return the constraints on the other samples."""
+        together, allowed = self.keep_together, self.allowed_ranks
+        return replace(
+            self,
+            keep_together=None if together is None else np.delete(together, samples),
+            caps=tuple(cap._replace(amounts=np.delete(cap.amounts, samples)) for cap in self.caps),
+            allowed_ranks=None if allowed is None else np.delete(allowed, samples, axis=0),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what a plan file keeps: numbers, and lists of one number a rank; nothing that each sample has."""

@@ -20,9 +20,9 @@ from balancer.placement import Placement
 from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
+from balancer.schedule import make_schedule, schedule_bound
 from balancer.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, lifted_bound, makespan_bound, subset_sum_bound
-from solvers.packing.schedule import schedule_micro_batches
 from solvers.relocation import as_eps
 
 __all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
@@ -101,7 +101,8 @@ def balance(
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
     micro_batch_tokens : int, optional
-        Cut every rank's share into micro-batches of at most so many elements: the same number on every rank.
+        Cut every rank's share into micro-batches of at most so many elements: the same number on every rank. Other
+        constraints, but not `initial_loads` and `rank_speeds`, hold for a rank's micro-batches together.
     schedule : str
         With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``
         or ``"pipeline"``; see :class:`balancer.MicroBatches`.
@@ -220,11 +221,7 @@ def replay_plan(
     if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
         return plan  # nothing that a search could add
     if problem.micro_batches is not None:
-        again = schedule_micro_batches(
-            problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget,
-            **problem.micro_batches.solver_keywords(),
-        )  # fmt: skip
-        bound = Bound(again.lower_bound, again.bound_name)
+        bound = schedule_bound(problem, problem.micro_batches, time_budget)
     else:
         result = _solve(problem, check_method(method, problem.cost), time_budget)
         bound = Bound(result.lower_bound, result.bound_name)
@@ -281,14 +278,11 @@ def _schedule(
     """Plan rank and slot of every sample; ranks may exchange all their micro-batches, and no more."""
     if method != "auto":
         raise ValueError(f"method {method!r} makes no micro-batches; use 'auto'")
-    num_ranks = problem.topology.num_ranks
-    result = schedule_micro_batches(
-        problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget, **micro_batches.solver_keywords()
-    )
-    placed = place(problem, result.rank_of_item, placement, 0, time_budget)
-    target = Placement.by_slots(placed.rank_of_sample, result.slot_of_item, num_ranks, result.num_slots)
-    bound, slots = Bound(result.lower_bound, result.bound_name), (result.slot_of_item, result.num_slots)
-    plan = _plan(problem, target, bound, method, result.status, started, slots)
+    found = make_schedule(problem, micro_batches, time_budget)
+    placed = place(problem, found.rank_of_sample, placement, 0, time_budget)
+    num_ranks, slots = problem.topology.num_ranks, (found.slot_of_sample, found.num_slots)
+    target = Placement.by_slots(placed.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
+    plan = _plan(problem, target, found.bound, method, None, started, slots)
     return replace(plan, placement=effective(problem, placement), fell_back=placed.fell_back)
 
 

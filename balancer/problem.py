@@ -128,6 +128,7 @@ class Problem:
         if len(over):
             lengths, batch = lengths.copy(), batch.without(over)
             lengths[over] = 0  # errors are to name the others by their numbers
+            constraints = constraints.without(over)
         costs = np.delete(cost.sample_costs(lengths, batch.first_sample), over, axis=0)
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
@@ -179,8 +180,9 @@ class Problem:
 
 def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
     """Raise ValueError where nothing here keeps to all of a cost, constraints of these names and micro-batches."""
-    if micro_batches is not None and (names or not cost.additive):
-        with_what = f"cost '{cost}'" if not cost.additive else ", ".join(names)
+    refused = [name for name in names if name in ("initial_loads", "rank_speeds")]
+    if micro_batches is not None and (refused or not cost.additive):
+        with_what = f"cost '{cost}'" if not cost.additive else ", ".join(refused)
         raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")
     unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
     if not cost.additive and unsupported:

@@ -1,7 +1,8 @@
 """Micro-batch schedules on lognormal lengths under quadratic costs: ten seeds, median and worst.
 
 Run: python benchmarks/schedule.py [objective ...]. Costs are 24576 * l + l * l, the cap is 32,768 tokens. Values and
-bounds are in units of a perfectly even schedule; seconds are of one core, after compilation, for orientation.
+bounds are in units of a perfectly even schedule; seconds are of one core, after compilation, for orientation. The
+second table has micro-batches under other constraints, by `balancer.balance` with 0.1 s of budget at (4096, 64).
 """
 
 import statistics
@@ -10,6 +11,7 @@ import time
 
 import numpy as np
 
+import balancer
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
 
 SHAPES = [(4096, 64), (16384, 256)]
@@ -52,6 +54,25 @@ def row(objective, num_slots, n, num_ranks):
     )
 
 
+def constrained(objective, name, keywords):
+    """Ranks first, then slots: what other constraints on a rank cost."""
+    n, num_ranks = SHAPES[0]
+    gaps, ratios, seconds, slots = [], [], [], []
+    for seed in (0, *SEEDS):  # the first compiles
+        started = time.process_time()
+        plan = balancer.balance(
+            lengths_of(n, seed), num_ranks, 8, cost="quadratic:a=24576,b=1", time_budget=0.1, micro_batch_tokens=CAP,
+            schedule=objective, **keywords,
+        )  # fmt: skip
+        seconds.append(time.process_time() - started)
+        ratios.append(plan.imbalance_ratio), gaps.append(100 * plan.gap), slots.append(plan.num_slots)
+    print(
+        f"| {objective} | {name} | {min(slots)} to {max(slots)} | {statistics.median(ratios[1:]):.4f} "
+        f"| {max(ratios):.4f} | {statistics.median(gaps[1:]):.3f} | {max(gaps):.3f} "
+        f"| {statistics.median(seconds[1:]):.2f} | {max(seconds[1:]):.2f} |"
+    )
+
+
 def main() -> None:
     print("| objective | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
     print("| gap %, median | worst | seconds, median | worst |")
@@ -60,6 +81,14 @@ def main() -> None:
         for n, num_ranks in SHAPES:
             for num_slots in ("fewest", None):
                 row(objective, num_slots, n, num_ranks)
+    print("\n| objective | constraint on a rank | K | value, median | worst | gap %, median | worst ", end="")
+    print("| seconds, median | worst |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
+    for objective in sys.argv[1:] or OBJECTIVES:
+        if objective != "pipeline":
+            constrained(objective, "none", {})
+            constrained(objective, "equal counts", {"equal_counts": True})
+            constrained(objective, "8 responses to a prompt together", {"keep_together": np.arange(SHAPES[0][0]) // 8})
+            constrained(objective, "at most 80 samples", {"max_samples_per_rank": 80})
 
 
 if __name__ == "__main__":

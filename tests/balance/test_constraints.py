@@ -1,5 +1,7 @@
 """Constraints and micro-batches through `balance`: kept, whatever the mix, or refused with the reason."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,7 +107,9 @@ def test_violations_are_found_in_any_placement(case, ranks):
         ({"caps": {"kv": ([4, 4, 4], 5)}}, InfeasibleError, "kv = 5"),
         ({"max_samples_per_rank": 1}, InfeasibleError, "max_samples_per_rank"),
         ({"allowed_ranks": np.zeros((3, 2), bool)}, InfeasibleError, "sample 0"),
-        ({"micro_batch_tokens": 9, "equal_counts": True}, ValueError, "cannot be combined with equal_counts"),
+        ({"micro_batch_tokens": 9, "rank_speeds": [1, 2]}, ValueError, "cannot be combined with rank_speeds"),
+        ({"micro_batch_tokens": 9, "max_tokens_per_rank": 5}, InfeasibleError, "max_tokens_per_rank = 5"),
+        ({"micro_batch_tokens": 9, "keep_together": [0, 0, 0]}, InfeasibleError, "with 1 micro-batches a rank: "),
         ({"micro_batch_tokens": 9, "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
         ({"micro_batch_tokens": 9, "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
         ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 has length 6, 2 more than micro_batch_tokens = 4"),
@@ -150,6 +154,77 @@ def test_micro_batches(lengths, schedule, multiple, placement):
         "pipeline": (plan.num_slots + 2) * max(max(row) for row in loads),
     }[schedule]
     assert plan.makespan == value >= plan.lower_bound
+
+
+@given(
+    constrained(),
+    st.sampled_from(["lockstep", "step", "pipeline"]),
+    st.sampled_from(["own", "drop"]),
+    st.booleans(),
+    st.sampled_from(["any", "rearrange"]),
+)
+def test_micro_batches_under_every_mix_of_constraints(case, schedule, over_long, allow_empty, placement):
+    lengths, kept, home = case
+    kept = {name: value for name, value in kept.items() if name not in ("initial_loads", "rank_speeds")}
+    rules = MicroBatches(45, schedule, over_long=over_long, allow_empty=allow_empty)
+    asked = {"cost": "quadratic:a=7,b=1", "placement": placement, "time_budget": 0.001, "micro_batches": rules, **kept}
+    try:
+        plan = balancer.balance(lengths, RANKS, 2, home_rank=home, **asked)
+    except (SolverError, ValueError) as error:
+        assert str(error)  # noqa: PT017 (either outcome is legal)
+        return
+    dropped = [s for s, length in enumerate(lengths) if length > 45 and over_long == "drop"]
+    assert plan.dropped.tolist() == dropped
+    cells = [[plan.samples_in_slot(rank, slot).tolist() for slot in range(plan.num_slots)] for rank in range(RANKS)]
+    rank_of = {s: rank for rank, row in enumerate(cells) for cell in row for s in cell}
+    assert sorted(rank_of) == [s for s in range(len(lengths)) if s not in dropped]
+    for cell in (cell for row in cells for cell in row):
+        assert cell or allow_empty
+        assert sum(lengths[s] for s in cell) <= 45 or len(cell) == 1
+    there = sorted(rank_of)
+    there_of = {name: value for name, value in kept.items() if name in ("keep_together", "allowed_ranks")}
+    seen = kept | {name: [value[s] for s in there] for name, value in there_of.items()}
+    if "caps" in kept:
+        seen["caps"] = {"blocks": ([kept["caps"]["blocks"][0][s] for s in there], kept["caps"]["blocks"][1])}
+    assert list(broken_rules([lengths[s] for s in there], [rank_of[s] for s in there], seen)) == []
+    assert plan.lower_bound <= plan.makespan
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
+def test_the_bound_on_constrained_micro_batches_holds(schedule):
+    """Every way to lay six samples out on two ranks of two slots."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        lengths = rng.integers(1, 9, 6).tolist()
+        keys = rng.integers(0, 4, 6).tolist()
+        rules = MicroBatches(16, schedule, count=2, pipeline_stages=2 if schedule == "pipeline" else 1)
+        values = []
+        for cells in itertools.product(range(4), repeat=6):
+            loads = np.bincount(cells, weights=lengths, minlength=4).astype(np.int64).reshape(2, 2)
+            ranks = [cell // 2 for cell in cells]
+            apart = any(keys[s] == keys[t] and ranks[s] != ranks[t] for s in range(6) for t in range(s))
+            if len(set(cells)) == 4 and loads.max() <= 16 and ranks.count(0) == 3 and not apart:
+                values.append(rules.makespan(loads))
+        asked = {"micro_batches": rules, "keep_together": keys, "equal_counts": True}
+        if not values:
+            with pytest.raises(SolverError):
+                balancer.balance(lengths, 2, **asked)
+            continue
+        plan = balancer.balance(lengths, 2, **asked)
+        assert plan.lower_bound <= min(values) <= plan.makespan <= 1.4 * min(values)
+
+
+def test_where_the_fewest_slots_have_no_room_more_are_taken():
+    plan = balancer.balance([6, 4, 6, 4, 6, 4], 1, micro_batch_tokens=10)
+    assert plan.num_slots == 3
+    asked = {"micro_batch_tokens": 10, "keep_together": [0, 1, 0, 1, 0, 1]}
+    plan = balancer.balance([6, 4, 6, 4, 6, 4], 2, **asked)  # three of six cannot share two micro-batches of ten
+    assert plan.num_slots == 3
+    assert sorted(plan.samples_on_rank(0).tolist() + plan.samples_on_rank(1).tolist()) == list(range(6))
+    with pytest.raises(InfeasibleError, match="with 2 micro-batches a rank: "):
+        balancer.balance(
+            [6, 4, 6, 4, 6, 4], 2, micro_batches=MicroBatches(10, count=2), keep_together=[0, 1, 0, 1, 0, 1]
+        )
 
 
 def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
@@ -227,6 +302,8 @@ def test_where_samples_cannot_be_left_out():
 SAVED = [
     {"micro_batch_tokens": 60, "schedule": "step"},
     {"micro_batches": MicroBatches(35, over_long="drop")},
+    {"micro_batch_tokens": 60, "equal_counts": True, "max_samples_per_rank": 6},
+    {"micro_batches": MicroBatches(35, over_long="drop"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
     {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"},
     {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},

@@ -447,9 +447,9 @@ def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):
 
 def test_settings_that_exclude_each_other_are_called_by_their_options(command, tmp_path):
     write_csv(tmp_path / "log.csv", [5] * 16)
-    asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens", 10, "--equal-counts"
+    asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens", 10, "--rank-speeds", "1,1,2,2"
     outcome = command("plan", "log.csv", *asked)
-    expected = "balancer: --micro-batch-tokens cannot be combined with --equal-counts: leave one of them out\n"
+    expected = "balancer: --micro-batch-tokens cannot be combined with --rank-speeds: leave one of them out\n"
     assert (outcome.code, outcome.err) == (2, expected)
 
 

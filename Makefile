@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase audio=audio_frames \
     --outputs audio=audio_tokens --phase llm=text_tokens+image_tokens+audio_tokens --own llm=text_tokens
 
-.PHONY: demo pictures test lint coverage bench clean
+.PHONY: demo pictures test nightly lint coverage bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -30,6 +30,9 @@ pictures: $(VENV)/installed  ## The picture that the README shows
 
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2
+
+nightly: $(VENV)/installed  ## Every property on 10,000 examples: hours
+	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=nightly
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
 	$(BIN)/ruff format --check .

@@ -116,19 +116,17 @@ def _relax(found: Search) -> list[Ints]:
     assignment = np.empty(len(problem.order), dtype=np.int64)
     assignment[problem.order] = assign_lpt(problem)
     starts = [assignment]
-    if not state.feasible(assignment):
-        return starts
     found.offer(assignment)
     spend = 40 * (len(assignment) + m)
     while not found.done:
-        groups, bound, ended = assign_auto(problem, min(spend, found.work))
+        groups, bound, _ = assign_auto(problem, min(spend, found.work))
         found.work -= spend
         assignment = np.empty(len(groups), dtype=np.int64)
         assignment[problem.order] = groups
         found.offer(assignment)
         if bound.value > found.bound.value:
             found.bound = bound
-        if not ended or not state.feasible(assignment):
+        if equal or not state.feasible(assignment):  # under counts the search below is the better one
             break
         spend *= 4
     return starts

@@ -19,10 +19,10 @@ from solvers.partition._constrained_infeasible import check_feasible, prove_infe
 from solvers.partition._constrained_match import match
 from solvers.partition._constrained_state import State
 from solvers.partition._problem import PartitionProblem
-from solvers.partition.auto import assign_auto
 from solvers.partition.lpt import assign_lpt
+from solvers.partition.portfolio import assign_auto
 
-__all__ = ["Search", "search"]
+__all__ = ["Search", "exhaust_small", "lower_targets", "search"]
 
 Ints = NDArray[np.int64]
 
@@ -92,13 +92,13 @@ def search(state: State, work: int) -> Search:
     if found.best is None:
         prove_infeasible(state)
         _repair(found, starts)
-    _exhaust_small(found)
+    exhaust_small(found)
     if found.best is None:
         raise SolverError(
             f"no assignment was found that keeps {', '.join(state.problem.names)}, nor was it proven that there is "
             "none; remedy: a larger time_budget, looser constraints, or method='exact'"
         )
-    _improve(found)
+    lower_targets(found)
     return found
 
 
@@ -198,7 +198,7 @@ def _repair(found: Search, starts: list[Ints]) -> None:
                 return
 
 
-def _improve(found: Search) -> None:
+def lower_targets(found: Search) -> None:
     """Lower one target after another, by half of what may be left, or less where that was too much."""
     state = found.state
     if found.best is None:
@@ -243,7 +243,7 @@ def _targets(found: Search, slot: list[int], shift: int, current: Ints) -> list[
     return targets if targets != before else None
 
 
-def _exhaust_small(found: Search) -> None:
+def exhaust_small(found: Search) -> None:
     """Where units and groups are few, search all of it: the optimum, or the proof that nothing is feasible."""
     state = found.state
     u, m = len(state.amounts), state.problem.num_groups

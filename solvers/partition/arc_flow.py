@@ -11,8 +11,8 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
-from solvers.partition.auto import assign_auto
 from solvers.partition.bin_completion import assign_counts, distinct_costs
+from solvers.partition.portfolio import assign_auto
 from solvers.types import PartitionResult
 
 __all__ = ["arc_flow"]

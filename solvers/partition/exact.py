@@ -12,8 +12,8 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
-from solvers.partition.auto import assign_auto, improve
 from solvers.partition.lpt import assign_lpt
+from solvers.partition.portfolio import assign_auto, improve
 from solvers.types import PartitionResult
 
 __all__ = ["exact", "load_cp_model", "trusted_bound"]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers.partition._problem import PartitionProblem
-from solvers.partition.auto import improve
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
+from solvers.partition.portfolio import improve
 from solvers.partition.regroup import regroup
 
 small_costs = st.one_of(

@@ -1,0 +1,68 @@
+"""Equal counts: the portfolio to begin with, then exchanges of many items for as many, as under any constraint."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound
+from solvers.constraints import Constraints
+from solvers.partition._constrained_exchange import exchange
+from solvers.partition._constrained_search import Search, exhaust_small, lower_targets
+from solvers.partition._constrained_state import State
+from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition.portfolio import assign_auto
+
+__all__ = ["assign_even"]
+
+_FIRST = 40  # work units an item and group that the portfolio gets at first
+_MORE = 16  # times as many once the exchanges are stuck
+_SHAKEN = 3  # groups that a shake mixes, the largest and others
+_WORK_OF_SHAKING = 20_000  # work units, besides the exchanges and what follows
+_WORK_AN_ITEM = 20
+
+
+def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
+    """Return the best assignment with equal counts that `work` buys, the best bound, and whether the work ran out."""
+    share = _FIRST * (len(problem.sorted_costs) + problem.num_groups)
+    best, bound, ended = assign_auto(problem, min(share, work))
+    work -= share
+    if work <= 0 or problem.makespan_of(best) == bound.value:
+        return best, bound, ended
+    state = State.of(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
+    unit_of_item = state.units.unit_of_item
+    found = Search(state, work)
+    _take(found, best, bound)
+    exhaust_small(found)
+    lower_targets(found)
+    share *= _MORE
+    if not found.done:
+        _take(found, *assign_auto(problem, min(share, found.work))[:2])
+        found.work -= share
+    _shake(found)
+    units = best if found.best is None else found.best[unit_of_item]
+    return units.astype(np.int32), max(bound, found.bound, key=lambda one: one.value), found.work <= 0
+
+
+def _shake(found: Search) -> None:
+    """Mix a few groups anew and go on from there, until the best is proven optimal or the work is spent."""
+    state, rng = found.state, np.random.default_rng(0)
+    m = state.problem.num_groups
+    while not found.done and found.best is not None and m > 1:
+        current = found.best.copy()
+        largest = int(np.argmax(state.loads(current)))
+        groups = np.append(rng.choice(m, min(m, _SHAKEN) - 1, replace=False), largest)
+        units = np.flatnonzero(np.isin(current, groups))
+        mixed = rng.choice(units, min(len(units), 4 * _SHAKEN), replace=False)
+        current[mixed] = rng.permutation(current[mixed])
+        upper = state.limits_for([found.makespan - 1])
+        spent = min(1_000_000, found.work)
+        left = exchange(state, current, upper, spent, hard=True)
+        found.work -= spent - left + _WORK_OF_SHAKING + _WORK_AN_ITEM * len(current)
+        found.offer(current)
+
+
+def _take(found: Search, assignment: NDArray[np.int32], bound: Bound) -> None:
+    """Offer an assignment of items to the search, and its bound."""
+    units = np.empty(len(assignment), dtype=np.int64)
+    units[found.state.units.unit_of_item] = assignment
+    found.offer(units)
+    found.bound = max(found.bound, bound, key=lambda one: one.value)

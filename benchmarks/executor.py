@@ -2,14 +2,18 @@
 
     python benchmarks/executor.py
 
-Each rank holds samples of lognormal lengths in three fields (token ids, labels, features). Measured by turns in a run:
-dispatch (pack, all-to-all, unpack) and restore (the same backwards), and two bare `all_to_all_single` of the same
-bytes with the same splits, their outputs allocated anew. CPU seconds are those of all ranks together, gloo's threads
-included; seconds by the clock are until the last rank is done, and mean little where ranks share cores with each other
-and with others. Best of the turns. Exits with 1 if the ratio of CPU seconds exceeds 1.4 at 16 MiB a rank or more.
+Each rank holds samples of lognormal lengths in three fields (token ids, labels, features), as lists of tensors or as
+RaggedTensors. Samples are placed with no regard to where they lie, so that three quarters of the bytes move, or by the
+default, which moves almost nothing. Measured by turns in a run: dispatch (read, route, pack, all-to-all, unpack, hand
+over) and restore (the same backwards), with lengths gathered and the plan made before; two bare `all_to_all_single` of
+the same bytes with the same splits, their outputs allocated anew; and a small collective, 64 integers gathered. CPU
+seconds are those of all ranks together, gloo's threads included; seconds by the clock are until the last rank is done,
+and mean little where ranks share cores with each other and with others. Best of the turns. Exits with 1 if the ratio of
+CPU seconds exceeds 1.4 at 16 MiB a rank or more.
 """
 
 import os
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -19,35 +23,28 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from balancer.executor import Dispatcher
-from balancer.executor.route import Route
-from balancer.executor.wire import Cargo, _Side
+from balancer.executor import Dispatcher, RaggedTensor
+from balancer.executor.dispatcher import Status
+from balancer.executor.planning import agreed_plan
 
 RANKS = 4
 MEBIBYTES = (0.25, 1, 4, 16, 64)
 FEATURES = 30  # float32 a token, beside two integers of 8 bytes
 BYTES_A_TOKEN = 2 * 8 + FEATURES * 4
+MEAN = 500
 MOST = 1.4
 
 
-def mini_batch(rank, size, mean=500):
+def mini_batch(rank, size, form):
     rng = np.random.default_rng(rank)
-    lengths = np.maximum(1, rng.lognormal(0, 1, max(4, int(size * 2**20 / BYTES_A_TOKEN / mean))) * mean / 1.65)
-    lengths = lengths.astype(int).tolist()
-    return {
+    count = max(4, int(size * 2**20 / BYTES_A_TOKEN / MEAN))
+    lengths = np.maximum(1, rng.lognormal(0, 1, count) * MEAN / 1.65).astype(int).tolist()
+    fields = {
         "ids": [torch.randint(0, 1000, (length,)) for length in lengths],
         "labels": [torch.randint(0, 1000, (length,)) for length in lengths],
         "features": [torch.randn(length, FEATURES) for length in lengths],
     }
-
-
-def bytes_of(step):
-    """What one rank sends to, and gets from, each."""
-    cargoes = []
-    for name, way in step._way_of_field.items():
-        rows, spec = way.row_lengths(name, step._gathered), step._gathered.specs[name]
-        cargoes.append(Cargo(Route.of(way.source, way.target, rows, step.rank), spec.torch_dtype, spec.trailing, None))
-    return [_Side.of(cargoes, there=there).bytes_per_rank(None) for there in (False, True)]
+    return fields if form == "lists" else {name: RaggedTensor(torch.cat(f), lengths) for name, f in fields.items()}
 
 
 def timed(action):
@@ -60,39 +57,60 @@ def timed(action):
     return used.item(), time.perf_counter() - started
 
 
+def measured(rank, size, form, placement):
+    """Bytes that this rank sends and the part that stays, and of bare, full, small: CPU and clock seconds."""
+    dispatcher = Dispatcher(length="ids", time_budget=0.001, placement=placement)
+    samples = mini_batch(rank, size, form)
+    gathered = dispatcher.tell(dispatcher.read(samples, {}), Status.READY)
+    plan = agreed_plan(dispatcher.peers, dispatcher.recipe, gathered, None)
+    crossing = np.zeros((RANKS, RANKS), dtype=np.int64)
+    np.add.at(crossing, (plan.home.rank_of_sample, plan.target.rank_of_sample), plan.lengths * BYTES_A_TOKEN)
+    sends, receives = crossing[rank].tolist(), crossing[:, rank].tolist()
+    forth, back = torch.zeros(sum(sends), dtype=torch.uint8), torch.zeros(sum(receives), dtype=torch.uint8)
+    few = torch.zeros(64, dtype=torch.int64)
+
+    def bare():
+        dist.all_to_all_single(torch.empty_like(back), forth, receives, sends)
+        dist.all_to_all_single(torch.empty_like(forth), back, sends, receives)
+
+    def full():
+        step = dispatcher.moved(dispatcher.read(samples, {}), gathered, plan, dispatcher.peers, dispatcher.features)
+        assert len(step.data) == 3
+        step.restore()
+
+    def small():
+        dist.all_gather([torch.empty_like(few) for _ in range(RANKS)], few)
+
+    actions = bare, full, small
+    [timed(action) for action in actions]
+    turns = np.asarray([[timed(action) for action in actions] for _ in range(60 if size < 64 else 20)])
+    return sum(sends), sends[rank] / max(1, sum(sends)), turns.min(axis=0)
+
+
 def measure(rank, port):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, RANKS, rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(minutes=2))
-    dispatcher = Dispatcher(length="ids", time_budget=0.001)
     worst = 0.0
-    for size in MEBIBYTES:
-        step = dispatcher.dispatch(mini_batch(rank, size))
-        sends, receives = bytes_of(step)
-        forth, back = torch.zeros(sum(sends), dtype=torch.uint8), torch.zeros(sum(receives), dtype=torch.uint8)
-
-        def bare(forth=forth, back=back, sends=sends, receives=receives):
-            dist.all_to_all_single(torch.empty_like(back), forth, receives, sends)
-            dist.all_to_all_single(torch.empty_like(forth), back, sends, receives)
-
-        def full(step=step):
-            step._load()
-            step.restore()
-
-        timed(bare), timed(full)
-        turns = np.asarray([(timed(bare), timed(full)) for _ in range(40 if size < 64 else 15)])  # [turn, which, clock]
-        (bare_cpu, bare_wall), (full_cpu, full_wall) = turns.min(axis=0)
-        stays = sends[rank] / sum(sends)
-        if rank == 0:
-            print(
-                f"{sum(sends) / 2**20:6.2f} MiB a rank, {len(step.samples):4d} samples, {stays:.0%} stay: "
-                f"CPU {bare_cpu * 1e3:7.2f} ms bare, {full_cpu * 1e3:7.2f} ms ours, ratio {full_cpu / bare_cpu:.2f}; "
-                f"clock {bare_wall * 1e3:7.2f} and {full_wall * 1e3:7.2f} ms, ratio {full_wall / bare_wall:.2f}",
-                flush=True,
-            )
-            if size >= 16:
-                worst = max(worst, full_cpu / bare_cpu)
+    if rank == 0:
+        print("| fields | placement | MiB a rank | stay | CPU ms of all ranks, bare | ours | ratio | clock ms, bare "
+              "| ours | ratio | a small collective, CPU ms | clock ms |")  # fmt: skip
+        print("|---|---|" + "--:|" * 10)
+    for form in ("lists", "ragged"):
+        for placement in ("any", "relocate"):
+            for size in MEBIBYTES:
+                sent, stays, ((bare_cpu, bare), (full_cpu, full), (small_cpu, small)) = measured(
+                    rank, size, form, placement
+                )
+                if rank == 0:
+                    cells = [form, placement, f"{sent / 2**20:.2f}", f"{stays:.0%}"]
+                    for one, other in ((bare_cpu, full_cpu), (bare, full)):
+                        cells += [f"{one * 1e3:.2f}", f"{other * 1e3:.2f}", f"{other / one:.2f}"]
+                    cells += [f"{small_cpu * 1e3:.2f}", f"{small * 1e3:.2f}"]
+                    print("| " + " | ".join(cells) + " |", flush=True)
+                    if size >= 16:
+                        worst = max(worst, full_cpu / bare_cpu)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0 and worst > MOST:
@@ -100,8 +118,6 @@ def measure(rank, port):
 
 
 def main():
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

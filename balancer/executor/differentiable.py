@@ -7,7 +7,6 @@ from torch import Tensor
 
 from balancer.executor.peers import Peers
 from balancer.executor.route import Route
-from balancer.executor.wire import Cargo
 
 __all__ = ["move_activations"]
 
@@ -18,8 +17,7 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, route: Route, peers: Peers) -> Tensor:
         ctx.route, ctx.peers = route, peers
-        cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), values)
-        return peers.move_each([cargo], values.device)[0]
+        return peers.move_activations(route, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -31,7 +29,7 @@ def move_activations(values: Tensor, route: Route, peers: Peers, differentiable:
 
     Parameters
     ----------
-    values : Tensor[sum of ``route.before``, ...]
+    values : Tensor[sum of ``route.leaving.lengths``, ...]
         On all ranks of one dtype and trailing shape.
     route : Route
     peers : Peers

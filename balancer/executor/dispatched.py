@@ -1,7 +1,6 @@
 """What dispatch returns: a rank's balanced mini-batch, the ways back, and the exchanges on to the next phase."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,14 @@ from torch import Tensor
 
 from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
-from balancer.executor.fields import Field, read_field, write_field
+from balancer.executor.fields import Field, Outline, read_field, write_field
 from balancer.executor.gathering import Gathered, MiniBatch, Status, gather
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.recipe import Plan
 from balancer.executor.route import Route
-from balancer.executor.ways import Way, inputs_route, ways_of
-from balancer.executor.wire import Cargo
+from balancer.executor.ways import Leg, Way, inputs_route, ways_of
+from balancer.executor.wire import Cargo, Values
 from balancer.plan import DispatchPlan
 from balancer.step_plan import own_name
 
@@ -53,12 +52,13 @@ class Dispatched(Mapping[str, Any]):
         self.plan, self.rank = plan, peers.rank
         self._peers, self._gathered, self._home, self._features, self._device = peers, gathered, home, features, device
         self._ways = ways_of(plan)
-        self._way_of_field = {name: _find_way(name, way_of_field, self._ways) for name in gathered.specs}
         self._routes = {name: way.route(self.rank) for name, way in self._ways.items()}
         self._inputs: dict[str, tuple[Route, NDArray[np.int64], dict[str, int]]] = {}
-        self._fields = {
-            name: way.dispatched(home[name], name, gathered, self.rank) for name, way in self._way_of_field.items()
-        }
+        self._legs: dict[str, Leg] = {}
+        for name in gathered.specs:
+            way = _find_way(name, way_of_field, self._ways)
+            self._legs[name] = way.leg(name, gathered, self.rank, self._routes[way.name])
+        self._memory, self._fields = self._brought()
 
     # The mini-batch.
 
@@ -95,9 +95,13 @@ class Dispatched(Mapping[str, Any]):
 
     # Moving.
 
-    def _load(self) -> None:
-        """Bring all fields from home, in one all-to-all."""
-        self._fields = self._moved(list(self._fields), self._home, self._fields, forth=True)
+    def _brought(self) -> tuple[Tensor | None, dict[str, Field]]:
+        """Bring all fields from home, in one all-to-all; return them, and the memory in which they arrived."""
+        outlines = {name: leg.here for name, leg in self._legs.items()}
+        if not self._peers.leads:
+            return self._moved({}, outlines, forth=True)
+        leaving = {name: leg.leaving(self._home[name].values) for name, leg in self._legs.items()}
+        return self._moved(leaving, outlines, forth=True)
 
     def restore(self, results: Any = None, phase: str | None = None) -> Any:
         """Bring samples, or what was computed of them, home.
@@ -107,7 +111,8 @@ class Dispatched(Mapping[str, Any]):
         results : optional
             In any form that dispatch takes, with an entry for each of this rank's samples, in their order; or a mapping
             of names to such. By default the mini-batch itself, so that restore is the inverse of dispatch: that takes
-            one all-to-all. Results take one small collective more, as their lengths are not known.
+            one all-to-all. Results take one small collective more, as their lengths are not known. Those of replica
+            peers are not looked at: they get what their leader does.
         phase : str, optional
             An encoder, if the entries are of its items; they come home as a list by item.
 
@@ -116,7 +121,9 @@ class Dispatched(Mapping[str, Any]):
         As it was given, in the order in which the samples came.
         """
         if results is None:
-            fields = self._moved(list(self._fields), self._fields, self._home, forth=False)
+            held = {name: field.values for name, field in self._fields.items()} if self._peers.leads else {}
+            outlines = {name: field.outline for name, field in self._home.items()}
+            fields = self._moved(held, outlines, forth=False)[1]
             written = {name: write_field(field) for name, field in fields.items()}
             return written[SINGLE_FIELD] if set(written) == {SINGLE_FIELD} else written
         named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
@@ -131,65 +138,51 @@ class Dispatched(Mapping[str, Any]):
         return self._ways[phase]
 
     def _moved(
-        self, names: Sequence[str], source: Mapping[str, Field], target: Mapping[str, Field], forth: bool
-    ) -> dict[str, Field]:
+        self, values: Mapping[str, Values], outlines: Mapping[str, Outline], forth: bool
+    ) -> tuple[Tensor | None, dict[str, Field]]:
         cargoes = []
-        for name in names:
-            way = self._way_of_field[name]
-            rows = way.row_lengths(name, self._gathered)
-            before = rows[way.source.samples_on_rank(self.rank)]
-            after = rows[way.target.samples_on_rank(self.rank)]
-            route = self._routes[way.name].with_lengths(before, after)
-            spec = self._gathered.specs[name]
-            cargoes.append(
-                Cargo(route if forth else route.back(), spec.torch_dtype, spec.trailing, source[name].values)
-            )
+        for name, leg in self._legs.items():
+            spec, route = self._gathered.specs[name], leg.route if forth else leg.route.back()
+            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, spec.by_row, values.get(name)))
         if not cargoes:
-            return {}
-        moved = self._peers.move(cargoes, self._device)
+            return None, {}
+        memory, moved = self._peers.move(cargoes, self._device, None if forth else self._memory)
         fields = {}
-        for name, values in zip(names, moved, strict=True):
-            text = self._gathered.specs[name].device == "cpu"
-            fields[name] = replace(target[name], values=values.cpu() if text else values)
-        return fields
+        for (name, leg), rows in zip(self._legs.items(), moved, strict=True):
+            outline = outlines[name]
+            put = rows if forth else leg.come_home(rows, outline, self._device)
+            if outline.spec.device == "cpu" and isinstance(put, Tensor):  # text stays on the host
+                put = put.cpu()
+            fields[name] = Field(outline, put)
+        return memory if any(cargo.by_row for cargo in cargoes) else None, fields
 
     def _restored(self, results: Mapping[str, Any], way: Way) -> dict[str, Any]:
-        here = way.target.samples_on_rank(self.rank)
-        batch, failure = None, None
-        try:
-            fields = {name: read_field(name, data) for name, data in results.items()}
-            for name, field in fields.items():
-                if field.num_samples != len(here) or field.counts is not None:
-                    raise ValueError(
-                        f"result {name!r} must have an entry for each of {len(here)} samples, got {field.num_samples}"
-                    )
-            batch = MiniBatch(len(here), fields, {})
-        except (TypeError, ValueError) as error:
-            failure = error
-        told = gather(self._peers, batch, Status.READY if failure is None else Status.FAILED)
-        if failure is not None:
-            raise failure
-        assert batch is not None
-        return self._sent_home(batch, told, way)
+        read: MiniBatch | Exception = MiniBatch(0, {}, {})
+        if self._peers.leads:
+            read = _read_results(results, len(way.target.samples_on_rank(self.rank)))
+        if isinstance(read, Exception):
+            gather(self._peers, None, Status.FAILED)
+            raise read
+        return self._sent_home(read, gather(self._peers, read, Status.READY), way)
 
     def _sent_home(self, batch: MiniBatch, told: Gathered, way: Way) -> dict[str, Any]:
         home = way.source.samples_on_rank(self.rank)
         here = way.target.samples_on_rank(self.rank)
-        names, cargoes, lengths = list(told.specs), [], {}
-        for name in names:
+        outlines, cargoes = {}, []
+        for name, spec in told.specs.items():
             rows = np.empty(len(way.target.samples), dtype=np.int64)
             rows[way.target.samples] = told.lengths[name]
-            lengths[name] = rows[home]
-            spec, field = told.specs[name], batch.fields.get(name)
-            values = None if field is None else field.values
-            if values is None or (field is not None and not field.spec.form):
-                values = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=self._device)
+            outlines[name] = Outline(spec, rows[home])
+            given = batch.fields.get(name)
+            known = given is not None and given.spec.form != ""
+            values = given.on(self._device) if given is not None and known else outlines[name].nothing(self._device)
             route = self._routes[way.name].with_lengths(rows[home], rows[here]).back()
-            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, values))
-        moved = self._peers.move(cargoes, self._device) if cargoes else []
+            held = values if self._peers.leads else None
+            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, spec.by_row, held))
+        moved = self._peers.move(cargoes, self._device)[1] if cargoes else []
         return {
-            name: write_field(Field(told.specs[name], values, lengths[name]))
-            for name, values in zip(names, moved, strict=True)
+            name: write_field(Field(outline, values))
+            for (name, outline), values in zip(outlines.items(), moved, strict=True)
         }
 
     # On to the next phase.
@@ -239,7 +232,23 @@ class Dispatched(Mapping[str, Any]):
 
     def tensors(self) -> list[Tensor]:
         """Return the memory that the fields lie in."""
-        return [field.values for field in self._fields.values() if field.values is not None]
+        whole = [field.values for field in self._fields.values() if isinstance(field.values, Tensor)]
+        return whole if self._memory is None else [self._memory, *whole]
+
+
+def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch | Exception:
+    """Read what was computed of each of so many samples, or say why it cannot be used."""
+    try:
+        fields = {name: read_field(name, data) for name, data in results.items()}
+        for name, field in fields.items():
+            outline = field.outline
+            if outline.num_samples != num_samples or outline.counts is not None:
+                raise ValueError(
+                    f"result {name!r} must have an entry for each of {num_samples} samples, got {outline.num_samples}"
+                )
+    except (TypeError, ValueError) as error:
+        return error
+    return MiniBatch(num_samples, fields, {})
 
 
 def _find_way(field: str, way_of_field: Mapping[str, str], ways: Mapping[str, Way]) -> Way:

@@ -1,6 +1,7 @@
 """The dispatcher: lengths gathered, a plan agreed on, every byte moved once. It decides nothing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +12,11 @@ from numpy.typing import ArrayLike
 from balancer.cost import CostModel
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
-from balancer.executor.fields import Field, Spec, read_field
+from balancer.executor.fields import Field, Outline, read_field
 from balancer.executor.gathering import Gathered, MiniBatch, Status, as_columns, gather
 from balancer.executor.peers import Peers
 from balancer.executor.planning import agreed_plan, check_planning, package_version
-from balancer.executor.recipe import as_recipe
+from balancer.executor.recipe import Plan, as_recipe
 from balancer.phases import Phase
 from balancer.ragged import Ragged
 from balancer.topology import Topology
@@ -154,10 +155,15 @@ class Dispatcher:
     def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
         """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""
         plan = agreed_plan(self.peers, self.recipe, gathered, self._planner)
+        return self.moved(batch, gathered, plan, onward, features)
+
+    def moved(
+        self, batch: MiniBatch | None, gathered: Gathered, plan: Plan, onward: Peers, features: Features
+    ) -> Dispatched:
+        """Exchange by a plan that all ranks hold."""
         device = self._device_of(gathered)
         home = self._home(batch, gathered, device)
         step = Dispatched(plan, self.peers, gathered, self._way_of_field, home, features, device)
-        step._load()
         step._peers = onward
         return step
 
@@ -176,16 +182,12 @@ class Dispatcher:
             if counts is not None:
                 ends = np.cumsum(counts)
                 lengths = lengths[ends[mine[0]] - counts[mine[0]] : ends[mine[-1]]] if len(mine) else lengths[:0]
-                counts = counts[mine]
+                outline = Outline(spec, lengths, counts[mine])
             else:
-                lengths = lengths[mine]
-            values = None
-            if batch is not None:
-                field = batch.fields.get(name)
-                values = torch.empty((0, *spec.trailing), dtype=spec.torch_dtype, device=device)
-                if field is not None and field.spec.form and field.values is not None:
-                    values = field.values.to(device, non_blocking=True)
-            fields[name] = Field(spec, values, lengths, counts)
+                outline = Outline(spec, lengths[mine])
+            given = None if batch is None else batch.fields.get(name)
+            known = given is not None and given.spec.form != ""
+            fields[name] = Field(outline, given.on(device) if given is not None and known else outline.nothing(device))
         return fields
 
     def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
@@ -195,14 +197,14 @@ class Dispatcher:
         columns = as_columns(lengths)
         if not all(isinstance(name, str) for name in named):
             raise TypeError(f"fields must have names that are str, got {list(named)}")
-        sizes = {name: field.num_samples for name, field in fields.items()}
+        sizes = {name: field.outline.num_samples for name, field in fields.items()}
         sizes |= {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"fields must have the same number of samples, got {sizes}")
         return MiniBatch(next(iter(sizes.values()), 0), fields, columns)
 
     def _placed(self, field: Field) -> Field:
-        if self.device is None or field.spec.form in ("str", "bytes", "") or field.values is None:
+        if self.device is None or field.spec.form in ("str", "bytes", ""):
             return field
-        spec = Spec(field.spec.form, field.spec.dtype, field.spec.trailing, self.device.type)
-        return Field(spec, field.values.to(self.device, non_blocking=True), field.lengths, field.counts)
+        outline = replace(field.outline, spec=replace(field.spec, device=self.device.type))
+        return Field(outline, field.on(self.device))

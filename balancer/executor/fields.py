@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.wire import Values, as_whole
 
-__all__ = ["Field", "Spec", "read_field", "write_field"]
+__all__ = ["Field", "Outline", "Spec", "read_field", "write_field"]
 
 ACCEPTED = (
     "a tensor (one entry a sample), a nested tensor, a RaggedTensor, a NumPy array, or a list of tensors, of lists of "
@@ -52,16 +53,19 @@ class Spec:
         """Whether every row has exactly one element, so that its length need not be told."""
         return self.form in ("dense", "numpy", "scalars", *_NUMBERS.values())
 
+    @property
+    def by_row(self) -> bool:
+        """Whether every row is a tensor of its own."""
+        return self.form in ("list", "lists", "strided")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Field:
-    """One field of a mini-batch, flat.
+class Outline:
+    """What a field of a mini-batch is like, without what is in it.
 
     Attributes
     ----------
     spec : Spec
-    values : Tensor[sum(lengths), *trailing] or None
-        None on a rank that only receives.
     lengths : int64[k]
         Elements of each row.
     counts : int64[n] or None
@@ -69,7 +73,6 @@ class Field:
     """
 
     spec: Spec
-    values: Tensor | None
     lengths: NDArray[np.int64]
     counts: NDArray[np.int64] | None = None
 
@@ -77,6 +80,47 @@ class Field:
     def num_samples(self) -> int:
         """Samples of the mini-batch."""
         return len(self.lengths if self.counts is None else self.counts)
+
+    def row_bounds(self) -> list[int]:
+        """Where each sample's rows begin and end."""
+        counts = _ones(len(self.lengths)) if self.counts is None else self.counts
+        return [0, *accumulate(counts.tolist())]
+
+    def nothing(self, device: torch.device) -> Values:
+        """Return the values of no rows."""
+        return (
+            []
+            if self.spec.by_row
+            else torch.empty((0, *self.spec.trailing), dtype=self.spec.torch_dtype, device=device)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """One field of a mini-batch.
+
+    Attributes
+    ----------
+    outline : Outline
+    values : Tensor[sum(lengths), *trailing] or sequence of Tensor
+        The rows, one after the other or each by itself.
+    """
+
+    outline: Outline
+    values: Values
+
+    @property
+    def spec(self) -> Spec:
+        """What all ranks must agree on."""
+        return self.outline.spec
+
+    def on(self, device: torch.device) -> Values:
+        """Return the values on a device, brought there in one piece."""
+        if isinstance(self.values, Tensor):
+            return self.values.to(device, non_blocking=True)
+        if not self.values or self.values[0].device == device:
+            return self.values
+        return as_whole(self.values).to(device, non_blocking=True)
 
 
 _NUMBERS: dict[type, str] = {bool: "bools", int: "ints", float: "floats"}
@@ -98,11 +142,14 @@ def read_field(name: str, data: Any) -> Field:
     raise TypeError(f"field {name!r} must be {ACCEPTED}, got {type(data).__name__}")
 
 
+_REQUIRES_GRAD = "field {!r} requires grad: dispatch moves no gradients; detach it, or send it as outputs"
+
+
 def _flat(form: str, values: Tensor, lengths: NDArray[np.int64], counts: NDArray[np.int64] | None, name: str) -> Field:
     if values.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"field {name!r} requires grad: dispatch moves no gradients; detach it, or send it as outputs")
+        raise ValueError(_REQUIRES_GRAD.format(name))
     spec = Spec(form, str(values.dtype).removeprefix("torch."), tuple(values.shape[1:]), values.device.type)
-    return Field(spec, values.detach(), lengths, counts)
+    return Field(Outline(spec, lengths, counts), values.detach())
 
 
 def _ones(count: int) -> NDArray[np.int64]:
@@ -128,7 +175,7 @@ def _read_nested(name: str, nested: Tensor) -> Field:
 
 def _read_list(name: str, data: Sequence[Any], form: str = "list") -> Field:
     if not data:
-        return Field(Spec(""), torch.empty(0, dtype=torch.uint8), _ones(0))
+        return _empty(_ones(0), None)
     first = data[0]
     kinds = (
         (list, tuple) if isinstance(first, list | tuple) else (Tensor,) if isinstance(first, Tensor) else (type(first),)
@@ -156,88 +203,108 @@ def _read_list(name: str, data: Sequence[Any], form: str = "list") -> Field:
     raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of {type(first).__name__}")
 
 
+def _empty(lengths: NDArray[np.int64], counts: NDArray[np.int64] | None) -> Field:
+    return Field(Outline(Spec(""), lengths, counts), torch.empty(0, dtype=torch.uint8))
+
+
 def _read_bytes(form: str, data: Sequence[bytes]) -> Field:
     joined = bytearray(b"".join(data))
     values = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8)
-    return Field(Spec(form), values, np.fromiter(map(len, data), dtype=np.int64, count=len(data)))
+    return Field(Outline(Spec(form), np.fromiter(map(len, data), dtype=np.int64, count=len(data))), values)
 
 
 def _read_tensors(name: str, data: Sequence[Tensor], form: str) -> Field:
-    _check_alike(name, data)
     if data[0].ndim == 0:
+        _shapes(name, data)
         return _read_dense(name, "scalars", torch.stack(list(data)))
-    lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
-    return _flat(form, torch.cat(list(data)), lengths, None, name)
+    return _by_row(name, data, form, None)
 
 
 def _read_lists(name: str, data: Sequence[Sequence[Any]]) -> Field:
     counts = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
     items = [item for entry in data for item in entry]
     if not items:
-        return Field(Spec(""), torch.empty(0, dtype=torch.uint8), _ones(0), counts)
-    if not isinstance(items[0], Tensor):
-        raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of lists of {type(items[0]).__name__}")
-    _check_alike(name, items)
+        return _empty(_ones(0), counts)
+    strange = next((item for item in items if not isinstance(item, Tensor)), None)
+    if strange is not None:
+        raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of lists of {type(strange).__name__}")
     if items[0].ndim == 0:
         raise ValueError(f"field {name!r} must hold items of at least one dimension, got scalars")
-    lengths = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
-    return _flat("lists", torch.cat(items), lengths, counts, name)
+    return _by_row(name, items, "lists", counts)
 
 
-def _check_alike(name: str, tensors: Sequence[Any]) -> None:
+def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int64] | None) -> Field:
+    shapes = _shapes(name, rows)
+    lengths = np.asarray([shape[0] for shape in shapes], dtype=np.int64)
+    if torch.is_grad_enabled() and True in {row.requires_grad for row in rows}:
+        raise ValueError(_REQUIRES_GRAD.format(name))
+    first = rows[0]
+    spec = Spec(form, str(first.dtype).removeprefix("torch."), tuple(shapes[0][1:]), first.device.type)
+    return Field(Outline(spec, lengths, counts), rows)
+
+
+def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
+    """Return the shapes; ValueError names the first entry that is not like the first."""
+    shapes = [tensor.shape for tensor in tensors]
+    sorts = {(tensor.dtype, tensor.device, tensor.ndim) for tensor in tensors}
+    if len(sorts) > 1 or (len(shapes[0]) > 1 and len({shape[1:] for shape in shapes}) > 1):
+        raise ValueError(_unlike(name, tensors))
+    return shapes
+
+
+def _unlike(name: str, tensors: Sequence[Tensor]) -> str:
+    def kind(tensor: Tensor) -> tuple[object, ...]:
+        return tensor.dtype, tensor.device, tensor.ndim, tensor.shape[1:]
+
     first = tensors[0]
-    for index, tensor in enumerate(tensors):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"field {name!r} must hold tensors alone, got {type(tensor).__name__} as entry {index}")
-        same = tensor.dtype == first.dtype and tensor.shape[1:] == first.shape[1:] and tensor.ndim == first.ndim
-        if not same:
-            raise ValueError(
-                f"field {name!r} must hold tensors of one dtype and trailing shape: entry 0 is {first.dtype} "
-                f"[*, {', '.join(map(str, first.shape[1:]))}], entry {index} is {tensor.dtype} of shape "
-                f"{tuple(tensor.shape)}"
-            )
+    index, odd = next((index, one) for index, one in enumerate(tensors) if kind(one) != kind(first))
+    return (
+        f"field {name!r} must hold tensors of one dtype, trailing shape and device: entry 0 is {first.dtype} "
+        f"[*{''.join(f', {size}' for size in first.shape[1:])}] on {first.device}, entry {index} is {odd.dtype} of "
+        f"shape {tuple(odd.shape)} on {odd.device}"
+    )
 
 
 def write_field(field: Field) -> Any:
     """Return the field in the form in which it was read."""
-    assert field.values is not None
-    return _WRITERS[field.spec.form](field.values, field)
+    form, values, outline = field.spec.form, field.values, field.outline
+    if form in _FROM_ROWS:
+        rows = values if not isinstance(values, Tensor) else values.split(outline.lengths.tolist())
+        return _FROM_ROWS[form](list(rows), outline)
+    return _FROM_VALUES[form](as_whole(values), outline)
 
 
-def _write_rows(values: Tensor, field: Field) -> list[Tensor]:
-    return list(values.split(field.lengths.tolist()))
+def _write_lists(rows: list[Tensor], outline: Outline) -> list[list[Tensor]]:
+    return [rows[start:stop] for start, stop in pairwise(outline.row_bounds())]
 
 
-def _write_lists(values: Tensor, field: Field) -> list[list[Tensor]]:
-    items = _write_rows(values, field)
-    assert field.counts is not None
-    return [items[start:stop] for start, stop in pairwise([0, *accumulate(field.counts.tolist())])]
-
-
-def _write_bytes(values: Tensor, field: Field) -> list[bytes]:
+def _write_bytes(values: Tensor, outline: Outline) -> list[bytes]:
     joined = values.cpu().numpy().tobytes()
-    return [joined[start:stop] for start, stop in pairwise([0, *accumulate(field.lengths.tolist())])]
+    return [joined[start:stop] for start, stop in pairwise([0, *accumulate(outline.lengths.tolist())])]
 
 
-def _write_jagged(values: Tensor, field: Field) -> Tensor:
-    offsets = torch.tensor([0, *accumulate(field.lengths.tolist())], device=values.device)
+def _write_jagged(values: Tensor, outline: Outline) -> Tensor:
+    offsets = torch.tensor([0, *accumulate(outline.lengths.tolist())], device=values.device)
     nested: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
     return nested
 
 
-_WRITERS: Mapping[str, Callable[[Tensor, Field], Any]] = {
-    "": lambda values, field: [[] for _ in field.counts] if field.counts is not None else [],
-    "dense": lambda values, field: values,
-    "numpy": lambda values, field: values.cpu().numpy(),
-    "ragged": lambda values, field: RaggedTensor(values, field.lengths, field.counts),
-    "list": _write_rows,
+_FROM_ROWS: Mapping[str, Callable[[list[Tensor], Outline], Any]] = {
+    "list": lambda rows, outline: rows,
     "lists": _write_lists,
-    "scalars": lambda values, field: list(values.unbind()),
-    "strided": lambda values, field: torch.nested.as_nested_tensor(_write_rows(values, field)),
+    "strided": lambda rows, outline: torch.nested.as_nested_tensor(rows),
+}
+
+_FROM_VALUES: Mapping[str, Callable[[Tensor, Outline], Any]] = {
+    "": lambda values, outline: [[] for _ in outline.counts] if outline.counts is not None else [],
+    "dense": lambda values, outline: values,
+    "numpy": lambda values, outline: values.cpu().numpy(),
+    "ragged": lambda values, outline: RaggedTensor(values, outline.lengths, outline.counts),
+    "scalars": lambda values, outline: list(values.unbind()),
     "jagged": _write_jagged,
     "bytes": _write_bytes,
-    "str": lambda values, field: [row.decode("utf-8", "surrogatepass") for row in _write_bytes(values, field)],
-    "ints": lambda values, field: values.tolist(),
-    "floats": lambda values, field: values.tolist(),
-    "bools": lambda values, field: values.tolist(),
+    "str": lambda values, outline: [row.decode("utf-8", "surrogatepass") for row in _write_bytes(values, outline)],
+    "ints": lambda values, outline: values.tolist(),
+    "floats": lambda values, outline: values.tolist(),
+    "bools": lambda values, outline: values.tolist(),
 }

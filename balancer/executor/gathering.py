@@ -124,7 +124,14 @@ def gather(peers: Peers, batch: MiniBatch | None, status: Status = Status.READY,
 def _message(batch: MiniBatch, status: Status, version: str) -> NDArray[np.int64]:
     described = {
         "fields": [
-            [name, field.spec.form, field.spec.dtype, field.spec.trailing, field.spec.device, field.counts is not None]
+            [
+                name,
+                field.spec.form,
+                field.spec.dtype,
+                field.spec.trailing,
+                field.spec.device,
+                field.outline.counts is not None,
+            ]
             for name, field in sorted(batch.fields.items())
         ],
         "columns": [[name, isinstance(column, Ragged)] for name, column in sorted(batch.columns.items())],
@@ -133,10 +140,10 @@ def _message(batch: MiniBatch, status: Status, version: str) -> NDArray[np.int64
     text = json.dumps(described, separators=(",", ":")).encode()
     parts = [np.asarray([status, batch.num_samples, len(text)]), words_of(text)]
     for _, field in sorted(batch.fields.items()):
-        if field.counts is not None:
-            parts.append(field.counts)
+        if field.outline.counts is not None:
+            parts.append(field.outline.counts)
         if not field.spec.fixed:
-            parts.append(field.lengths)
+            parts.append(field.outline.lengths)
     for _, column in sorted(batch.columns.items()):
         parts += [column.counts, column.values] if isinstance(column, Ragged) else [column]
     return np.concatenate(parts).astype(np.int64)

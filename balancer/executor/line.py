@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.errors import ExecutorError, PeerLostError, listed
-from balancer.executor.wire import Scratch
 
 __all__ = ["Line"]
 
@@ -49,7 +48,6 @@ class Line:
         self._what = what
         self._calls = 0
         self._broken: str | None = None
-        self._scratch = Scratch()
         self._control = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
         self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
 
@@ -63,14 +61,13 @@ class Line:
         gathered: NDArray[np.int64] = torch.stack(rows).numpy()
         return gathered
 
-    def broadcast(self, words: NDArray[np.int64] | None, root: int) -> NDArray[np.int64]:
-        """Return what the root gave, int64[k]; the others give None."""
+    def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
+        """Return what the root gave, int64[k]; what the others give is not looked at."""
         if self.size == 1:
-            assert words is not None
             return words
-        size = torch.tensor([0 if words is None else len(words)])
+        size = torch.tensor([len(words)])
         self._broadcast(size, root)
-        buffer = torch.empty(int(size), dtype=torch.int64) if words is None else torch.from_numpy(words.copy())
+        buffer = torch.from_numpy(words.copy()) if self.rank == root else torch.empty(int(size), dtype=torch.int64)
         if len(buffer):
             self._broadcast(buffer, root)
         received: NDArray[np.int64] = buffer.numpy()
@@ -96,23 +93,21 @@ class Line:
             tensor.is_cuda,
         )
 
-    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and return what arrives: uint8[sum].
-
-        On the host that is valid until the next call.
-        """
+    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor) -> None:
+        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and put what arrives in uint8[sum]."""
         if self.size == 1:
-            return buffer
-        if buffer.is_cuda and not self.moves_cuda:
-            return self.all_to_all(buffer.cpu(), sends, receives).to(buffer.device)
-        arrivals = self._scratch.take(sum(receives), buffer.device)
-        group = self.group if buffer.is_cuda else self._control
-        self._call(
-            "exchanging payload",
-            lambda: dist.all_to_all_single(arrivals, buffer, list(receives), list(sends), group, async_op=True),
-            buffer.is_cuda,
-        )
-        return arrivals
+            arrivals.copy_(buffer)
+        elif buffer.is_cuda and not self.moves_cuda:
+            host = torch.empty(len(arrivals), dtype=torch.uint8)
+            self.all_to_all(buffer.cpu(), sends, receives, host)
+            arrivals.copy_(host)
+        else:
+            group = self.group if buffer.is_cuda else self._control
+            self._call(
+                "exchanging payload",
+                lambda: dist.all_to_all_single(arrivals, buffer, list(receives), list(sends), group, async_op=True),
+                buffer.is_cuda,
+            )
 
     def _call(self, doing: str, start: Any, on_cuda: bool = False) -> None:
         if self._broken is not None:

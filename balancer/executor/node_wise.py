@@ -40,18 +40,19 @@ class NodeWise:
         self._inside = Line(_group(neighbours, backend), timeout, "rank of this node")
         self._across = Line(_group(ranks[place :: self._places], backend), timeout, "node")
 
-    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        """Send ``sends[r]`` bytes to each rank r and return what arrives, by source rank."""
+    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor) -> None:
+        """Send ``sends[r]`` bytes to each rank r and put what arrives, by source rank, in uint8[sum]."""
         nodes, places = self._num_nodes, self._places
         to = np.asarray(sends, dtype=np.int64).reshape(nodes, places)
         # How much each neighbour hands over for each node: one small collective within the node.
         handed = self._inside.gather(np.ascontiguousarray(to.T).reshape(-1)).reshape(places, places, nodes)
         handed = handed[:, self._inside.rank]  # [neighbour, node]
         bundles = _transposed(buffer, to)  # by place, then by node
-        came = self._inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist())
+        came = buffer.new_empty(int(handed.sum()))
+        self._inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist(), came)
         onward = _transposed(came, handed)  # by node, then by neighbour
         by_node = np.asarray(receives, dtype=np.int64).reshape(nodes, places).sum(axis=1)
-        return self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist())
+        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrivals)
 
 
 def _transposed(buffer: Tensor, sizes: NDArray[np.int64]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,21 @@ from torch import Tensor
 from balancer.executor.errors import ExecutorError, PeerError
 from balancer.executor.line import Line
 from balancer.executor.node_wise import NodeWise
-from balancer.executor.wire import Cargo, Scratch, move
+from balancer.executor.route import Route
+from balancer.executor.wire import AllToAll, Cargo, Memory, Values, as_whole, move
 from balancer.topology import Topology
 
-__all__ = ["EXCHANGES", "Peers"]
+__all__ = ["EXCHANGES", "NOTHING", "Peers"]
 
 EXCHANGES = ("auto", "direct", "node_wise")
 """The ways of an all-to-all."""
 
 NODE_WISE_FROM = 64
 """With "auto", ranks from which on messages are bundled by node: there are (ranks - 1) of them a rank otherwise."""
+
+
+NOTHING = np.empty(0, dtype=np.int64)
+"""What a rank gives to a broadcast that is another's."""
 
 
 class Peers:
@@ -56,7 +62,7 @@ class Peers:
         self.leads = self.replica is None or self.replica.rank == 0
         self.timeout = timeout
         self.nodes = NodeWise(group, topology, timeout) if _bundles(exchange, topology) else None
-        self.scratch = Scratch()
+        self.memory = Memory()
         self._room = 0  # words that a gather takes in its first collective: as many as the largest message so far
         if self.replica is not None:
             ranks = self.replica.gather(np.asarray([self.rank]))[:, 0].tolist()
@@ -92,34 +98,40 @@ class Peers:
             self._room = 1 << (largest - 1).bit_length()  # grows on all ranks alike
         return np.concatenate([sizes, *(row[:size] for row, size in zip(rows, sizes, strict=True))])
 
-    def broadcast(self, words: NDArray[np.int64] | None, root: int) -> NDArray[np.int64]:
-        """Return what the root gave; the others give None."""
+    def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
+        """Return what the root gave; what the others give is not looked at."""
         return self._from_leader(lambda: self.direct.broadcast(words, root))
 
-    def move(self, cargoes: Sequence[Cargo], device: torch.device) -> list[Tensor]:
-        """Bring payload along its routes; replica peers get what their leader does."""
+    def move(
+        self, cargoes: Sequence[Cargo], device: torch.device, packed: Tensor | None = None
+    ) -> tuple[Tensor, list[Values]]:
+        """Bring payload along its routes; replica peers get what their leader does. See :func:`wire.move`."""
         if self.replica is None:
-            return self.move_each(cargoes, device)
-        return move(cargoes, self._listened, self.scratch, device, None)
+            return move(cargoes, self._transport, self.memory, device, self.rank, packed)
+        return move(cargoes, partial(self._told, self.replica), self.memory, device, None, packed)
 
-    def move_each(self, cargoes: Sequence[Cargo], device: torch.device) -> list[Tensor]:
-        """As :meth:`move`, but every replica peer in its own data-parallel group with payload of its own."""
-        return move(cargoes, (self.nodes or self.direct).all_to_all, self.scratch, device, self.rank)
+    def move_activations(self, route: Route, values: Tensor) -> Tensor:
+        """Bring rows along a route, every replica peer in its own data-parallel group, with rows of its own."""
+        cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), False, values)
+        moved = move([cargo], self._transport, self.memory, values.device, self.rank)[1][0]
+        return as_whole(moved)
 
-    def _listened(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int]) -> Tensor:
-        assert self.replica is not None
+    @property
+    def _transport(self) -> AllToAll:
+        return (self.nodes or self.direct).all_to_all
+
+    def _told(
+        self, replica: Line, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor
+    ) -> None:
         if self.leads:
-            arrivals = (self.nodes or self.direct).all_to_all(buffer, sends, receives)
-        else:
-            arrivals = buffer.new_empty(sum(receives))
-        self.replica.broadcast_bytes(arrivals, 0)
-        return arrivals
+            self._transport(buffer, sends, receives, arrivals)
+        replica.broadcast_bytes(arrivals, 0)
 
     def _from_leader(self, collective: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
         if self.replica is None:
             return collective()
         if not self.leads:
-            told = self.replica.broadcast(None, 0)
+            told = self.replica.broadcast(NOTHING, 0)
             if not told[0]:
                 raise PeerError("the leader of this replica group lost its data-parallel peers", [self.rank])
             return told[1:]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from balancer._version import __version__
 from balancer.executor.errors import PeerError, PlanMismatchError, listed, outside_majority
 from balancer.executor.gathering import Gathered
-from balancer.executor.peers import Peers
+from balancer.executor.peers import NOTHING, Peers
 from balancer.executor.recipe import Plan, Recipe
 
 __all__ = ["PLANNING", "agreed_plan", "check_planning"]
@@ -57,18 +57,16 @@ def agreed_plan(peers: Peers, recipe: Recipe, gathered: Gathered, planner_rank: 
     Exception
         Whatever the planner raises.
     """
-    failure: Exception | None = None
     plan, told = (None, None) if planner_rank is None else _planned_by(peers, recipe, gathered, planner_rank)
+    outcome: Plan | Exception
     try:
         if told is not None:
-            plan = recipe.plan_of_words(told, gathered)
-        elif plan is None:
-            plan = recipe.plan(gathered)
+            outcome = recipe.plan_of_words(told, gathered)
+        else:
+            outcome = recipe.plan(gathered) if plan is None else plan
     except Exception as error:  # whatever it is, the other ranks must hear of it before they wait for payload
-        failure = error
-    _agree(peers, recipe, gathered, plan, failure)
-    assert plan is not None
-    return plan
+        outcome = error
+    return _agreed(peers, recipe, gathered, outcome)
 
 
 def _planned_by(
@@ -76,7 +74,7 @@ def _planned_by(
 ) -> tuple[Plan | None, NDArray[np.int64] | None]:
     """Let one rank plan: it returns its plan, the others what they are told. They wait as long as the timeout is."""
     if peers.rank != planner or not peers.leads:
-        told = peers.broadcast(None, planner)
+        told = peers.broadcast(NOTHING, planner)
         if told[0] == _FAILED:
             raise PeerError(f"{listed([planner])} planned for all and failed, with an error of its own", [planner])
         return None, told[1:]
@@ -89,20 +87,20 @@ def _planned_by(
     return plan, None
 
 
-def _agree(peers: Peers, recipe: Recipe, gathered: Gathered, plan: Plan | None, failure: Exception | None) -> None:
+def _agreed(peers: Peers, recipe: Recipe, gathered: Gathered, outcome: Plan | Exception) -> Plan:
     """Compare (version, digest of the inputs, digest of the plan) over all ranks in one small collective."""
     mine = np.zeros(13, dtype=np.int64)
-    mine[0] = _OK if failure is None else _FAILED
+    mine[0] = _FAILED if isinstance(outcome, Exception) else _OK
     mine[_PARTS["package version"]] = _words(hashlib.sha256(package_version().encode()).digest())
     mine[_PARTS["lengths or settings"]] = _words(recipe.digest(gathered))
-    if plan is not None:
-        mine[_PARTS["plan"]] = _words(bytes.fromhex(plan.digest()))
+    if not isinstance(outcome, Exception):
+        mine[_PARTS["plan"]] = _words(bytes.fromhex(outcome.digest()))
     if peers.replica is not None:
         row = _compared(peers.replica.gather(mine))
         mine = row if peers.leads else mine
     rows = peers.gather(mine)
-    if failure is not None:
-        raise failure
+    if isinstance(outcome, Exception):
+        raise outcome
     _check_states(rows[:, 0])
     odd = outside_majority([tuple(row.tolist()) for row in rows])
     if odd:
@@ -113,6 +111,7 @@ def _agree(peers: Peers, recipe: Recipe, gathered: Gathered, plan: Plan | None, 
             f"exchanged. This rank has version {package_version()}; install one version everywhere, and give every "
             "rank the same settings", odd,
         )  # fmt: skip
+    return outcome
 
 
 def _compared(rows: NDArray[np.int64]) -> NDArray[np.int64]:

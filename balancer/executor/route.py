@@ -1,6 +1,7 @@
 """A route: which rows of one rank go to which ranks, and where those that come are put."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,60 @@ from numpy.typing import NDArray
 from balancer.exchange import rank_exchange
 from balancer.placement import Placement
 
-__all__ = ["Route"]
+__all__ = ["End", "Route", "expanded", "grouped_sums"]
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """A rank's rows at one end of their route.
+
+    Attributes
+    ----------
+    counts : int64[num_ranks]
+        Rows that go to, or come from, each rank.
+    order : int64[k]
+        The rows in the order in which they are sent, or arrive: by rank. Both sides have the same order.
+    lengths : int64[k]
+        Elements of the rows, as they lie.
+    """
+
+    counts: NDArray[np.int64]
+    order: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The rows in order."""
+        rows: list[int] = self.order.tolist()
+        return rows
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether they lie in this order."""
+        return self.rows == list(range(len(self.rows)))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Elements of each row, in order."""
+        sizes: list[int] = self.lengths[self.order].tolist()
+        return sizes
+
+    @cached_property
+    def elements(self) -> NDArray[np.int64]:
+        """Elements that go to, or come from, each rank."""
+        return grouped_sums(self.lengths[self.order], self.counts)
+
+    @cached_property
+    def slabs(self) -> list[tuple[int, slice, int]]:
+        """Of each rank that has any: its number, its rows in `order`, and their elements."""
+        ends = np.cumsum(self.counts)
+        ranks = np.flatnonzero(self.counts)
+        bounds = zip(ranks, ends[ranks] - self.counts[ranks], ends[ranks], self.elements[ranks], strict=True)
+        return [(int(rank), slice(int(start), int(stop)), int(size)) for rank, start, stop, size in bounds]
+
+    def of_items(self, counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> "End":
+        """Return the end of rows of several items each, item by item; `counts` and `lengths` are as they lie."""
+        return End(grouped_sums(counts[self.order], self.counts), expanded(self.order, counts), lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,48 +71,52 @@ class Route:
 
     Attributes
     ----------
-    sends, receives : int64[num_ranks]
-        Rows to, and from, each rank.
-    send_rows : int64[k]
-        The rank's rows, as they lie before, in the order in which they are sent.
-    arrival_of_row : int64[l]
-        For each row as they lie after, which arrival it is; arrivals come by source rank, in the sender's order.
-    before, after : int64[k], int64[l]
-        Elements of the rank's rows, as they lie before and after.
+    leaving, coming : End
+        Its rows before, and after.
     """
 
-    sends: NDArray[np.int64]
-    receives: NDArray[np.int64]
-    send_rows: NDArray[np.int64]
-    arrival_of_row: NDArray[np.int64]
-    before: NDArray[np.int64]
-    after: NDArray[np.int64]
+    leaving: End
+    coming: End
 
     @classmethod
     def of(cls, source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int) -> "Route":
         """Return one rank's route. O(ranks + k log k) for its k rows."""
         exchange = rank_exchange(source, target, lengths, rank)
         return cls(
-            exchange.input_split_sizes,
-            exchange.output_split_sizes,
-            exchange.send_order,
-            exchange.receive_order,
-            lengths[source.samples_on_rank(rank)],
-            lengths[target.samples_on_rank(rank)],
+            End(exchange.input_split_sizes, exchange.send_order, lengths[source.samples_on_rank(rank)]),
+            End(
+                exchange.output_split_sizes,
+                _inverse(exchange.receive_order),
+                lengths[target.samples_on_rank(rank)],
+            ),
         )
 
     def with_lengths(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> "Route":
         """Return the same way for other payload of the same rows."""
-        return Route(self.sends, self.receives, self.send_rows, self.arrival_of_row, before, after)
+        return Route(replace(self.leaving, lengths=before), replace(self.coming, lengths=after))
 
     def back(self) -> "Route":
-        """Return the way back: arrivals return in the order in which they came."""
-        return Route(
-            self.receives, self.sends, _inverse(self.arrival_of_row), _inverse(self.send_rows), self.after, self.before
-        )
+        """Return the way back: rows return in the order in which they came."""
+        return Route(self.coming, self.leaving)
 
 
 def _inverse(permutation: NDArray[np.int64]) -> NDArray[np.int64]:
     inverse = np.empty_like(permutation)
     inverse[permutation] = np.arange(len(permutation))
     return inverse
+
+
+def grouped_sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sum the first so many values, the next so many, and so on."""
+    running = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=running[1:])
+    ends = np.cumsum(counts)
+    sums: NDArray[np.int64] = running[ends] - running[ends - counts]
+    return sums
+
+
+def expanded(rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the items of rows in this order, where row i has ``counts[i]`` and all items are counted through."""
+    picked = counts[rows]
+    first = (np.cumsum(counts) - counts)[rows] - (np.cumsum(picked) - picked)
+    return np.repeat(first, picked) + np.arange(picked.sum())

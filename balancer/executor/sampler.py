@@ -55,16 +55,15 @@ class PlannedBatchSampler(Sampler[list[int]]):
             raise ValueError(f"start_step must be >= 0, got {start_step}")
         self.rank, self.phase, self.micro_batches, self.start_step = rank, phase, micro_batches, start_step
         self._slots: list[int] | None = None
-        self._file: PlanFile | None = None
-        self._plans: list[DispatchPlan] | None = None
+        self._source: PlanFile | list[DispatchPlan]
         if isinstance(plan, str | os.PathLike):
-            self._file = open_plan(plan)
-            description = self._file.description
+            self._source = open_plan(plan)
+            description = self._source.description
             self.num_steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
         else:
-            self._plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
-            self.num_steps = len(self._plans)
-            num_ranks = self._plans[0].num_ranks if self._plans else as_count("rank", rank + 1)
+            self._source = plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
+            self.num_steps = len(plans)
+            num_ranks = plans[0].num_ranks if plans else as_count("rank", rank + 1)
         if not 0 <= rank < num_ranks:
             raise ValueError(f"rank must be within 0..{num_ranks - 1}, got {rank}")
 
@@ -86,28 +85,30 @@ class PlannedBatchSampler(Sampler[list[int]]):
 
     def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], int]]:
         """Yield of each step this rank's rows in dispatch order, their slots, and how many slots there are."""
-        if self._plans is not None:
-            first = 0
-            for plan in self._plans:
-                slots = plan.slot_of_sample[plan.target.samples_on_rank(self.rank)]
-                yield plan.samples_on_rank(self.rank) + first, slots, plan.num_slots
-                first += plan.batch_size
+        if isinstance(self._source, PlanFile):
+            yield from self._steps_of_file(self._source)
             return
-        assert self._file is not None
+        first = 0
+        for plan in self._source:
+            slots = plan.slot_of_sample[plan.target.samples_on_rank(self.rank)]
+            yield plan.samples_on_rank(self.rank) + first, slots, plan.num_slots
+            first += plan.batch_size
+
+    def _steps_of_file(self, file: PlanFile) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], int]]:
         phases: set[str] = set()
         done = 0
-        for step in self._file.steps():
+        for step in file.steps():
             phases.add(step.phase)
             if self.phase is None and len(phases) > 1:
-                raise InputError(f"{self._file.path}: has phases {', '.join(sorted(phases))}; say which")
+                raise InputError(f"{file.path}: has phases {', '.join(sorted(phases))}; say which")
             if self.phase is not None and step.phase != self.phase:
                 continue
             if step.step != done:
-                raise PlanError(f"{self._file.path}: step {done} must come next, got step {step.step}")
+                raise PlanError(f"{file.path}: step {done} must come next, got step {step.step}")
             done += 1
             yield self._rows(step)
         if done == 0 and self.num_steps:
-            raise InputError(f"{self._file.path}: has no phase {self.phase!r}; there are {', '.join(sorted(phases))}")
+            raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {', '.join(sorted(phases))}")
 
     def _rows(self, step: PlanStep) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
         mine = np.flatnonzero(step.rank == self.rank)

@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from balancer.executor.fields import Field
+from balancer.executor.fields import Outline
 from balancer.executor.gathering import Gathered
 from balancer.executor.recipe import Plan
-from balancer.executor.route import Route
+from balancer.executor.route import Route, expanded, grouped_sums
+from balancer.executor.wire import Values
 from balancer.placement import Placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.step_plan import own_name
 from balancer.stream import fused
 
-__all__ = ["Way", "inputs_route", "ways_of"]
+__all__ = ["Leg", "Way", "inputs_route", "ways_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,19 +46,39 @@ class Way:
         """Return one rank's route, with the lengths still to be set."""
         return Route.of(self.source, self.target, np.zeros(len(self.source.samples), dtype=np.int64), rank)
 
-    def row_lengths(self, field: str, gathered: Gathered) -> NDArray[np.int64]:
-        """Return how many elements of a field each item of the stream has; ValueError if they do not fit together."""
-        lengths, counts = gathered.lengths[field], gathered.counts[field]
-        if self.sample_of_item is None:
-            return lengths if counts is None else _row_sums(lengths, counts)
-        items = np.bincount(self.sample_of_item, minlength=self.num_samples)
+    def leg(self, field: str, gathered: Gathered, rank: int, route: Route) -> "Leg":
+        """Return how a field travels on one rank, whose route this is; ValueError if rows and items do not fit."""
+        lengths, counts, spec = gathered.lengths[field], gathered.counts[field], gathered.specs[field]
+        home, here = self.source.samples_on_rank(rank), self.target.samples_on_rank(rank)
+        if self.sample_of_item is None and counts is not None:
+            before, after = expanded(home, counts), expanded(here, counts)
+            leaving = route.leaving.of_items(counts[home], lengths[before])
+            coming = route.coming.of_items(counts[here], lengths[after])
+            return Leg(self.name, Route(leaving, coming), Outline(spec, lengths[after], counts[here]), None)
+        chosen = None
+        if self.sample_of_item is not None:
+            self._check_items(field, lengths, counts, self.sample_of_item)
+            if counts is None:
+                lengths = lengths[self.sample_of_item]
+                chosen = self.sample_of_item[home] - gathered.home.samples_on_rank(rank)[:1].sum()
+            spec = replace(spec, form="list") if spec.form == "lists" else spec
+        return Leg(self.name, route.with_lengths(lengths[home], lengths[here]), Outline(spec, lengths[here]), chosen)
+
+    def _check_items(
+        self,
+        field: str,
+        lengths: NDArray[np.int64],
+        counts: NDArray[np.int64] | None,
+        sample_of_item: NDArray[np.int64],
+    ) -> None:
+        items = np.bincount(sample_of_item, minlength=self.num_samples)
         if counts is not None:
             if not np.array_equal(items, counts):
                 sample = int(np.argmax(items != counts))
                 raise ValueError(
                     f"field {field!r} has {counts[sample]} items of sample {sample}, {self.name!r} has {items[sample]}"
                 )
-            return lengths
+            return
         stray = (items != 1) & ((items > 1) | (lengths > 0))
         if stray.any():
             sample = int(np.argmax(stray))
@@ -63,28 +86,43 @@ class Way:
                 f"field {field!r} has one row of {lengths[sample]} elements of sample {sample}, {self.name!r} has "
                 f"{items[sample]} items of it"
             )
-        return lengths[self.sample_of_item]
-
-    def dispatched(self, home: Field, field: str, gathered: Gathered, rank: int) -> Field:
-        """Return what a field is on a rank after dispatch, without its values."""
-        rows = self.row_lengths(field, gathered)
-        here = self.target.samples_on_rank(rank)
-        spec = gathered.specs[field]
-        counts = gathered.counts[field]
-        if counts is None or self.sample_of_item is not None:
-            flat = replace(spec, form="list") if spec.form == "lists" else spec
-            return Field(flat, None, rows[here])
-        starts = np.cumsum(counts) - counts
-        items = [np.arange(start, start + count) for start, count in zip(starts[here], counts[here], strict=True)]
-        index = np.concatenate([np.empty(0, dtype=np.int64), *items])
-        return Field(spec, None, gathered.lengths[field][index], counts[here])
 
 
-def _row_sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    running = np.concatenate(([0], np.cumsum(values)))
-    ends = np.cumsum(counts)
-    sums: NDArray[np.int64] = running[ends] - running[ends - counts]
-    return sums
+@dataclass(frozen=True, slots=True, eq=False)
+class Leg:
+    """How one field travels on one rank.
+
+    Attributes
+    ----------
+    way : str
+    route : Route
+        Of the field's rows.
+    here : Outline
+        The rows after dispatch.
+    chosen : int64[k] or None
+        Which of the rank's rows at home travel, by their place there; None: all do. Others have no element.
+    """
+
+    way: str
+    route: Route
+    here: Outline
+    chosen: NDArray[np.int64] | None
+
+    def leaving(self, home: Values) -> Values:
+        """Return the rows that travel."""
+        if self.chosen is None or isinstance(home, Tensor):
+            return home
+        return [home[row] for row in self.chosen.tolist()]
+
+    def come_home(self, rows: Values, outline: Outline, device: torch.device) -> Values:
+        """Put rows that travelled among those that did not."""
+        if self.chosen is None or isinstance(rows, Tensor):
+            return rows
+        empty = torch.empty((0, *outline.spec.trailing), dtype=outline.spec.torch_dtype, device=device)
+        whole = [empty] * len(outline.lengths)
+        for place, row in zip(self.chosen.tolist(), rows, strict=True):
+            whole[place] = row
+        return whole
 
 
 def ways_of(plan: Plan) -> Mapping[str, Way]:
@@ -127,5 +165,5 @@ def inputs_route(plan: Plan, phase: str, rank: int) -> tuple[Route, NDArray[np.i
     whole = fused(f"{phase}:inputs", list(streams.values()), order, taker.lifted(parts.sample_of_part))
     held = {name: int(stream.lengths[stream.source.samples_on_rank(rank)].sum()) for name, stream in streams.items()}
     counts = np.bincount(parts.sample_of_part, minlength=plan.num_samples)
-    lengths = _row_sums(whole.lengths, counts)[taker.samples_on_rank(rank)]
+    lengths = grouped_sums(whole.lengths, counts)[taker.samples_on_rank(rank)]
     return Route.of(whole.source, whole.target, whole.lengths, rank), lengths, held

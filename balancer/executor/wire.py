@@ -1,25 +1,37 @@
-"""The wire: rows of several tensors packed into one buffer of bytes, so that one all-to-all carries all of them.
+"""The wire: rows of several fields packed into one buffer of bytes, so that one all-to-all carries all of them.
 
-To each rank go the rows of the first tensor, then those of the second, and so on; no header, no padding: both sides
-know every length from the plan.
+To each rank go its rows of the first field, then those of the second, and so on: a slab of memory for each, which
+begins at a multiple of 16 bytes so that any dtype may lie in it. No header: both sides know every length from the plan.
+What stays on its rank does not go by the wire.
+
+Each byte is copied once into the buffer. Rows that are wanted as tensors of their own are then left where they arrived;
+and as they lie there in the order in which they would be sent back, the way back needs no copy. Fields that are wanted
+in one piece are copied out once more.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.route import Route
-from solvers.groups import group_loads
+from balancer.executor.route import End, Route
 
-__all__ = ["Cargo", "Scratch", "move"]
+__all__ = ["AllToAll", "Cargo", "Memory", "Values", "as_whole", "move"]
 
-AllToAll = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
+Values: TypeAlias = Tensor | Sequence[Tensor]
+"""A field's rows: one after the other in one tensor, or each in a tensor of its own."""
+
+AllToAll = Callable[[Tensor, Sequence[int], Sequence[int], Tensor], None]
+"""Given a buffer, bytes to, and bytes from each rank, and memory to fill with what arrives."""
+
+ALIGNMENT = 16
+POOLED_FROM = 1 << 20  # bytes; what is smaller malloc has at hand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,19 +44,32 @@ class Cargo:
     dtype : torch.dtype
     trailing : tuple of int
         Shape of one element.
-    values : Tensor[sum of ``route.before``, *trailing] or None
-        The rank's rows, one after the other; None on a rank that only receives.
+    by_row : bool
+        Whether rows are wanted each in a tensor of its own; those share memory.
+    values : Tensor[sum of ``route.leaving.lengths``, *trailing], sequence of Tensor, or None
+        The rank's rows; None on a rank that only receives.
     """
 
     route: Route
     dtype: torch.dtype
     trailing: tuple[int, ...]
-    values: Tensor | None
+    by_row: bool
+    values: Values | None
 
     @property
     def width(self) -> int:
         """Bytes of an element."""
         return math.prod(self.trailing) * int(self.dtype.itemsize)
+
+    def slab(self, memory: Tensor, start: int, elements: int) -> Tensor:
+        """Return a piece of memory as elements."""
+        piece = memory[start : start + elements * self.width]
+        return piece.view(self.dtype).view(elements, *self.trailing)
+
+
+def as_whole(values: Values) -> Tensor:
+    """Return rows one after the other in one tensor; there must be at least one if they are by row."""
+    return values if isinstance(values, Tensor) else torch.cat(list(values))
 
 
 class Scratch:
@@ -62,134 +87,162 @@ class Scratch:
         return self._memory[:size]
 
 
+class Pool:
+    """Host memory for what is handed out, which returns here once no tensor lies in it any more.
+
+    So what is handed out is as good as fresh, but for the page faults of fresh memory.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def take(self, size: int, device: torch.device) -> Tensor:
+        """Return uint8[size] that nobody else holds."""
+        if device.type != "cpu" or size < POOLED_FROM:
+            return torch.empty(size, dtype=torch.uint8, device=device)
+        fits = [index for index, block in enumerate(self._free) if size <= len(block) <= 2 * size]
+        if fits:
+            block = self._free.pop(min(fits, key=lambda index: len(self._free[index])))
+        else:
+            self._free.clear()
+            block = np.empty(size + size // 4, dtype=np.uint8)
+        lent = block[:size]  # which lives as long as any tensor in it
+        weakref.finalize(lent, self._free.append, block).atexit = False
+        return torch.from_numpy(lent)
+
+
+class Memory:
+    """What a rank packs into, what arrives in, and what is handed out."""
+
+    def __init__(self) -> None:
+        self.sent, self.arrived, self.lent = Scratch(), Scratch(), Pool()
+
+
 def move(
-    cargoes: Sequence[Cargo], all_to_all: AllToAll, scratch: Scratch, device: torch.device, own: int | None
-) -> list[Tensor]:
+    cargoes: Sequence[Cargo],
+    all_to_all: AllToAll,
+    memory: Memory,
+    device: torch.device,
+    own: int | None,
+    packed: Tensor | None = None,
+) -> tuple[Tensor, list[Values]]:
     """Bring every cargo along its route, all in one all-to-all.
 
     Parameters
     ----------
     cargoes : sequence of Cargo
+        At least one; either all have values or none.
     all_to_all : callable
-        Given a buffer, bytes to, and bytes from each rank, returns what arrives.
-    scratch : Scratch
-        For the buffer that is sent.
+    memory : Memory
     device : torch.device
     own : int or None
         The rank itself, whose rows that stay need no wire; None: they take it too, for peers that listen.
+    packed : uint8[k], optional
+        The memory that the move the other way returned, with its rows still in it: those by row are not packed again.
 
     Returns
     -------
-    list of Tensor
-        Of each cargo the rows as they lie after, one after the other; fresh memory. Each byte is copied once into the
-        buffer and once out of it; what stays, once.
+    Tensor
+        The memory in which rows by row lie.
+    list of (Tensor or list of Tensor)
+        Of each cargo the rows as they lie after, in memory that nobody else holds.
     """
-    sent, received = _Side.of(cargoes, there=False), _Side.of(cargoes, there=True)
-    stays = sent.peer == own if own is not None else np.zeros(len(sent.peer), dtype=bool)
-    home = [] if any(cargo.values is None for cargo in cargoes) else [as_bytes(cargo.values) for cargo in cargoes]
-    sends, receives = sent.bytes_per_rank(own), received.bytes_per_rank(own)
-    buffer = scratch.take(sum(sends) if home else 0, device)
-    if home:
-        order = np.argsort(sent.peer, kind="stable")
-        order = order[~stays[order]]
-        _join(_runs(home, sent.cargo[order], sent.start[order], sent.size[order]), buffer)
-    arrivals = all_to_all(buffer, sends, receives)
-    memories, cargo, start = [*home, arrivals], np.full(len(received.peer), -1), received.on_wire(own)
-    if own is not None:  # in the same order at both ends
-        here = received.peer == own
-        cargo[here], start[here] = sent.cargo[stays], sent.start[stays]
-    values, first = [], 0
-    for one in cargoes:
-        rows = first + one.route.arrival_of_row
-        first += len(rows)
-        flat = torch.empty(int(one.route.after.sum()) * one.width, dtype=torch.uint8, device=arrivals.device)
-        _join(_runs(memories, cargo[rows], start[rows], received.size[rows]), flat)
-        shape = (int(one.route.after.sum()), *one.trailing)
-        whole = flat.view(one.dtype).view(shape) if one.width else flat.new_empty(shape, dtype=one.dtype)
-        values.append(whole)
-    return values
+    leaving, coming = [cargo.route.leaving for cargo in cargoes], [cargo.route.coming for cargo in cargoes]
+    given = [_pieces(cargo) for cargo in cargoes]
+    starts, sends, kept = _stowed(cargoes, leaving, own)
+    sent = memory.sent.take(kept + sum(sends), device) if packed is None else packed
+    for cargo, pieces, start in zip(cargoes, given, starts, strict=True):
+        if packed is None or not cargo.by_row:
+            _pack(cargo, pieces, start, sent, own)
+    outgoing = sent[kept:] if any(given) else sent[:0]
+    starts, receives, kept = _stowed(cargoes, coming, own)
+    by_row = any(cargo.by_row for cargo in cargoes)
+    arrived = (memory.lent if by_row else memory.arrived).take(kept + sum(receives), device)
+    all_to_all(outgoing, sends, receives, arrived[kept:])
+    values: list[Values] = []
+    for cargo, pieces, start in zip(cargoes, given, starts, strict=True):
+        stays = pieces.get(own, []) if own is not None else []
+        if cargo.by_row:
+            values.append(_rows(cargo, start, arrived, own, stays))
+        else:
+            values.append(_whole(cargo, start, arrived, own, stays, memory.lent))
+    return arrived, values
 
 
-class _Side(NamedTuple):
-    """The rows of all cargoes at one end, cargo after cargo, each in the order in which they are sent, or arrive.
+def _stowed(cargoes: Sequence[Cargo], ends: Sequence[End], own: int | None) -> tuple[list[list[int]], list[int], int]:
+    """Return where the slabs begin, by cargo and rank; the bytes of each rank on the wire; those before the wire's.
 
-    Attributes
-    ----------
-    peer, cargo : int64[k]
-        To, or from, whom each goes, and what of.
-    start, size : int64[k]
-        Where it lies in the memory of its cargo, and its bytes.
-    num_ranks : int
+    The slabs of what stays come first, by row ones alone: others are copied from where they are to where they go.
     """
-
-    peer: NDArray[np.int64]
-    cargo: NDArray[np.int64]
-    start: NDArray[np.int64]
-    size: NDArray[np.int64]
-    num_ranks: int
-
-    @classmethod
-    def of(cls, cargoes: Sequence[Cargo], there: bool) -> "_Side":
-        parts = []
-        for index, cargo in enumerate(cargoes):
-            route = cargo.route
-            counts, lengths, order = route.sends, route.before, route.send_rows
-            if there:
-                counts, lengths, order = route.receives, route.after, np.argsort(route.arrival_of_row)
-            size = lengths * cargo.width
-            start = np.cumsum(size) - size
-            peer = np.repeat(np.arange(len(counts)), counts)
-            parts.append((peer, np.full(len(peer), index), start[order], size[order]))
-        peer, which, start, size = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return cls(peer, which, start, size, len(cargoes[0].route.sends))
-
-    def bytes_per_rank(self, own: int | None) -> list[int]:
-        total = group_loads(self.size, self.peer.astype(np.int32), self.num_ranks)
-        if own is not None:
-            total[own] = 0
-        sizes: list[int] = total.tolist()
-        return sizes
-
-    def on_wire(self, own: int | None) -> NDArray[np.int64]:
-        """Return where each row begins on the wire: by rank, then by cargo, then in its order."""
-        order = np.argsort(self.peer, kind="stable")
-        size = np.where(self.peer == own, 0, self.size)[order] if own is not None else self.size[order]
-        start = np.empty_like(size)
-        start[order] = np.cumsum(size) - size
-        return start
+    size = np.stack([end.elements * cargo.width for cargo, end in zip(cargoes, ends, strict=True)], axis=1)
+    size = size + (ALIGNMENT - 1) & -ALIGNMENT  # [rank, cargo]
+    if own is not None:
+        size[own] *= [cargo.by_row for cargo in cargoes]
+    by_rank = size.sum(axis=1)
+    start: NDArray[np.int64] = (np.cumsum(size) - size.reshape(-1)).reshape(size.shape)
+    kept = 0
+    if own is not None:
+        kept = int(by_rank[own])
+        by_rank[own] = 0
+        start[own] -= start[own, 0].copy()
+        start[:own] += kept
+    starts: list[list[int]] = start.T.tolist()
+    return starts, by_rank.tolist(), kept
 
 
-def _runs(
-    memories: Sequence[Tensor], which: NDArray[np.int64], start: NDArray[np.int64], size: NDArray[np.int64]
-) -> list[Any]:
-    """Return the pieces of memory that hold these rows in order, as few as there can be."""
-    if len(start) == 0:
-        return []
-    first = np.ones(len(start), dtype=bool)
-    first[1:] = (which[1:] != which[:-1]) | (start[1:] != start[:-1] + size[:-1])
-    at = np.flatnonzero(first)
-    sizes = np.add.reduceat(size, at)
-    memory: Sequence[Any] = memories
-    if memories[0].device.type == "cpu":
-        memory = [tensor.numpy() for tensor in memories]  # whose pieces are made and copied faster
-    starts = start[at]
-    spans = zip(which[at].tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
-    return [memory[index][begin:end] for index, begin, end in spans]
-
-
-def _join(pieces: list[Any], memory: Tensor) -> None:
-    """Copy the pieces, one after the other, into memory of their size."""
-    if not pieces:
-        return
-    if memory.device.type == "cpu":
-        np.concatenate(pieces, out=memory.numpy())
+def _pieces(cargo: Cargo) -> dict[int, list[Tensor]]:
+    """Return by rank the tensors which, one after the other, are what goes there."""
+    values, end = cargo.values, cargo.route.leaving
+    if values is None:
+        return {}
+    if not isinstance(values, Tensor):
+        ordered = [values[row] for row in end.rows]
+    elif end.in_order:
+        whole = values.split(end.elements.tolist())
+        return {rank: [whole[rank]] for rank, _, _ in end.slabs}
     else:
-        torch.cat(pieces, out=memory)
+        rows = values.split(end.lengths.tolist())
+        ordered = [rows[row] for row in end.rows]
+    return {rank: ordered[rows] for rank, rows, _ in end.slabs}
 
 
-def as_bytes(values: Tensor) -> Tensor:
-    """Return the same memory as uint8[bytes], copied only if it is not contiguous."""
-    flat = values.detach().contiguous().view(-1)
-    if flat.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8, device=values.device)
-    return flat.view(torch.uint8)
+def _pack(cargo: Cargo, pieces: dict[int, list[Tensor]], start: list[int], memory: Tensor, own: int | None) -> None:
+    for rank, _, elements in cargo.route.leaving.slabs:
+        if rank != own and elements and pieces:
+            torch.cat(pieces[rank], out=cargo.slab(memory, start[rank], elements))
+
+
+def _rows(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays: list[Tensor]) -> list[Tensor]:
+    """Return the rows as they lie after, each a piece of the memory, where those that stay are put too."""
+    end = cargo.route.coming
+    arrived: list[Tensor] = []
+    for rank, rows, elements in end.slabs:
+        slab = cargo.slab(memory, start[rank], elements)
+        if rank == own and elements:
+            torch.cat(stays, out=slab)
+        arrived += slab.unsafe_split_with_sizes(end.sizes[rows])  # no grad here: as split does, faster
+    return _as_they_lie(arrived, end)
+
+
+def _whole(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays: list[Tensor], lent: Pool) -> Tensor:
+    """Return the rows as they lie after in one tensor; those that stay are taken from where they are."""
+    end = cargo.route.coming
+    pieces: list[Tensor] = []
+    for rank, rows, elements in end.slabs:
+        slabs = stays if rank == own else [cargo.slab(memory, start[rank], elements)]
+        sizes = end.sizes[rows]
+        pieces += slabs if end.in_order or len(slabs) == len(sizes) else slabs[0].split(sizes)
+    elements = int(end.elements.sum())
+    whole = cargo.slab(lent.take(elements * cargo.width, memory.device), 0, elements)
+    if elements:
+        torch.cat(pieces if end.in_order else _as_they_lie(pieces, end), out=whole)
+    return whole
+
+
+def _as_they_lie(arrived: list[Tensor], end: End) -> list[Tensor]:
+    if end.in_order:
+        return arrived
+    lie = arrived.copy()
+    for row, tensor in zip(end.rows, arrived, strict=True):
+        lie[row] = tensor
+    return lie

@@ -72,6 +72,42 @@ def single_fields(rank):
     return out.plan.imbalance_ratio
 
 
+LARGE = 2**18  # elements of 8 bytes, in two fields: what is kept and handed out again
+
+
+def memory_is_the_callers(rank, kind):
+    """What was handed out is nobody else's for as long as any row of it lives, and none of what was handed in."""
+    made = dispatcher(placement="any")
+    kept = []
+    for step in range(4):
+        rows = [torch.full((LARGE + rank + i,), 100 * step + 10 * rank + i) for i in range(2)]
+        data = RaggedTensor(torch.cat(rows), [len(row) for row in rows]) if kind == "ragged" else rows
+        out = made.dispatch(data)
+        home = out.restore()
+        for row in rows + ([data.values] if kind == "ragged" else []):
+            row.fill_(-1)
+        entries = (list(entry.rows()) if kind == "ragged" else entry for entry in (out.data, home))
+        kept += [(row, int(row[0])) for entry in entries for row in entry[1:]]
+        assert all((row == value).all() for row, value in kept)
+    assert len(kept) >= 4
+
+
+def changes_go_home(rank):
+    """The mini-batch that restore takes home is the one that was handed out, as it is by then."""
+    rows = [torch.full((5 + rank + i,), float(rank)) for i in range(3)]
+    fields = {"list": rows, "flat": RaggedTensor(torch.cat(rows), [len(row) for row in rows]), "dense": torch.ones(3)}
+    out = dispatcher(length="list", placement="any").dispatch(fields)
+    for row in out["list"]:
+        row += 1
+    out["flat"].values.mul_(2)
+    out["dense"].sub_(3)
+    for _ in range(2):
+        home = out.restore()
+        assert all(torch.equal(row, was + 1) for row, was in zip(home["list"], rows, strict=True))
+        assert torch.equal(home["flat"].values, 2 * torch.cat(rows))
+        assert torch.equal(home["dense"], torch.full((3,), -2.0))
+
+
 def bad_input_on_one_rank(rank, which):
     mine = {"a": torch.zeros(2, 2)}
     if rank == which:
@@ -240,5 +276,7 @@ def node_wise_sends_the_same_bytes(rank, seed, nodes, size):
     table = rng.integers(0, 7, (size, size)) * rng.integers(0, 2, (size, size))
     sends, receives = table[rank].tolist(), table[:, rank].tolist()
     buffer = torch.randint(0, 256, (sum(sends),), dtype=torch.uint8)
-    direct = peers.direct.all_to_all(buffer, sends, receives)
-    assert torch.equal(peers.nodes.all_to_all(buffer, sends, receives), direct)
+    direct, bundled = (torch.empty(sum(receives), dtype=torch.uint8) for _ in range(2))
+    peers.direct.all_to_all(buffer, sends, receives, direct)
+    peers.nodes.all_to_all(buffer, sends, receives, bundled)
+    assert torch.equal(bundled, direct)

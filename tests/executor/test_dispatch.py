@@ -96,6 +96,15 @@ def test_node_wise_dispatch(ranks):
     ranks.run(cases.phases_agree_with_no_exchange, 5, counts, arguments)
 
 
+@pytest.mark.parametrize("kind", ["list", "ragged"])
+def test_what_is_handed_out_is_the_callers(ranks, kind):
+    ranks.run(cases.memory_is_the_callers, kind)
+
+
+def test_what_was_changed_in_place_goes_home(ranks):
+    ranks.run(cases.changes_go_home)
+
+
 def test_micro_batches_are_as_many_on_every_rank(ranks):
     assert len(set(ranks.run(cases.micro_batches))) == 1
 

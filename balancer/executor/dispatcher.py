@@ -62,8 +62,11 @@ class Dispatcher:
         No collective takes longer.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
-        ``equal_counts``, ``max_tokens_per_rank``, ``micro_batch_tokens``... `keep_together` names a column given to
-        :meth:`dispatch`.
+        ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``, ``micro_batch_tokens``...
+        Those with a value for each sample name columns instead, which are gathered with the lengths:
+        ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
+        ``allowed_ranks="ranks"``, whose column lists the ranks on which a sample may run, or names the one. With
+        phases, constraints are those of each :class:`balancer.Phase`.
 
     Raises
     ------
@@ -123,7 +126,7 @@ class Dispatcher:
             or a list of tensors, of lists of tensors (several items a sample), of str, bytes, int, float or bool. Of
             any number of samples, none included: ``{}`` or ``[]``. Replica peers may give None.
         lengths : mapping of str to int64[n] or lists, optional
-            Further columns for `phases`, `length` or `keep_together`: a number or a list of numbers a sample.
+            Further columns, for `phases`, `length` or constraints: a number or a list of numbers a sample.
 
         Returns
         -------

@@ -14,21 +14,27 @@ import solvers
 from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.executor.gathering import Gathered, words_of
+from balancer.executor.per_sample import PER_SAMPLE, check_named, numbers, per_sample
 from balancer.micro_batches import MicroBatches, check_keeps_all
 from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
-from balancer.phases import Phase, resolve_phases
+from balancer.phases import Phase
 from balancer.placement import Placement
+from balancer.placing import PLACEMENTS, check_placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.planner import balance
+from balancer.planner import EPS, balance, check_method
+from balancer.problem import check_together
 from balancer.step_plan import StepPlan
 from balancer.topology import Topology
+from solvers.arguments import as_budget
+from solvers.relocation import as_eps
 
 __all__ = ["Plan", "Recipe"]
 
 Plan = DispatchPlan | StepPlan
 
-_CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "keep_together",
-                "initial_loads", "rank_speeds")  # fmt: skip
+_OF_RANKS = ("equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "initial_loads",
+             "rank_speeds")  # fmt: skip
+_CONSTRAINTS = (*_OF_RANKS, *PER_SAMPLE)
 _OF_BALANCE = frozenset((*_CONSTRAINTS, "method", "time_budget", "micro_batch_tokens", "schedule", "micro_batches",
                          "placement", "eps"))  # fmt: skip
 _OF_ORCHESTRATE = frozenset(["method", "placement", "eps", "time_budget", "mode", "group_size", "micro_batches"])
@@ -49,7 +55,8 @@ class Recipe:
     length : str or None
         The columns whose sum is a sample's length in the one phase; None: those of its only ragged field.
     settings : dict
-        Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`. `keep_together` names a column.
+        Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`; those in
+        :data:`balancer.executor.per_sample.PER_SAMPLE` name columns.
     """
 
     topology: Topology
@@ -61,8 +68,23 @@ class Recipe:
     def __post_init__(self) -> None:
         known = _OF_BALANCE if self.phases is None else _OF_ORCHESTRATE
         if unknown := sorted(set(self.settings) - known):
-            raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}")
+            hint = "; with phases, constraints are those of each Phase" if unknown[0] in _CONSTRAINTS else ""
+            raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
         check_keeps_all(self.settings.get("micro_batches"), "a dispatcher")
+        check_placement(self.settings.get("placement") or PLACEMENTS[0])
+        as_eps(self.settings.get("eps", EPS))
+        as_budget(self.settings.get("time_budget", 0.01))
+        method = self.settings.get("method", "auto")
+        if self.phases is not None:
+            for phase in self.phases:
+                check_method(method, parse_cost(phase.cost))
+            return
+        check_method(method, self.cost)
+        check_named(self.settings)
+        ranks = self.topology.num_ranks
+        settings = {name: self.settings[name] for name in _OF_RANKS if name in self.settings}
+        kept = Constraints.of(0, ranks, **settings, **per_sample(self.settings, {}, {}, 0, ranks))
+        check_together(self.cost, kept.names(), self._micro_batches())
 
     @property
     def reads_clock(self) -> bool:
@@ -98,16 +120,19 @@ class Recipe:
             columns, length = {"length": columns[length]}, "length"
         if len(gathered.home.samples) == 0:
             return np.empty(0, dtype=np.int64)
-        return resolve_phases(columns, [Phase(SINGLE_PHASE, length)])[0].lengths
+        return numbers(columns, length)
 
     def _keywords(self, gathered: Gathered) -> dict[str, Any]:
-        keywords = dict(self.settings)
-        key = keywords.get("keep_together")
-        if key is not None:
-            if key not in gathered.columns and len(gathered.home.samples):
-                raise ValueError(f"keep_together must name one of the given lengths, got {key!r}")
-            keywords["keep_together"] = gathered.columns.get(key, np.empty(0, dtype=np.int64))
-        return keywords
+        """Return the settings of one phase, with this step's values where they name columns."""
+        samples, ranks = len(gathered.home.samples), self.topology.num_ranks
+        columns = gathered.all_columns()
+        found = per_sample(self.settings, columns, gathered.columns, samples, ranks)
+        return {name: value for name, value in self.settings.items() if name not in PER_SAMPLE} | found
+
+    def _micro_batches(self) -> MicroBatches | None:
+        tokens: int | None = self.settings.get("micro_batch_tokens")
+        given: MicroBatches | None = self.settings.get("micro_batches")
+        return given if tokens is None else MicroBatches(tokens, self.settings.get("schedule", "lockstep"))
 
     def digest(self, gathered: Gathered) -> bytes:
         """SHA-256 of all that a plan depends on: this recipe and what the ranks told."""
@@ -145,10 +170,7 @@ class Recipe:
                 len(lengths), self.topology.num_ranks,
                 **{key: value for key, value in keywords.items() if key in _CONSTRAINTS},
             )  # fmt: skip
-            slots = keywords.get("micro_batches")
-            if keywords.get("micro_batch_tokens") is not None:
-                slots = MicroBatches(keywords["micro_batch_tokens"], keywords.get("schedule", "lockstep"))
-            given = _Given(self.topology, self.cost, lengths, gathered.home, constraints, slots)
+            given = _Given(self.topology, self.cost, lengths, gathered.home, constraints, self._micro_batches())
             return given.plan(described["phases"][SINGLE_PHASE], rest)
         step = step_batch(
             gathered.all_columns(), self.phases, self.topology, gathered.home.rank_of_sample,

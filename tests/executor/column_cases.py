@@ -1,0 +1,106 @@
+"""What ranks do in tests of constraints: each knows all ranks' columns, so that it can plan the batch by itself."""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from dispatch_cases import dispatcher
+
+import balancer
+
+SAMPLES = 9
+
+
+def columns_of(rank):
+    rng = np.random.default_rng([rank, 5])
+    tokens = rng.integers(1, 60, SAMPLES)
+    return {
+        "tokens": tokens,
+        "patches": rng.integers(0, 30, SAMPLES) * rng.integers(0, 2, SAMPLES),
+        "audio": rng.integers(0, 9, SAMPLES),
+        "prompt": rng.integers(0, 12, SAMPLES),
+        "ranks": [sorted({int(r) for r in rng.integers(0, dist.get_world_size(), 3)}) for _ in range(SAMPLES)],
+        "pinned": rng.integers(0, dist.get_world_size(), SAMPLES),
+    }
+
+
+def whole(name):
+    rows = [columns_of(rank)[name] for rank in range(dist.get_world_size())]
+    return [row for of_rank in rows for row in of_rank] if name == "ranks" else np.concatenate(rows)
+
+
+def caps():
+    """Limits a little over the fair share."""
+    size = dist.get_world_size()
+    both = whole("patches") + whole("audio")
+    return {
+        "patches": int(whole("patches").sum() / size * 1.2) + 30,
+        "patches+audio": int(both.sum() / size * 1.2) + 40,
+    }
+
+
+def mask():
+    allowed = np.zeros((SAMPLES * dist.get_world_size(), dist.get_world_size()), dtype=bool)
+    for sample, ranks in enumerate(whole("ranks")):
+        allowed[sample, ranks] = True
+    return allowed
+
+
+def speeds():
+    return [1 + rank % 2 for rank in range(dist.get_world_size())]
+
+
+def settings_of(case):
+    """For one case what the dispatcher is given, and what balance is."""
+    size = dist.get_world_size()
+    limits = caps()
+    named = {
+        "caps": {"caps": limits},
+        "keep_together": {"keep_together": "prompt"},
+        "allowed_ranks": {"allowed_ranks": "ranks"},
+        "pinned": {"allowed_ranks": "pinned"},
+        "equal_counts": {"equal_counts": True, "max_tokens_per_rank": int(whole("tokens").sum() / size * 1.2) + 60},
+        "counts": {"min_samples_per_rank": 5, "max_samples_per_rank": 14},
+        "speeds": {"rank_speeds": speeds(), "initial_loads": [10] * size},
+        "together": {"caps": {"patches": limits["patches"]}, "equal_counts": True, "rank_speeds": None},
+    }[case]
+    given = dict(named)
+    if "caps" in named:
+        amounts = {"patches": whole("patches"), "patches+audio": whole("patches") + whole("audio")}
+        given["caps"] = {name: (amounts[name], limit) for name, limit in named["caps"].items()}
+    if "keep_together" in named:
+        given["keep_together"] = whole("prompt")
+    if "allowed_ranks" in named:
+        given["allowed_ranks"] = mask() if case == "allowed_ranks" else np.eye(size, dtype=bool)[whole("pinned")]
+    return named, given
+
+
+def plans_as_balance_does(rank, case, way):
+    """The dispatcher's plan is the one that balance makes of the gathered columns, and its constraints are kept."""
+    named, given = settings_of(case)
+    size = dist.get_world_size()
+    made = dispatcher(length="tokens", planning=way, **named)
+    out = made.dispatch({"id": [SAMPLES * rank + i for i in range(SAMPLES)]}, columns_of(rank))
+    home = np.repeat(np.arange(size), SAMPLES)
+    wanted = balancer.balance(whole("tokens"), size, home_rank=home, **given)
+    assert out.plan == wanted
+    assert out["id"] == wanted.samples_on_rank(rank).tolist()
+    kept = out["id"]
+    for name, (amounts, limit) in given.get("caps", {}).items():
+        assert amounts[kept].sum() <= limit, name
+    if "allowed_ranks" in given:
+        assert given["allowed_ranks"][kept, rank].all()
+    if "keep_together" in given:
+        return sorted(set(whole("prompt")[kept].tolist()))
+    return []
+
+
+def lists_are_summed(rank):
+    """Length and caps may name a field of several items a sample: all of them count."""
+    images = [[torch.ones(1 + (rank + i + k) % 4, 2) for k in range(i % 3)] for i in range(6)]
+    out = dispatcher(length="images", caps={"images": 1000}).dispatch({"images": images})
+    assert [sum(map(len, sample)) for sample in out["images"]] == out.lengths().tolist()
+
+
+def wrong(rank, settings, columns):
+    data = {"id": [0] * SAMPLES}
+    dispatcher(length="tokens", **settings).dispatch(data, columns_of(rank) | columns)

@@ -1,0 +1,82 @@
+"""Constraints inside a trainer: those of balance, with columns of each rank's mini-batch where it takes arrays."""
+
+import column_cases as cases
+import pytest
+
+pytest.importorskip("torch")
+
+from rank_processes import Ranks
+
+from balancer import MicroBatches, Phase, Topology
+from balancer.executor.recipe import as_recipe
+
+CASES = ["caps", "keep_together", "allowed_ranks", "pinned", "equal_counts", "counts", "speeds", "together"]
+
+
+@pytest.fixture(scope="module", params=[1, 4])
+def ranks(request):
+    with Ranks(request.param) as started:
+        yield started
+
+
+@pytest.mark.parametrize("way", ["replicate", "broadcast"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_is_that_of_balance(ranks, case, way):
+    held = ranks.run(cases.plans_as_balance_does, case, way)
+    assert sum(map(len, held)) == len({key for keys in held for key in keys})  # a key is on one rank
+
+
+def test_a_field_of_several_items_counts_with_all_of_them(ranks):
+    ranks.run(cases.lists_are_summed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "name", "text"),
+    [
+        ({"caps": {"pixels": 9}}, {}, "ValueError", "no column 'pixels'; columns there are: "),
+        ({"caps": {"patches": 1}}, {}, "InfeasibleError", "patches = 1"),
+        ({"keep_together": "book"}, {}, "ValueError", "lengths given to dispatch (audio, patches, pinned, prompt,"),
+        ({"keep_together": "ranks"}, {}, "ValueError", "one number a sample; 'ranks' holds lists"),
+        ({"allowed_ranks": "pinned"}, {"pinned": [99] * 9}, "ValueError", "must be ranks within 0.."),
+        ({"allowed_ranks": "ranks"}, {"ranks": [[]] * 8 + [[0]]}, "InfeasibleError", "sample 0"),
+    ],
+)
+def test_what_no_step_can_keep_is_an_error_on_all(ranks, settings, columns, name, text):
+    for found, _, traceback in ranks.errors(cases.wrong, settings, columns):
+        assert found == name, traceback
+        assert text in traceback
+
+
+FOUR = Topology.uniform(4, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"cap": 3}, TypeError, "no setting 'cap'; those there are: allowed_ranks, caps"),
+        ({"caps": {"patches": 0.5}}, TypeError, r"limit of caps\['patches'\]"),
+        ({"caps": [("patches", 3)]}, TypeError, "caps must map columns"),
+        ({"allowed_ranks": [[True] * 4]}, TypeError, "allowed_ranks must name a column"),
+        ({"keep_together": 3}, TypeError, "keep_together must name a column"),
+        ({"rank_speeds": [1, 2]}, ValueError, "a number for each of 4 ranks"),
+        ({"min_samples_per_rank": -1}, ValueError, "min_samples_per_rank must be >= 0"),
+        ({"method": "best"}, ValueError, "unknown method 'best'"),
+        ({"placement": "home"}, ValueError, "placement"),
+        ({"eps": -1}, ValueError, "eps must be"),
+        ({"time_budget": -1}, ValueError, "time_budget must be"),
+        ({"micro_batch_tokens": 9, "caps": {"patches": 3}}, ValueError, "cannot be combined with caps"),
+        ({"micro_batches": MicroBatches(9), "keep_together": "k"}, ValueError, "cannot be combined with keep_together"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):
+    with pytest.raises(error, match=text):
+        as_recipe(FOUR, None, "linear", None, settings)
+
+
+def test_settings_that_do_not_go_together_are_refused_before_the_first_step():
+    with pytest.raises(ValueError, match="with padding only equal_counts and max_tokens_per_rank"):
+        as_recipe(FOUR, None, "padded", None, {"caps": {"patches": 3}})
+    with pytest.raises(TypeError, match="with phases, constraints are those of each Phase"):
+        as_recipe(FOUR, [Phase("llm", "tokens")], "linear", None, {"max_tokens_per_rank": 3})
+    with pytest.raises(ValueError, match="leave length and cost out"):
+        as_recipe(FOUR, [Phase("llm", "tokens")], "linear", "tokens", {})

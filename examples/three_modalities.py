@@ -5,8 +5,7 @@
 Four ranks on gloo, on this machine. A vision encoder and an audio encoder feed a language model; the lengths are those
 of `data/omni_mix_dev.parquet`, a quarter of them so that it runs in seconds. Both runs see the same samples in the same
 steps from the same weights. Printed are both loss curves, how far the gradients differ, and the CPU time of the slowest
-rank in each step: measured, and as the plans predict it from what a token of each phase costs in the run without
-balancing.
+rank in each step. Whether the simulator knows that time beforehand is what `predicted_and_measured.py` shows.
 """
 
 import os
@@ -120,24 +119,33 @@ def packed(rows, *width):
     return torch.cat(rows).reshape(-1, width[0] * MERGED)
 
 
-def unbalanced_loss(model, data, lengths):
-    """Every rank computes what it drew."""
-    vision, audio = model.vision(packed(data["patches"], PATCH)), model.audio(packed(data["frames"], FRAME))
-    text = model.embed(torch.cat(data["text"]))
+def encoded(model, patches, frames, text):
+    """What this rank's images, clips and text make."""
+    words = torch.cat(text) if text else torch.empty(0, dtype=torch.int64)
+    return model.vision(packed(patches, PATCH)), model.audio(packed(frames, FRAME)), model.embed(words)
+
+
+def in_reading_order(vision, audio, text, lengths):
+    """Each sample's parts one after the other: all tokens, and how many each sample has."""
     parts = zip(
         vision.split(lengths["image_tokens"].tolist()), audio.split(lengths["audio_tokens"].tolist()),
         text.split(lengths["text_tokens"].tolist()), strict=True,
     )  # fmt: skip
     rows = [torch.cat(sample) for sample in parts]
+    return torch.cat(rows), [len(row) for row in rows]
+
+
+def unbalanced_loss(model, data, lengths):
+    """Every rank computes what it drew."""
+    vision, audio, text = encoded(model, data["patches"], data["frames"], data["text"])
     labels = torch.cat(data["labels"])
-    loss = model.loss_sum(torch.cat(rows), [len(row) for row in rows], labels)
+    loss = model.loss_sum(*in_reading_order(vision, audio, text, lengths), labels)
     return global_token_mean(loss, len(labels)), (len(vision), len(audio), len(labels))
 
 
 def balanced_loss(model, step):
     """Every rank computes its share: these are the lines that change."""
-    vision, audio = model.vision(packed(step["patches"], PATCH)), model.audio(packed(step["frames"], FRAME))
-    text = model.embed(torch.cat(step["text"]) if step["text"] else torch.empty(0, dtype=torch.int64))
+    vision, audio, text = encoded(model, step["patches"], step["frames"], step["text"])
     inputs = step.inputs("llm", {"vision": vision, "audio": audio}, text)
     labels = torch.cat(step["labels"]) if step["labels"] else torch.empty(0, dtype=torch.int64)
     loss = anchored(model.loss_sum(inputs.values, inputs.lengths.tolist(), labels), inputs.values)
@@ -193,12 +201,7 @@ def compare(rank):
     """Train both ways and print."""
     train(rank, True, 1), train(rank, False, 1)  # what is compiled or allocated once
     plain, ours = train(rank, False), train(rank, True)
-    times, loads = gathered(plain.seconds), gathered(plain.tokens)
-    # What a token of each phase costs, and a step that has none: fitted to the run without balancing.
-    known = np.column_stack([loads.reshape(-1, 3), np.ones(loads[..., 0].size)])
-    price = np.linalg.lstsq(known, times.reshape(-1), rcond=None)[0]
-    predicted = (gathered(ours.tokens) @ price[:3] + price[3]).max(axis=0)
-    slowest, slowest_before = gathered(ours.seconds).max(axis=0), times.max(axis=0)
+    slowest_before, slowest = (gathered(run.seconds).max(axis=0) for run in (plain, ours))
     if rank:
         return
     for number in range(0, STEPS, 5):
@@ -206,23 +209,27 @@ def compare(rank):
     print(f"gradients differ by {difference(plain.first_gradients, ours.first_gradients):.1e} at step 1, "
           f"{difference(plain.last_gradients, ours.last_gradients):.1e} at step {STEPS}")  # fmt: skip
     print(f"CPU time of the slowest rank, median of {STEPS} steps: {np.median(slowest_before) * 1e3:.1f} ms without, "
-          f"{np.median(slowest) * 1e3:.1f} ms with ({np.median(slowest) / np.median(slowest_before):.0%}; predicted "
-          f"{np.median(predicted) / np.median(slowest_before):.0%})")  # fmt: skip
+          f"{np.median(slowest) * 1e3:.1f} ms with ({np.median(slowest) / np.median(slowest_before):.0%})")  # fmt: skip
 
 
-def main_of_rank(rank, port):
-    """Join the others and compare."""
+def main_of_rank(rank, port, what, *arguments):
+    """Join the others and do something with them."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, RANKS, rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timedelta(minutes=2))
-    compare(rank)
+    what(rank, *arguments)
     dist.barrier()
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def on_ranks(what, *arguments):
+    """Call a function with its rank in as many processes as ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        free_port = free.getsockname()[1]
-    multiprocessing.spawn(main_of_rank, (free_port,), RANKS)
+        port = free.getsockname()[1]
+    multiprocessing.spawn(main_of_rank, (port, what, *arguments), RANKS)
+
+
+if __name__ == "__main__":
+    on_ranks(compare)

@@ -1,6 +1,7 @@
-"""What ranks do in the test of training: the example's two runs, at a smaller size."""
+"""What ranks do in tests of training: the examples' runs, at a smaller size."""
 
 import numpy as np
+import predicted_and_measured
 import three_modalities
 import torch
 
@@ -14,3 +15,11 @@ def trains_alike(rank, steps):
         for mine, wanted in zip(getattr(ours, name), getattr(plain, name), strict=True):
             torch.testing.assert_close(mine, wanted, rtol=1e-3, atol=1e-5 * wanted.abs().max().item())
     return plain.tokens.tolist(), ours.tokens.tolist(), ours.losses
+
+
+def slowest_rank(rank, steps):
+    """What the slowest rank computes in each step, as the simulator says and as it was counted: no clock is read."""
+    three_modalities.SHRINK, predicted_and_measured.MEASURED = 48, 12
+    fits = predicted_and_measured.fitted(predicted_and_measured.FLOPS, 40, 0)
+    told, taken = predicted_and_measured.run(rank, fits, predicted_and_measured.FLOPS, steps, 1)
+    return told.tolist(), taken.tolist(), predicted_and_measured.ratios(told, taken)

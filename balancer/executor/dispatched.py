@@ -239,12 +239,13 @@ class Dispatched(Mapping[str, Any]):
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch | Exception:
     """Read what was computed of each of so many samples, or say why it cannot be used."""
     try:
-        fields = {name: read_field(name, data) for name, data in results.items()}
+        fields = {name: read_field(name or "results", data) for name, data in results.items()}
         for name, field in fields.items():
             outline = field.outline
             if outline.num_samples != num_samples or outline.counts is not None:
+                what = f"result {name!r}" if name else "results"
                 raise ValueError(
-                    f"result {name!r} must have an entry for each of {num_samples} samples, got {outline.num_samples}"
+                    f"{what} must have an entry for each of {num_samples} samples, got {outline.num_samples}"
                 )
     except (TypeError, ValueError) as error:
         return error

@@ -196,7 +196,7 @@ class Dispatcher:
     def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
         """Read what a caller hands in to :meth:`dispatch`."""
         named = samples if isinstance(samples, Mapping) else {SINGLE_FIELD: samples}
-        fields = {name: self._placed(read_field(name, data)) for name, data in named.items()}
+        fields = {name: self._placed(read_field(name or "samples", data)) for name, data in named.items()}
         columns = as_columns(lengths)
         if not all(isinstance(name, str) for name in named):
             raise TypeError(f"fields must have names that are str, got {list(named)}")

@@ -146,10 +146,17 @@ _REQUIRES_GRAD = "field {!r} requires grad: dispatch moves no gradients; detach 
 
 
 def _flat(form: str, values: Tensor, lengths: NDArray[np.int64], counts: NDArray[np.int64] | None, name: str) -> Field:
+    _check_memory(name, values)
     if values.requires_grad and torch.is_grad_enabled():
         raise ValueError(_REQUIRES_GRAD.format(name))
     spec = Spec(form, str(values.dtype).removeprefix("torch."), tuple(values.shape[1:]), values.device.type)
     return Field(Outline(spec, lengths, counts), values.detach())
+
+
+def _check_memory(name: str, values: Tensor) -> None:
+    if values.layout is not torch.strided or values.device.type == "meta":
+        what = f"one of layout {str(values.layout).removeprefix('torch.')} on {values.device.type}"
+        raise TypeError(f"field {name!r} must hold dense tensors with memory, got {what}")
 
 
 def _ones(count: int) -> NDArray[np.int64]:
@@ -197,19 +204,19 @@ def _read_list(name: str, data: Sequence[Any], form: str = "list") -> Field:
     if type(first) in _NUMBERS:
         form = _NUMBERS[type(first)]
         try:
-            return _read_dense(name, form, torch.tensor(data, dtype=_NUMBER_DTYPES[form]))
-        except (RuntimeError, OverflowError):
+            return _read_dense(name, form, torch.tensor(data, dtype=_NUMBER_DTYPES[form], device="cpu"))
+        except (RuntimeError, OverflowError, ValueError):
             raise ValueError(f"field {name!r} holds an integer that is no int64") from None
     raise TypeError(f"field {name!r} must be {ACCEPTED}, got a list of {type(first).__name__}")
 
 
 def _empty(lengths: NDArray[np.int64], counts: NDArray[np.int64] | None) -> Field:
-    return Field(Outline(Spec(""), lengths, counts), torch.empty(0, dtype=torch.uint8))
+    return Field(Outline(Spec(""), lengths, counts), torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
 def _read_bytes(form: str, data: Sequence[bytes]) -> Field:
     joined = bytearray(b"".join(data))
-    values = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8)
+    values = torch.from_numpy(np.frombuffer(joined, dtype=np.uint8))
     return Field(Outline(Spec(form), np.fromiter(map(len, data), dtype=np.int64, count=len(data))), values)
 
 
@@ -239,6 +246,7 @@ def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int
     if torch.is_grad_enabled() and True in {row.requires_grad for row in rows}:
         raise ValueError(_REQUIRES_GRAD.format(name))
     first = rows[0]
+    _check_memory(name, first)
     spec = Spec(form, str(first.dtype).removeprefix("torch."), tuple(shapes[0][1:]), first.device.type)
     return Field(Outline(spec, lengths, counts), rows)
 
@@ -246,7 +254,7 @@ def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int
 def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
     """Return the shapes; ValueError names the first entry that is not like the first."""
     shapes = [tensor.shape for tensor in tensors]
-    sorts = {(tensor.dtype, tensor.device, tensor.ndim) for tensor in tensors}
+    sorts = {(tensor.dtype, tensor.device, tensor.layout, tensor.ndim) for tensor in tensors}
     if len(sorts) > 1 or (len(shapes[0]) > 1 and len({shape[1:] for shape in shapes}) > 1):
         raise ValueError(_unlike(name, tensors))
     return shapes
@@ -254,7 +262,7 @@ def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
 
 def _unlike(name: str, tensors: Sequence[Tensor]) -> str:
     def kind(tensor: Tensor) -> tuple[object, ...]:
-        return tensor.dtype, tensor.device, tensor.ndim, tensor.shape[1:]
+        return tensor.dtype, tensor.device, tensor.layout, tensor.ndim, tensor.shape[1:]
 
     first = tensors[0]
     index, odd = next((index, one) for index, one in enumerate(tensors) if kind(one) != kind(first))

@@ -56,7 +56,7 @@ class Line:
         if self.size == 1:
             return words[None]
         mine = torch.from_numpy(np.ascontiguousarray(words))
-        rows = list(torch.empty((self.size, len(words)), dtype=torch.int64))
+        rows = list(torch.empty((self.size, len(words)), dtype=torch.int64, device="cpu"))
         self._call("gathering lengths or digests", lambda: dist.all_gather(rows, mine, self._control, async_op=True))
         gathered: NDArray[np.int64] = torch.stack(rows).numpy()
         return gathered
@@ -65,9 +65,11 @@ class Line:
         """Return what the root gave, int64[k]; what the others give is not looked at."""
         if self.size == 1:
             return words
-        size = torch.tensor([len(words)])
+        size = torch.tensor([len(words)], device="cpu")
         self._broadcast(size, root)
-        buffer = torch.from_numpy(words.copy()) if self.rank == root else torch.empty(int(size), dtype=torch.int64)
+        buffer = torch.empty(int(size), dtype=torch.int64, device="cpu")
+        if self.rank == root:
+            buffer = torch.from_numpy(words.copy())
         if len(buffer):
             self._broadcast(buffer, root)
         received: NDArray[np.int64] = buffer.numpy()
@@ -98,7 +100,7 @@ class Line:
         if self.size == 1:
             arrivals.copy_(buffer)
         elif buffer.is_cuda and not self.moves_cuda:
-            host = torch.empty(len(arrivals), dtype=torch.uint8)
+            host = torch.empty(len(arrivals), dtype=torch.uint8, device="cpu")
             self.all_to_all(buffer.cpu(), sends, receives, host)
             arrivals.copy_(host)
         else:
@@ -152,7 +154,7 @@ class Line:
             names = listed([dist.get_global_rank(self.group, rank) for rank in missing])
             whom = f"waited for {listed(missing).replace('rank', self._what)} (global {names})"
         else:
-            whom = "all ranks are there"
+            whom = "all ranks are there, so that they stand in different calls"
         self._broken = f"{doing} with {self.size} {self._what}s failed after {waited:.1f} s: {whom}"
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         return PeerLostError(f"{self._broken} ({cause})", missing or ())

@@ -124,6 +124,9 @@ class PrefetchDispatcher:
         """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating."""
         if self._running:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
+        missing = {"steps", "drawn", "ended", "loader"} - set(state)
+        if missing:
+            raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(sorted(missing))}")
         self._start = self._position = _Position(state["steps"], state["drawn"], state["ended"], state["loader"])
 
     # Iterating.

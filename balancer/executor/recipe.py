@@ -113,7 +113,7 @@ class Recipe:
             if len(ragged) != 1:
                 raise ValueError(
                     f"length must name the columns whose sum is a sample's length: there are {len(ragged)} ragged "
-                    f"fields ({', '.join(ragged)})"
+                    f"fields ({', '.join(ragged) or 'none'})"
                 )
             length = ragged[0]
         if not length:  # the field without a name, which no expression can name

@@ -76,14 +76,14 @@ class Scratch:
     """Host memory that is used again step after step, as fresh pages cost more than the copies into them."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def take(self, size: int, device: torch.device) -> Tensor:
         """Return uint8[size], on the host the same memory at every call; CUDA's allocator keeps its own."""
         if device.type != "cpu":
             return torch.empty(size, dtype=torch.uint8, device=device)
         if len(self._memory) < size:
-            self._memory = torch.empty(size + size // 4, dtype=torch.uint8)
+            self._memory = torch.empty(size + size // 4, dtype=torch.uint8, device="cpu")
         return self._memory[:size]
 
 

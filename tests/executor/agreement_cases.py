@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
-from balancer.executor import Dispatcher, planning
+from balancer.executor import Dispatcher, PrefetchDispatcher, planning
 from balancer.executor.peers import Peers
 from balancer.executor.recipe import Recipe
 
@@ -179,6 +179,27 @@ def loses_one(rank, victim, where, way):
         with pytest.raises(RuntimeError, match="broke before"):  # at once
             step(made, rank)
         raise
+
+
+def loses_one_ahead(rank, victim):
+    """A rank is gone while the others' threads make steps ahead."""
+    loader = PrefetchDispatcher([{"id": [rank, rank]}] * 50, Dispatcher(length="id", timeout=SHORT),
+                                lengths=lambda batch: {"id": batch["id"]})  # fmt: skip
+    started = time.monotonic()
+    try:
+        for number, _ in enumerate(loader):
+            if rank == victim and number == 3:
+                os._exit(7)
+    except Exception:
+        assert time.monotonic() - started < 2 * SHORT.total_seconds()
+        raise
+
+
+def calls_that_differ(rank):
+    """One rank restores while the others dispatch again."""
+    made = Dispatcher(length="tokens", timeout=SHORT)
+    first = step(made, rank)
+    return first.restore() if rank == 0 else step(made, rank)
 
 
 def _end(way):

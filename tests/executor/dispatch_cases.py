@@ -108,6 +108,34 @@ def changes_go_home(rank):
         assert torch.equal(home["dense"], torch.full((3,), -2.0))
 
 
+def with_another_default_device(rank):
+    """What travels over the control group is on the host, whatever the default is."""
+    torch.set_default_device("meta")
+    try:
+        rows = [torch.full((5 + rank + i,), float(rank), device="cpu") for i in range(3)]
+        lengths = {"t": [1, 2, 3]}
+        fields = {"rows": rows, "number": [1.5, 2.5, 3.5], "text": ["", "a", "b"], "none": [[], [], []]}
+        home = dispatcher(length="t", planning="broadcast").dispatch(fields, lengths).restore()
+    finally:
+        torch.set_default_device(None)
+    assert [row.tolist() for row in home.pop("rows")] == [row.tolist() for row in rows]
+    assert home == {"number": fields["number"], "text": fields["text"], "none": fields["none"]}
+
+
+def unreadable(rank, what):
+    data = {
+        "sparse": lambda: [torch.eye(3).to_sparse()],
+        "meta": lambda: torch.empty(3, device="meta"),
+        "mixed": lambda: [torch.ones(2), torch.ones(2, 2)],
+        "dtypes": lambda: [[torch.ones(2)], [torch.ones(2).int()]],
+        "grad": lambda: [torch.ones(2, requires_grad=True)],
+        "large": lambda: [2**70, 1],
+        "objects": lambda: np.asarray([object()]),
+        "generator": lambda: iter([1]),
+    }[what]()
+    dispatcher().dispatch(data)
+
+
 def bad_input_on_one_rank(rank, which):
     mine = {"a": torch.zeros(2, 2)}
     if rank == which:

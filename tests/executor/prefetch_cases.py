@@ -149,6 +149,8 @@ def refuses(rank):
         made([], uneven="maybe")
     with pytest.raises(ValueError, match="depth must be >= 1"):
         made([], depth=0)
+    with pytest.raises(ValueError, match="has no drawn, ended, loader"):
+        made([]).load_state_dict({"steps": 3})
 
 
 def one_loop_at_a_time(rank):

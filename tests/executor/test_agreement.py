@@ -113,5 +113,18 @@ def test_a_lost_rank_is_named_in_time_and_leaves_no_process_behind(where, way, s
     assert not [process for process in multiprocessing.active_children() if process.pid in processes]
 
 
+def test_a_rank_lost_while_steps_are_made_ahead_is_named():
+    with Ranks(4) as started:
+        started.start(cases.loses_one_ahead, 2)
+        replies = started.collect(patience=30)
+    assert replies.pop(2) is None
+    assert_blamed([reply[1:] for reply in replies], "PeerLostError", (2,), "waited for rank 2")
+
+
+def test_ranks_in_different_calls_hear_of_it():
+    with Ranks(2) as started:
+        assert_blamed(started.errors(cases.calls_that_differ), "PeerLostError", (), "they stand in different calls")
+
+
 def test_a_late_rank_is_waited_for(four):
     four.run(cases.rank_that_joins_late)

@@ -117,6 +117,29 @@ def test_samples_with_one_key_stay_on_one_rank(ranks):
     assert sum(len(keys) for keys in held) == len({key for keys in held for key in keys})
 
 
+def test_another_default_device(ranks):
+    ranks.run(cases.with_another_default_device)
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "text"),
+    [
+        ("sparse", "TypeError", "must hold dense tensors with memory, got one of layout sparse_coo on cpu"),
+        ("meta", "TypeError", "must hold dense tensors with memory, got one of layout strided on meta"),
+        ("mixed", "ValueError", "entry 0 is torch.float32 [*] on cpu, entry 1 is torch.float32 of shape (2, 2) on cpu"),
+        ("dtypes", "ValueError", "entry 1 is torch.int32"),
+        ("grad", "ValueError", "requires grad: dispatch moves no gradients"),
+        ("large", "ValueError", "holds an integer that is no int64"),
+        ("objects", "TypeError", "got an array of object"),
+        ("generator", "TypeError", "field 'samples' must be a tensor"),
+    ],
+)
+def test_what_is_no_field_is_refused(ranks, what, name, text):
+    for found, _, traceback in ranks.errors(cases.unreadable, what):
+        assert found == name
+        assert text in traceback
+
+
 def test_what_one_rank_cannot_read_is_an_error_on_all(ranks):
     bad = ranks.size - 1
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_input_on_one_rank, bad)):

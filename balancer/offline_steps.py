@@ -240,7 +240,7 @@ def compare_log(
     num_steps : int, optional
         Stop after so many steps.
     window : int
-        Steps that ``sorted_batches`` sorts together, and that are held in memory.
+        Steps that ``sorted_batches`` sorts together, and that are held in memory; without it, one step is.
     endless : bool
         Read the log over and over, so that all steps are full; they end with `num_steps` alone.
 
@@ -254,7 +254,8 @@ def compare_log(
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
-    for rows in _windows(read, as_count("window", window), num_steps):
+    window = as_count("window", window)
+    for rows in _windows(read, window if "sorted_batches" in strategies else 1, num_steps):
         for strategy in strategies:
             batches = _sorted(rows, settings) if strategy == "sorted_batches" else rows
             for batch in batches:
@@ -265,6 +266,7 @@ def _windows(rows: Iterator[_Rows], window: int, num_steps: int | None) -> Itera
     limited = itertools.islice(rows, None if num_steps is None else as_count("steps", num_steps))
     while held := list(itertools.islice(limited, window)):
         yield held
+        held.clear()  # whoever asks for the next one still holds this list, and two windows take twice the memory
 
 
 def _sorted(window: Sequence[_Rows], settings: StepSettings) -> Iterator[_Rows]:

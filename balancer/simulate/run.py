@@ -194,7 +194,7 @@ def simulate_log(
     num_steps : int, optional
         More than the log has: it is read again from its start. By default what the log has, at least one.
     window : int
-        Steps that ``sorted_batches`` sorts together, and that are held in memory.
+        Steps that ``sorted_batches`` sorts together, and that are held in memory; without it, one step is.
     overlap, waits
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable

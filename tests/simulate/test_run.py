@@ -3,13 +3,14 @@
 import json
 import statistics
 import tracemalloc
+import weakref
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from balancer import Phase
+from balancer import Phase, offline_steps
 from balancer.cli import main
 from balancer.io.logs import open_log
 from balancer.offline_steps import StepSettings, compare_log
@@ -99,16 +100,39 @@ def test_a_short_log_is_read_again(log, tmp_path):
     assert found.strategies["orchestrated"] == long.strategies["orchestrated"]
 
 
-def test_memory_does_not_grow_with_steps(log):
+def peak_bytes(log, strategies, num_steps, window):
     big = StepSettings(settings().topology, 500, PHASES)
-    simulate_log(open_log(log), big, MODELS, H100, num_steps=1)
-    peaks = []
-    for num_steps in (8, 40):
-        tracemalloc.start()
-        simulate_log(open_log(log), big, MODELS, H100, num_steps=num_steps, window=4)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.1 * peaks[0]
+    tracemalloc.start()
+    simulate_log(open_log(log), big, MODELS, H100, strategies=strategies, num_steps=num_steps, window=window)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_steps(log):
+    for strategies in (tuple(STRATEGIES), ("as_sampled", "orchestrated")):
+        peak_bytes(log, strategies, 1, 1)  # kernels are loaded
+        assert peak_bytes(log, strategies, 40, 4) < 1.1 * peak_bytes(log, strategies, 8, 4)
+
+
+def test_steps_are_held_for_sorted_batches_alone(log):
+    others = ("as_sampled", "llm_only")
+    peak_bytes(log, others, 1, 1)
+    assert peak_bytes(log, others, 40, 40) < 1.1 * peak_bytes(log, others, 40, 1)
+
+
+def test_a_window_is_let_go_before_the_next_is_read(log, monkeypatch):
+    read, seen, most = offline_steps._rows_of_steps, [], []
+
+    def watched(*arguments):
+        for rows in read(*arguments):
+            seen.append(weakref.ref(rows.columns["text"]))
+            most.append(sum(column() is not None for column in seen))
+            yield rows
+
+    monkeypatch.setattr(offline_steps, "_rows_of_steps", watched)
+    simulate_log(open_log(log), settings(), MODELS, H100, num_steps=12, window=4)
+    assert max(most) <= 4 + 1  # and what is being cut off the next block
 
 
 def test_a_log_of_less_than_a_step(tmp_path):

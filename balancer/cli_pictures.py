@@ -38,7 +38,7 @@ class Pictures:
     def of(cls, page: str | None, plot: str | None, step: int | None) -> "Pictures":
         """Check the options, before the work."""
         if page is not None:
-            from balancer.report.figures import require_matplotlib
+            from balancer.report.canvas import require_matplotlib
 
             if os.path.splitext(page)[1].lower() not in (".html", ".htm"):
                 raise InputError(f"--html {page}: a page is written as .html; choose such a name")
@@ -61,7 +61,7 @@ class Pictures:
     def write(self, summary: RunSummary, source: str) -> None:
         """Write what was asked for."""
         if self.page is not None:
-            from balancer.report.html import write_page
+            from balancer.report.plan_page import write_page
 
             if self.data.picture is None:
                 raise InputError(f"--step {self.data.asked_step}: {source} has {summary.steps} steps, counted from 0")

@@ -13,8 +13,8 @@ from balancer.report.page_data import MOST_NODES, MOST_POINTS, MOST_ROWS, MOST_W
 
 pytest.importorskip("matplotlib")
 
-from balancer.report import figures
-from balancer.report.html import page
+from balancer.report import figures, plan_page
+from balancer.report.plan_page import page
 
 VOID = {"meta", "br", "link", "img", "path", "use", "rect", "image"}
 
@@ -119,7 +119,7 @@ def test_names_of_phases_are_text(tmp_path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_files_are_text(name, monkeypatch):
-    monkeypatch.setattr(figures, "svg_of", lambda *_, **__: "<svg></svg>")
+    monkeypatch.setattr(plan_page, "svg_of", lambda *_, **__: "<svg></svg>")
     run = run_of(plans_of(steps=1))
     seen = Seen(page(*run, name))
     assert_same_but_names(seen, Seen(page(*run, "plan")))
@@ -128,7 +128,7 @@ def test_names_of_files_are_text(name, monkeypatch):
 
 
 def test_a_name_that_is_no_text_ends_no_run(tmp_path):
-    from balancer.report.html import write_page
+    from balancer.report.plan_page import write_page
 
     write_page(str(tmp_path / "r.html"), *run_of(plans_of(steps=1)), "bad\udcff.parquet")
     assert b"bad\\udcff.parquet" in (tmp_path / "r.html").read_bytes()

@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.image import imread
 
-from balancer.report.html import write_page
+from balancer.report.plan_page import write_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -1,0 +1,143 @@
+"""What charts are drawn on: colours, a figure without a display, inline SVG for the page, files for ``--plot``.
+
+Needs matplotlib, which is an extra and is loaded here alone, when used. Charts hold no name that a person chose: those
+stand in the page around them, as text.
+"""
+
+import importlib.util
+import io
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from balancer.errors import InputError
+
+__all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "phase_variable", "plot_to_file", "require_matplotlib",
+           "svg_of"]  # fmt: skip
+
+NUM_PHASE_COLORS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Colors:
+    """What a chart is drawn in."""
+
+    ink: str
+    faint: str
+    before: str
+    after: str
+    phases: tuple[str, ...]
+
+
+ON_PAPER = Colors(
+    "#1a1a1a", "#8a8a8a", "#d55e00", "#0072b2", ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d")
+)
+"""Okabe and Ito's (2008), which colour-blind eyes tell apart."""
+
+IN_PAGE = Colors("#010101", "#010102", "#010103", "#010104", tuple(f"#01011{i}" for i in range(NUM_PHASE_COLORS)))
+"""Marks that :func:`svg_of` replaces by the page's variables, so that one chart suits light, dark and print."""
+
+_VARIABLE_OF = {
+    IN_PAGE.ink: "--ink",
+    IN_PAGE.faint: "--faint",
+    IN_PAGE.before: "--before",
+    IN_PAGE.after: "--after",
+    **{mark: f"--phase-{i}" for i, mark in enumerate(IN_PAGE.phases)},
+}
+
+
+def phase_variable(index: int) -> str:
+    """Return the page's variable for the colour of a phase."""
+    return f"--phase-{index % NUM_PHASE_COLORS}"
+
+
+def require_matplotlib(option: str) -> None:
+    """Raise InputError, with the remedy, if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(
+            f"{option} needs matplotlib, which is not installed; install it with: pip install 'seqbalancer[plot]'"
+        )
+
+
+@contextmanager
+def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
+    """Open a figure that needs no display."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "seqbalancer",  # the same page at every run
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "none",
+        "axes.edgecolor": colors.faint,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), colors.ink),
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+    }
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as of characters that its font lacks
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6) -> str:
+    """Draw a chart and return it as inline SVG that refers to nothing outside itself.
+
+    Parameters
+    ----------
+    name : str
+        Ours, not a person's; it keeps the ids of the page's charts apart.
+    draw : callable
+        Takes a matplotlib figure and draws in :data:`IN_PAGE`.
+    """
+    buffer = io.StringIO()
+    with _drawing(5, height, IN_PAGE) as figure:
+        draw(figure)
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", svg, flags=re.DOTALL)
+    head, rest = svg.split(">", 1)
+    view = re.search(r'viewBox="[^"]*"', head)
+    svg = f'<svg {view[0] if view else ""} aria-hidden="true">{rest}'
+    svg = svg.replace("xlink:href", "href").replace('id="', f'id="{name}-')
+    svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    svg = re.sub(r"font: (?:\w+ )*([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)  # the page's own font
+    svg = re.sub(r"font-family: [^;\"]*(?:; )?", "", svg)
+    for mark, variable in _VARIABLE_OF.items():
+        svg = svg.replace(mark, f"var({variable})")
+    return svg.strip()
+
+
+def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], None]) -> None:
+    """Write a chart to a PNG or SVG file.
+
+    Parameters
+    ----------
+    path : str
+    width, height : float
+        Inches.
+    draw : callable
+        Takes a matplotlib figure and draws in :data:`ON_PAPER`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    with _drawing(width, height, ON_PAPER) as figure:
+        draw(figure)
+        options: dict[str, Any] = {"metadata": {"Date": None}} if path.lower().endswith(".svg") else {}
+        try:
+            figure.savefig(path, dpi=150, facecolor="white", format=os.path.splitext(path)[1][1:].lower(), **options)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error

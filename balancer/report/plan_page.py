@@ -1,0 +1,178 @@
+"""The page of a plan: what it changes, where ranks wait, and what still caps it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from balancer.report import figures
+from balancer.report.canvas import svg_of
+from balancer.report.page_data import PageData, StepPicture, WorstStep
+from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
+from balancer.report.summary import PhaseSummary, RunSummary
+from balancer.report.table import as_bytes, as_percent, as_ratio, left_out
+
+__all__ = ["page", "write_page"]
+
+
+def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
+    """Write the page of a run to a file, which is there as a whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    write_document(path, page(summary, data, source))
+
+
+def page(summary: RunSummary, data: PageData, source: str) -> str:
+    """Return the page of a run as HTML.
+
+    Parameters
+    ----------
+    summary : RunSummary
+    data : PageData
+        Of the same steps, at least one.
+    source : str
+        What the run was of, such as the plan's path.
+    """
+    cards = [_headline(name, phase) for name, phase in summary.phases.items()]
+    footer = "Every number is recomputed from the plan and its log."
+    return document(
+        source,
+        "rank balance",
+        _about(summary, data),
+        cards + _traffic_headline(summary),
+        _sections(summary, data),
+        footer,
+    )
+
+
+def _about(summary: RunSummary, data: PageData) -> str:
+    shape = (
+        f"{data.num_ranks:,} ranks on {data.num_nodes:,} nodes" if data.num_nodes > 1 else f"{data.num_ranks:,} ranks"
+    )
+    dropped = f" {left_out(summary)}" if summary.dropped else ""
+    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}"
+
+
+def _headline(name: str, phase: PhaseSummary) -> str:
+    """Return the card of one phase: what waiting costs before and after."""
+    before, after, bound = (
+        as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
+    )
+    numbers = phase.as_json()
+    rows = {
+        "imbalance ratio": f"{as_ratio(phase.ratio_before)} → {as_ratio(phase.ratio_after)}",
+        "best possible, proven": as_ratio(phase.ratio_bound),
+        "gap to the bound, mean": as_percent(numbers["gap_mean"]),
+        "gap to the bound, largest": as_percent(numbers["gap_max"]),
+        "steps proven optimal": f"{phase.proven_optimal_steps:,} of {phase.steps:,}",
+    }
+    if phase.eps and phase.placement == "relocate":
+        rows[f"steps proven within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+    big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'
+    words = f"of rank-time is waiting, before and after; at least {bound} under any plan"
+    return card(named(name), big, words, rows.items())
+
+
+def _traffic_headline(summary: RunSummary) -> list[str]:
+    """Return the card of what moves, if there are streams or several nodes."""
+    if summary.streams:
+        rows = [
+            (named(name), f"{as_bytes(stream.inter_node / summary.steps)} of {as_bytes(stream.total / summary.steps)}")
+            for name, stream in summary.streams.items()
+        ]
+        big, what = as_bytes(summary.inter_node_bytes / summary.steps), "cross nodes in a step, on average"
+    else:
+        phase = next(iter(summary.phases.values()))
+        if not phase.several_nodes:
+            return []
+        numbers = phase.as_json()
+        rows = [("within nodes", as_percent(numbers["intra_node_fraction"]))]
+        if phase.inter_node_bound:
+            rows.append(("must cross, proven", as_percent(numbers["inter_node_bound"])))
+        big, what = as_percent(numbers["inter_node_fraction"]), "of all volume crosses nodes"
+    return [card("traffic", big, what, rows)]
+
+
+def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
+    """Yield the parts below the headline."""
+    yield section(
+        "Where ranks wait",
+        "Load of each rank over the mean, ranks from the busiest to the idlest, mean of all steps. A phase lasts as "
+        "long as its busiest rank; below its load, all others wait.",
+        _charts(data, "profile", "Load of ranks, before and after", figures.profile),
+    )
+    if data.picture is not None:
+        yield _timeline(data.picture, data.asked_step is not None)
+    if data.num_nodes > 1:
+        yield _between_nodes(data)
+    yield section(
+        "Step by step",
+        "Imbalance ratio of each step: largest load over mean load. Between plan and proven bound lies the gap.",
+        _charts(data, "steps", "Imbalance of each step", figures.by_step),
+    )
+    yield _worst(data)
+    yield section(
+        "How long items are",
+        "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
+        _charts(data, "lengths", "Distribution of lengths", figures.lengths),
+    )
+
+
+def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:
+    """Return a chart of one kind for each phase."""
+    charts = []
+    for i, (name, phase) in enumerate(data.phases.items()):
+        svg = svg_of(f"{kind}-{i}", partial(draw, phase=phase))
+        note = f"{phase.zeros:,} items of length 0 are left out" if kind == "lengths" and phase.zeros else ""
+        charts.append(chart(f"{kind}-{i}", named(name), f"{description}, phase {name}", svg, note))
+    return charts
+
+
+def _timeline(picture: StepPicture, asked_for: bool) -> str:
+    """Return the section that shows one step by rank."""
+    which = "the step asked for" if asked_for else "the step in which the plan saves most"
+    each = (
+        f" Each row stands for {picture.ranks_a_row} ranks, and shows the busiest." if picture.ranks_a_row > 1 else ""
+    )
+    svg = svg_of("timeline", lambda figure: figures.timeline(figure, picture), height=6)
+    return section(
+        f"Step {picture.step:,} by rank",
+        f"This is {which}. A phase starts when the slowest rank has ended the one before; what is blank is waiting. "
+        f"Phases are drawn in units of their own mean load.{each}",
+        [chart("timeline", "", "Timeline of one step by rank, before and after", svg)],
+        before=keys(picture.phases),
+    )
+
+
+def _between_nodes(data: PageData) -> str:
+    """Return the section of the heat map."""
+    title = "What travels between nodes"
+    if not data.traffic.any():
+        return section(title, "Nothing crosses nodes.")
+    each = f" Each row and column stands for {data.nodes_a_row} nodes." if data.nodes_a_row > 1 else ""
+    svg = svg_of("traffic", lambda figure: figures.traffic(figure, data), height=4)
+    words = f"From each node to each other, all steps together; what stays within a node is left out.{each}"
+    return section(title, words, [chart("traffic", "", "Heat map of traffic between nodes", svg)])
+
+
+def _worst(data: PageData) -> str:
+    """Return the table of the most uneven steps and what caps them."""
+    columns = (
+        ("step", True), ("before", True), ("after", True), ("at best", True), ("capped by row", True), ("length", True)
+    )  # fmt: skip
+    groups = [(named(name), map(_worst_row, sorted(phase.worst, reverse=True))) for name, phase in data.phases.items()]
+    return section(
+        "The worst steps",
+        "The steps whose plans are the most uneven: imbalance ratio before, after, and proven to be the best possible. "
+        "Where one sample costs more than a rank's fair share, its rank is the slowest whatever is planned; its row in "
+        "the log, from 0, says which.",
+        after=table(columns, groups),
+    )
+
+
+def _worst_row(worst: WorstStep) -> tuple[str, ...]:
+    cap = ("—", "—") if worst.cap_row is None else (f"{worst.cap_row:,}", f"{worst.cap_length:,}")
+    ratios = (worst.ratio_before, worst.ratio_after, worst.ratio_bound)
+    return f"{worst.step:,}", *map(as_ratio, ratios), *cap

@@ -100,7 +100,7 @@ def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6) -> str:
         Takes a matplotlib figure and draws in :data:`IN_PAGE`.
     """
     buffer = io.StringIO()
-    with _drawing(5, height, IN_PAGE) as figure:
+    with _drawing(4.6, height, IN_PAGE) as figure:
         draw(figure)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()

@@ -49,15 +49,18 @@ def traffic(figure: Any, data: PageData, colors: Colors = IN_PAGE) -> None:
     axis = figure.subplots()
     scale, unit = _scaled(float(data.traffic.max()), "B" if data.of_bytes else "elements")
     end = len(data.traffic) * data.nodes_a_row
-    image = axis.imshow(data.traffic / scale, cmap="cividis", vmin=0, extent=(0, end, end, 0), interpolation="none")
+    extent = (-0.5, end - 0.5, end - 0.5, -0.5)  # ticks in the middle of nodes
+    image = axis.imshow(data.traffic / scale, cmap="cividis", vmin=0, extent=extent, interpolation="none")
+    for ticks in (axis.xaxis, axis.yaxis):
+        ticks.get_major_locator().set_params(integer=True)
     axis.set(xlabel="to node", ylabel="from node")
     figure.colorbar(image, ax=axis, label=f"{unit} over all steps")
 
 
 def _scaled(largest: float, unit: str) -> tuple[float, str]:
-    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+    for power, prefix, word in ((12, "T", "trillion"), (9, "G", "billion"), (6, "M", "million"), (3, "K", "thousand")):
         if largest >= 10.0**power:
-            return 10.0**power, f"{prefix}{unit}" if unit == "B" else f"10^{power} {unit}"
+            return 10.0**power, f"{prefix}{unit}" if unit == "B" else f"{word} {unit}"
     return 1.0, unit
 
 

@@ -64,12 +64,12 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     rows = {
         "imbalance ratio": f"{as_ratio(phase.ratio_before)} → {as_ratio(phase.ratio_after)}",
         "best possible, proven": as_ratio(phase.ratio_bound),
-        "gap to the bound, mean": as_percent(numbers["gap_mean"]),
-        "gap to the bound, largest": as_percent(numbers["gap_max"]),
+        "mean gap to the bound": as_percent(numbers["gap_mean"]),
+        "largest gap": as_percent(numbers["gap_max"]),
         "steps proven optimal": f"{phase.proven_optimal_steps:,} of {phase.steps:,}",
     }
     if phase.eps and phase.placement == "relocate":
-        rows[f"steps proven within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+        rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
     big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'
     words = f"of rank-time is waiting, before and after; at least {bound} under any plan"
     return card(named(name), big, words, rows.items())

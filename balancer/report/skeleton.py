@@ -79,7 +79,7 @@ def _short(name: str) -> str:
 
 def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return a headline: one number large, what it is, and others by name; all of it HTML."""
-    listed = "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in rows)
+    listed = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in rows)
     return f'<article class="card"><h2>{title}</h2><p class="big">{big}</p><p>{words}</p><dl>{listed}</dl></article>'
 
 

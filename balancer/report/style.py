@@ -14,10 +14,11 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 sys
 main, footer { max-width: 72rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; margin: .5rem 0 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2rem 0 0; overflow-wrap: anywhere; }
-header p, section > p, footer, .note { color: var(--faint); margin: .25rem 0 .75rem; max-width: 46rem; }
-header p, section > p { color: var(--ink); }
-.cards, .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
-.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+header p, section > p { margin: .25rem 0 .75rem; max-width: 46rem; }
+footer, .note { color: var(--faint); }
+.note { margin: .25rem .5rem; font-size: .85rem; }
+.cards, .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)); }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
 .card, figure { background: var(--card); border-radius: .5rem; padding: .75rem; margin: 0; min-width: 0; }
 .cards { margin-top: 1rem; }
 .card h2 { margin: 0; font-size: 1rem; }
@@ -25,25 +26,28 @@ header p, section > p { color: var(--ink); }
 .big { font-size: 1.6rem; font-weight: 600; }
 .before { color: var(--before); }
 .after { color: var(--after); }
-dl { display: grid; grid-template-columns: 1fr auto; gap: .1rem .75rem; margin: .5rem 0 0; font-size: .9rem; }
+dl { margin: .5rem 0 0; font-size: .9rem; }
+dl div { display: flex; justify-content: space-between; gap: .75rem; }
 dt { color: var(--ink); overflow-wrap: anywhere; }
-dd { margin: 0; text-align: right; font-variant-numeric: tabular-nums; }
+dd { margin: 0; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figcaption { font-weight: 600; overflow-wrap: anywhere; }
-figure { padding: .25rem; max-width: 40rem; }
+figure { padding: .5rem; max-width: 34rem; }
 figure svg { display: block; width: 100%; height: auto; }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 0 0 .5rem; }
 .keys li { overflow-wrap: anywhere; }
 .key { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: .15em;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
-td:first-child { overflow-wrap: anywhere; min-width: 6rem; max-width: 20rem; }
-.num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+table { border-collapse: collapse; font-size: .9rem; width: 100%; max-width: 52rem; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: bottom; }
+tbody th { padding-top: .9rem; overflow-wrap: anywhere; }
+.num { text-align: right; font-variant-numeric: tabular-nums; }
+@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .2rem .25rem; } }
 footer { font-size: .85rem; }
 @media print { :root { color-scheme: light; --page: #fff; --card: #fff; --ink: #000; --faint: #555; --line: #bbb;
     --before: #b84d00; --after: #0069a6; --phase-0: #0072b2; --phase-1: #e69f00; --phase-2: #009e73; --phase-3: #cc79a7;
     --phase-4: #56b4e9; --phase-5: #a6761d; }
-  body { font-size: 11pt; } figure, .card, tr { break-inside: avoid; } h2 { break-after: avoid; }
-  .charts { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; } }
+  body { font-size: 11pt; } figure, .card { break-inside: avoid; } h2 { break-after: avoid; }
+  .cards, .charts { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; } tr { break-inside: avoid; }
+  section > p, .keys, thead, tbody th { break-after: avoid; break-inside: avoid; } }
 """

@@ -169,7 +169,7 @@ def as_percent(value: float | None) -> str:
         return "unbounded"
     if value <= 0:
         return "0 %"
-    return f"{value:.1%}".replace("%", " %") if value >= 0.001 else f"{_rounded(value * 1e6)} ppm"
+    return f"{value:.1%}".replace("%", " %") if value >= 0.000995 else f"{_rounded(value * 1e6)} ppm"
 
 
 def _rounded(value: float) -> str:

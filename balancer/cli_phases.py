@@ -19,17 +19,20 @@ from balancer.orchestrator import MODES
 from balancer.phases import Phase
 from balancer.planner import EPS, PLACEMENTS
 from balancer.step_plan import StepPlan
+from balancer.strategies import STRATEGIES
 from balancer.topology import Topology
 
 __all__ = [
     "PHASES_ALONE",
     "batch_options",
     "by_phase",
+    "chosen_strategies",
     "cost_option",
     "open_phases",
     "phase_options",
     "phases_job",
     "refuse",
+    "strategies_option",
     "title_of",
 ]
 
@@ -44,6 +47,11 @@ cost_option = click.option(
     "--cost", "costs", multiple=True, metavar="[NAME=]SPEC",
     help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b [default: linear]; "
     "NAME=: of one phase.",
+)  # fmt: skip
+
+strategies_option = click.option(
+    "--strategies", metavar="S,S,...",
+    help=f"Of {', '.join(STRATEGIES)} [default: all; with micro-batches orchestrated, which alone makes them].",
 )  # fmt: skip
 
 
@@ -174,6 +182,13 @@ def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSetti
     short = replace(settings, time_budget=min(settings.time_budget, READY_BUDGET))
     make_ready(plan_steps(opened, short), settings.method)
     return opened, settings
+
+
+def chosen_strategies(text: str | None, settings: StepSettings) -> tuple[str, ...]:
+    """Read ``--strategies``, each name once."""
+    if text is None:
+        return tuple(STRATEGIES) if settings.micro_batches is None else ("orchestrated",)
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def title_of(log: str, settings: StepSettings) -> str:

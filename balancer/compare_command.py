@@ -14,12 +14,19 @@ from balancer.cli_parts import (
     progress,
     table_console,
 )
-from balancer.cli_phases import batch_options, cost_option, open_phases, phase_options, title_of
+from balancer.cli_phases import (
+    batch_options,
+    chosen_strategies,
+    cost_option,
+    open_phases,
+    phase_options,
+    strategies_option,
+    title_of,
+)
 from balancer.errors import InputError
 from balancer.offline_steps import compare_log
 from balancer.planner import METHODS
 from balancer.report.summary import RunSummary
-from balancer.strategies import STRATEGIES
 
 __all__ = ["compare_command"]
 
@@ -32,7 +39,7 @@ __all__ = ["compare_command"]
 @method_option(METHODS)
 @micro_batch_options
 @budget_option
-@click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all].")
+@strategies_option
 @click.option("--steps", type=int, metavar="K", help="Plan the first K steps alone.")
 @click.option(
     "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
@@ -50,9 +57,7 @@ def compare_command(
     if not options["phases"]:
         raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
     opened, settings = open_phases(log, options)
-    chosen = tuple(STRATEGIES) if strategies is None else tuple(name.strip() for name in strategies.split(","))
-    if strategies is None and settings.micro_batches is not None:
-        chosen = ("orchestrated",)  # the others make none
+    chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:

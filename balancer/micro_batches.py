@@ -105,12 +105,18 @@ class MicroBatches:
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
         """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K]."""
+        return int(self.span(slot_loads))
+
+    def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
+        """Return what a step takes from what each micro-batch takes, [ranks, K]: an int of integers."""
+        taken: float
         if self.schedule == "step":
-            return int(slot_loads.sum(axis=1).max())
-        if self.schedule == "lockstep":
-            return int(slot_loads.max(axis=0).sum())
-        num_slots: int = slot_loads.shape[1]
-        return (num_slots + self.pipeline_stages - 1) * int(slot_loads.max())
+            taken = slots.sum(axis=1).max().item()
+        elif self.schedule == "lockstep":
+            taken = slots.max(axis=0).sum().item()
+        else:
+            taken = (slots.shape[1] + self.pipeline_stages - 1) * slots.max().item()
+        return taken
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
         """Return what a step would take were all even, as a fraction: numerator and denominator."""

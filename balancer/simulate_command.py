@@ -7,20 +7,31 @@ from typing import Any
 
 import click
 
-from balancer.cli_parts import add_options, budget_option, json_option, method_option, progress, table_console
-from balancer.cli_phases import batch_options, by_phase, cost_option, open_phases, phase_options, title_of
+from balancer.cli_parts import (
+    add_options,
+    budget_option,
+    json_option,
+    method_option,
+    micro_batch_options,
+    progress,
+    table_console,
+)
+from balancer.cli_phases import (
+    batch_options,
+    by_phase,
+    chosen_strategies,
+    cost_option,
+    open_phases,
+    phase_options,
+    strategies_option,
+    title_of,
+)
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
 from balancer.planner import METHODS
 from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
-from balancer.strategies import STRATEGIES
 
 __all__ = ["simulate_command"]
-
-_NO_MICRO_BATCHES = (
-    "micro_batch_tokens", "schedule", "micro_batches", "min_micro_batches", "micro_batches_multiple_of",
-    "pipeline_stages", "over_long", "allow_empty_micro_batches",
-)  # fmt: skip
 
 
 def _model_options(command: Any) -> Any:
@@ -67,8 +78,9 @@ def _model_options(command: Any) -> Any:
 @_model_options
 @cost_option
 @method_option(METHODS)
+@micro_batch_options
 @budget_option
-@click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all].")
+@strategies_option
 @click.option(
     "--steps", type=int, metavar="K", help="Steps to simulate [default: the log's]; a short log is read again."
 )
@@ -97,8 +109,8 @@ def simulate_command(
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
                "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
     models = _models(options, cluster)
-    opened, settings = open_phases(log, options | dict.fromkeys(_NO_MICRO_BATCHES))
-    chosen = tuple(STRATEGIES) if strategies is None else tuple(name.strip() for name in strategies.split(","))
+    opened, settings = open_phases(log, options)
+    chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     with progress(as_json) as tick:
         found = simulate_log(
@@ -168,7 +180,7 @@ def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], titl
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
     times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
-    peaks = _table("most on a rank", (*first.phases, "GiB a GPU", "samples/s"))
+    peaks = _table("most at a time", (*first.phases, "GiB a GPU", "samples/s"))
     for name, run in found.strategies.items():
         parts = (run.seconds, run.deviation_s * run.steps, run.compute_s, run.waiting_s)
         faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
@@ -208,7 +220,7 @@ def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) ->
     over = [name for name, run in found.strategies.items() if run.activation_bytes > cluster.memory_bytes]
     if over:
         memory = f"{cluster.memory_bytes / 2**30:.3g} GiB"
-        yield f"Activations alone take more than the {memory} of a GPU with {', '.join(over)}: cut into micro-batches."
+        yield f"Activations alone take more than the {memory} of a GPU with {', '.join(over)}: cut into (smaller) micro-batches."
     if not assumed["bytes_given"]:
         yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
     if "sorted_batches" in found.strategies and len(found.strategies) > 1:

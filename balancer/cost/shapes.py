@@ -226,13 +226,19 @@ class AudioEncoder:
 
     def flops(self, *, backward: bool = True, checkpointing: bool = False) -> LengthPolynomial:
         """FLOPs of a recording of l frames."""
+        stride = self.frames_per_token
+        per_token = self.layers * self.block.flops_per_token
+        if self.projector is not None:
+            per_token += self.projector.flops_per_token
+        a = exact_quotient(per_token, stride, "blocks")
+        b = exact_quotient(self.layers * self.block.flops_per_pair, stride * stride, "attention")
+        rest = _passes(LengthPolynomial(0, a, b, "frames"), backward, checkpointing)
+        return self.stem_flops(backward=backward, checkpointing=checkpointing) + rest
+
+    def stem_flops(self, *, backward: bool = True, checkpointing: bool = False) -> LengthPolynomial:
+        """FLOPs of the convolutions alone, which many trainers run on rows padded to the longest."""
         a, stride = 0, 1
         for convolution in self.convolutions:
             stride *= convolution.stride
             a += exact_quotient(convolution.flops_per_output, stride, "convolution")
-        per_token = self.layers * self.block.flops_per_token
-        if self.projector is not None:
-            per_token += self.projector.flops_per_token
-        a += exact_quotient(per_token, stride, "blocks")
-        b = exact_quotient(self.layers * self.block.flops_per_pair, stride * stride, "attention")
-        return _passes(LengthPolynomial(0, a, b, "frames"), backward, checkpointing)
+        return _passes(LengthPolynomial(0, a, 0, "frames"), backward, checkpointing)

@@ -35,6 +35,9 @@ class PhaseModel:
     piece : int or None
         Items are cut into pieces of so many elements, such as tiles of an image; attention stays within a piece. A
         last, shorter piece counts as the fraction that it is.
+    stem : LengthPolynomial or None
+        What of `executed` the convolutions of an audio encoder take: they see rows padded to the longest of a rank (or
+        of a micro-batch) if the phase's cost is ``convolution``.
 
     Examples
     --------
@@ -49,6 +52,7 @@ class PhaseModel:
     kept_bytes: float = 0.0
     working_bytes: float = 0.0
     piece: int | None = None
+    stem: LengthPolynomial | None = None
 
     @classmethod
     def of(
@@ -67,7 +71,8 @@ class PhaseModel:
         kept, working = _activation_bytes(found, checkpointing)
         executed = found.flops(checkpointing=checkpointing)
         size = None if piece is None else as_count("piece", piece)
-        return cls(found.flops(), executed, throughput, kept, working, size)
+        stem = found.stem_flops(checkpointing=checkpointing) if isinstance(found, AudioEncoder) else None
+        return cls(found.flops(), executed, throughput, kept, working, size, stem)
 
     @classmethod
     def on(

@@ -185,7 +185,8 @@ def simulate_log(
     ----------
     log : LengthLog
     settings : StepSettings
-        How the log becomes global batches and how they are planned; without micro-batches. All steps are full.
+        How the log becomes global batches and how they are planned; with micro-batches for ``orchestrated`` alone,
+        since the other strategies make none. All steps are full.
     models : mapping of str to PhaseModel
         Of every phase.
     cluster : Cluster
@@ -209,8 +210,6 @@ def simulate_log(
     InputError, ValueError
         A log, a row, a strategy or an argument that cannot be used.
     """
-    if settings.micro_batches is not None:
-        raise ValueError("micro-batches cannot be simulated; leave them out")
     missing = [phase.name for phase in settings.phases if phase.name not in models]
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")

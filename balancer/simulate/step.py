@@ -5,13 +5,15 @@ it, and an exchange takes as long as the rank that is longest at it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.micro_batches import MicroBatches
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.simulate.cluster import Cluster
+from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
 from balancer.step_plan import StepPlan
 from balancer.stream import Stream
@@ -37,7 +39,9 @@ class PhaseTime:
     useful_flops, executed_flops : float
         Of all ranks; executed with padding and recomputation.
     peak_tokens : int
-        Elements on the rank that holds most, padding included.
+        Elements on the rank that holds most at a time, padding included: in a micro-batch, where there are some.
+    rank_seconds : float64[num_ranks]
+        What each rank computes.
     """
 
     compute_s: float
@@ -46,6 +50,7 @@ class PhaseTime:
     useful_flops: float
     executed_flops: float
     peak_tokens: int
+    rank_seconds: NDArray[np.float64] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +82,15 @@ class StepTime:
     compute_s : float
         Mean over ranks of all phases' computing.
     waiting_s : float
-        What ranks wait for each other, on average.
+        What ranks wait for each other, on average; a pipeline's bubble too.
     exchange_s : float
         What of all exchanges is not hidden.
     samples : int
     peak_flops : float
         Of all GPUs together.
     activation_bytes : float
-        Estimate for a GPU of the rank that holds most: the activations of all phases.
+        Estimate for a GPU of the rank that holds most: the activations of all phases, of the micro-batches that are
+        under way at a time.
     """
 
     phases: Mapping[str, PhaseTime]
@@ -126,7 +132,7 @@ def step_time(
     Parameters
     ----------
     plan : StepPlan or DispatchPlan
-        Of several phases, or of one; without micro-batches.
+        Of several phases, or of one; with or without micro-batches.
     models : mapping of str to PhaseModel, or PhaseModel
         Of every phase.
     cluster : Cluster
@@ -146,7 +152,13 @@ def step_time(
     Raises
     ------
     ValueError
-        A phase without a model, a plan with micro-batches or a convolution's cost, or an argument out of range.
+        A phase without a model, a convolution's cost for a model that has none, or an argument out of range.
+
+    Notes
+    -----
+    Ranks meet as the schedule of the micro-batches says, the encoders' ranks in every one of them; with
+    ``waits="step"`` all phases of a micro-batch count together. Exchanges count once a step, as if
+    those of all micro-batches went together.
 
     Examples
     --------
@@ -168,33 +180,27 @@ def step_time(
     missing = [name for name in plans if name not in models]
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
-    num_ranks = plan.topology.num_ranks
-    phases: dict[str, PhaseTime] = {}
-    busy, kept, working = np.zeros((3, num_ranks))
-    for name, part in plans.items():
-        seconds, tokens, phases[name] = _phase_time(name, part, models[name], cluster)
-        busy += seconds
-        kept += models[name].kept_bytes * tokens
-        working = np.maximum(working, models[name].working_bytes * tokens)
+    found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
+    phases = {name: _phase_time(part, plans[name].micro_batches) for name, part in found.items()}
     exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
+    busy = sum(part.seconds for part in found.values())
+    compute = float(np.sum(busy, axis=1).mean())
+    last = plans[next(reversed(plans))].micro_batches
     waiting = sum(phase.waiting_s for phase in phases.values())
-    compute = float(busy.mean())
     return StepTime(
         phases=phases,
         exchanges=exchanges,
         compute_s=compute,
-        waiting_s=waiting if waits == "phase" else float(busy.max()) - compute,
+        waiting_s=waiting if waits == "phase" else span(np.asarray(busy), last) - compute,
         exchange_s=(1 - overlap) * sum(exchange.seconds for exchange in exchanges.values()),
         samples=plan.num_samples,
-        peak_flops=num_ranks * cluster.rank_flops,
-        activation_bytes=float((kept + working).max()) / cluster.gpus_per_rank,
+        peak_flops=plan.num_ranks * cluster.rank_flops,
+        activation_bytes=_activation_bytes(found, models, last) / cluster.gpus_per_rank,
     )
 
 
 def _parts(plan: StepPlan | DispatchPlan, bytes_per_element: int) -> tuple[dict[str, DispatchPlan], dict[str, Stream]]:
     """Return the dispatch plan of every phase, and what travels."""
-    if plan.num_slots > 1:
-        raise ValueError(f"plans with micro-batches cannot be simulated, got one with {plan.num_slots}")
     if isinstance(plan, StepPlan):
         return {name: phase.plan for name, phase in plan.phases.items()}, dict(plan.streams)
     name = f"{SINGLE_PHASE}:in"
@@ -202,26 +208,33 @@ def _parts(plan: StepPlan | DispatchPlan, bytes_per_element: int) -> tuple[dict[
     return {SINGLE_PHASE: plan}, {name: stream}
 
 
-def _phase_time(
-    name: str, plan: DispatchPlan, model: PhaseModel, cluster: Cluster
-) -> tuple[NDArray[np.float64], NDArray[np.int64], PhaseTime]:
-    """Seconds and elements of each rank, and what they amount to."""
-    if plan.cost.c:
-        raise ValueError(f"phase {name!r}: cost '{plan.cost}' cannot be simulated; use an additive or a padded one")
-    num_ranks, ranks, lengths = plan.topology.num_ranks, plan.target.rank_of_sample, plan.lengths
-    tokens = plan.cost.tokens(lengths, ranks, num_ranks)
-    if plan.cost.padded:
-        rows = np.bincount(ranks, minlength=num_ranks)
-        executed = rows * model.executed_flops(tokens // np.maximum(rows, 1))  # every row as long as the longest
-    else:
-        executed = np.bincount(ranks, weights=model.executed_flops(lengths), minlength=num_ranks).astype(np.float64)
-    seconds = model.throughput.seconds(executed / cluster.gpus_per_rank, tokens)
-    slowest = int(np.argmax(seconds))
-    mean = float(seconds.mean())
-    useful = float(model.useful_flops(lengths).sum())
-    # Rounding must not let the slowest rank be faster than the mean.
-    waiting = max(0.0, float(seconds[slowest]) - mean)
-    return seconds, tokens, PhaseTime(mean, waiting, slowest, useful, float(executed.sum()), int(tokens.max()))
+def _phase_time(found: Computed, micro_batches: MicroBatches | None) -> PhaseTime:
+    """Return what a phase takes, from what every micro-batch does."""
+    ranks = found.seconds.sum(axis=1)
+    mean = float(ranks.mean())
+    return PhaseTime(
+        compute_s=mean,
+        waiting_s=span(found.seconds, micro_batches) - mean,
+        slowest_rank=int(np.argmax(ranks)),
+        useful_flops=found.useful_flops,
+        executed_flops=found.executed_flops,
+        peak_tokens=int(found.tokens.max()),
+        rank_seconds=ranks,
+    )
+
+
+def _activation_bytes(
+    found: Mapping[str, Computed], models: Mapping[str, PhaseModel], micro_batches: MicroBatches | None
+) -> float:
+    """Return the most that a rank holds at a time.
+
+    A pipeline's first stage has as many micro-batches under way as there are stages (one forward, one backward;
+    Narayanan et al. 2021), if there are so many.
+    """
+    kept = sum(models[name].kept_bytes * part.tokens for name, part in found.items())
+    working = np.maximum.reduce([models[name].working_bytes * part.tokens for name, part in found.items()])
+    stages = 1 if micro_batches is None else min(micro_batches.pipeline_stages, working.shape[1])
+    return float((stages * kept + working).max())
 
 
 def _exchange_time(stream: Stream, topology: Topology, cluster: Cluster) -> ExchangeTime:

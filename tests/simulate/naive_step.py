@@ -9,6 +9,25 @@ def rank_seconds(lengths, ranks, num_ranks, constant, a, b, flops_per_s):
     return seconds
 
 
+def slot_seconds(lengths, ranks, slots, num_ranks, num_slots, coefficients, flops_per_s):
+    """Seconds of every micro-batch, a row a rank."""
+    constant, a, b = coefficients
+    seconds = [[0.0] * num_slots for _ in range(num_ranks)]
+    for length, rank, slot in zip(lengths, ranks, slots, strict=True):
+        if length:
+            seconds[rank][slot] += (constant + a * length + b * length * length) / flops_per_s
+    return seconds
+
+
+def time_of_slots(seconds, schedule, stages):
+    """Of a step whose ranks meet in every slot, once, or along a pipeline."""
+    if schedule == "lockstep":
+        return sum(max(row[slot] for row in seconds) for slot in range(len(seconds[0])))
+    if schedule == "step":
+        return max(sum(row) for row in seconds)
+    return (len(seconds[0]) + stages - 1) * max(max(row) for row in seconds)
+
+
 def exchange_seconds(source, target, volumes, node_of_rank, intra, inter):
     """The largest of any rank; `intra` and `inter` are (latency, bytes a second)."""
     num_ranks = len(node_of_rank)

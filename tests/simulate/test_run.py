@@ -12,6 +12,7 @@ import pytest
 
 from balancer import Phase, offline_steps
 from balancer.cli import main
+from balancer.errors import InputError
 from balancer.io.logs import open_log
 from balancer.offline_steps import StepSettings, compare_log
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
@@ -153,8 +154,13 @@ def test_bad_arguments(log):
         simulate_log(opened, settings(), MODELS, H100, num_steps=0)
     from balancer import MicroBatches
 
-    with pytest.raises(ValueError, match="micro-batches cannot be simulated"):
+    with pytest.raises(InputError, match="strategy 'as_sampled' makes no micro-batches"):
         simulate_log(opened, settings(micro_batches=MicroBatches(5000)), MODELS, H100)
+    cut = simulate_log(opened, settings(micro_batches=MicroBatches(5000)), MODELS, H100, strategies=["orchestrated"])
+    whole = simulate_log(opened, settings(), MODELS, H100, strategies=["orchestrated"])
+    cut, whole = cut.strategies["orchestrated"], whole.strategies["orchestrated"]
+    assert cut.useful_flops == whole.useful_flops
+    assert cut.activation_bytes <= whole.activation_bytes
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""How long every rank computes a phase, micro-batch by micro-batch, and what it holds meanwhile."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.micro_batches import MicroBatches
+from balancer.plan import DispatchPlan
+from balancer.simulate.cluster import Cluster
+from balancer.simulate.phase_model import PhaseModel
+from solvers.groups import padded_loads
+
+__all__ = ["Computed", "compute_phase", "span"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """What the ranks do in one phase, forward and backward.
+
+    Attributes
+    ----------
+    seconds : float64[num_ranks, num_slots]
+        Of every micro-batch; a rank without them has one.
+    tokens : int64[num_ranks, num_slots]
+        Elements in it, padding included.
+    useful_flops, executed_flops : float
+        Of all ranks; executed with padding and recomputation.
+    """
+
+    seconds: NDArray[np.float64]
+    tokens: NDArray[np.int64]
+    useful_flops: float
+    executed_flops: float
+
+
+def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Cluster) -> Computed:
+    """Compute a phase's items where its plan puts them. O(items + ranks * micro-batches).
+
+    Raises
+    ------
+    ValueError
+        A convolution's cost, and a model without a convolution.
+    """
+    lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)
+    bins = plan.rank_of_sample * np.int32(plan.num_slots) + plan.slot_of_sample
+    num_bins = plan.num_ranks * plan.num_slots
+    tokens = plan.cost.tokens(lengths, bins, num_bins)
+    rows, longest = np.zeros((2, num_bins), dtype=np.int64)
+    if not plan.cost.additive:
+        rows = np.bincount(bins, minlength=num_bins)
+        longest = padded_loads(lengths, bins, num_bins) // np.maximum(rows, 1)
+    if plan.cost.padded:
+        executed = rows * model.executed_flops(longest)  # every row as long as the longest
+    else:
+        each = model.executed_flops(lengths)
+        if plan.cost.c:
+            if model.stem is None:
+                raise ValueError(
+                    f"phase {name!r}: cost '{plan.cost}' is of padded rows before a convolution, and its model has no "
+                    "convolution; use another cost, or the model of an audio encoder"
+                )
+            each = each - model.stem(lengths)
+        executed = np.bincount(bins, weights=each, minlength=num_bins).astype(np.float64)
+        if plan.cost.c and model.stem is not None:
+            executed += rows * model.stem(longest)
+    seconds = model.throughput.seconds(executed / cluster.gpus_per_rank, tokens)
+    useful = float(model.useful_flops(lengths).sum())
+    return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(executed.sum()))
+
+
+def span(seconds: NDArray[np.float64], micro_batches: MicroBatches | None) -> float:
+    """Seconds until all ranks are done, from those of every micro-batch, float64[num_ranks, num_slots].
+
+    Never less than the mean of what ranks compute, whatever rounding does.
+    """
+    ended = float(seconds.sum(axis=1).max()) if micro_batches is None else micro_batches.span(seconds)
+    return max(ended, float(seconds.sum(axis=1).mean()))

@@ -265,7 +265,7 @@ def _other_placements(log: LengthLog, settings: LogSettings) -> dict[str, RunSum
 @cli.command("report", short_help="Check a plan against its log and say what it is worth.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
-@picture_options
+@picture_options("the load of ranks", "the one in which the plan saves most")
 @json_option
 def report_command(
     plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None
@@ -281,7 +281,7 @@ def report_command(
             tick(replayed.num_samples)
     pictures.write(summary, plan)
     print_run(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
-    pictures.say(as_json)
+    pictures.files.say(as_json)
 
 
 @cli.command(

@@ -1,6 +1,7 @@
-"""Options that draw: the page and the figure that ``balancer report`` writes besides its table."""
+"""Options that draw: the page and the figure that ``balancer report`` and ``simulate`` write besides their tables."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,66 +14,95 @@ from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 from balancer.step_plan import StepPlan
 
-__all__ = ["Pictures", "picture_options"]
+__all__ = ["PictureFiles", "Pictures", "picture_options"]
 
 
-def picture_options(command: Any) -> Any:
-    """Add what to draw, and where to."""
+def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
+    """Make the options that say what to draw, and where to; `figure` is what ``--plot`` draws, `step` the default."""
     options = (
         click.option("--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."),
-        click.option("--plot", metavar="FILE.png|svg", help="Draw the load of ranks; needs the extra 'plot'."),
-        click.option("--step", type=int, metavar="K", help="The step that the page draws [default: most saved]."),
-    )  # fmt: skip
-    return add_options(command, options)
+        click.option("--plot", metavar="FILE.png|svg", help=f"Draw {figure}; needs the extra 'plot'."),
+        click.option("--step", type=int, metavar="K", help=f"The step that the page draws [default: {step}]."),
+    )
+    return lambda command: add_options(command, options)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFiles:
+    """Where a command draws to, besides its table: a page, a figure, or nowhere."""
+
+    page: str | None
+    plot: str | None
+    step: int | None
+
+    def __post_init__(self) -> None:
+        if self.page is not None:
+            from balancer.report.canvas import require_matplotlib
+
+            if os.path.splitext(self.page)[1].lower() not in (".html", ".htm"):
+                raise InputError(f"--html {self.page}: a page is written as .html; choose such a name")
+            require_matplotlib("--html")
+            _check_folder(self.page)
+        if self.plot is not None:
+            from balancer.report.residual_plot import check_plot
+
+            check_plot(self.plot)
+            _check_folder(self.plot)
+        if self.step is not None and self.page is None:
+            raise InputError("--step needs --html, the page that draws it")
+        if self.step is not None and self.step < 0:
+            raise InputError(f"--step must be >= 0, got {self.step}")
+
+    def __bool__(self) -> bool:
+        """Whether anything is drawn."""
+        return self.page is not None or self.plot is not None
+
+    def missing_step(self, source: str, steps: int) -> InputError:
+        """Return the error for a step that is not there."""
+        return InputError(f"--step {self.step}: {source} has {steps} steps, counted from 0")
+
+    def say(self, as_json: bool) -> None:
+        """Tell a person where the files lie."""
+        for what, path in (("page", self.page), ("figure", self.plot)):
+            if path is not None and not as_json:
+                click.echo(f"{what} written to {path}")
+
+
+def _check_folder(path: str) -> None:
+    """Refuse a path that cannot be written to before the work, not after it."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"{path}: cannot be written: there is no folder {folder}; make it first")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: cannot be written: is a folder; choose another name")
 
 
 @dataclass(slots=True)
 class Pictures:
-    """What a run draws besides its table: a page, a figure, or nothing."""
+    """What ``balancer report`` draws."""
 
-    page: str | None
-    plot: str | None
+    files: PictureFiles
     data: PageData
 
     @classmethod
     def of(cls, page: str | None, plot: str | None, step: int | None) -> "Pictures":
         """Check the options, before the work."""
-        if page is not None:
-            from balancer.report.canvas import require_matplotlib
-
-            if os.path.splitext(page)[1].lower() not in (".html", ".htm"):
-                raise InputError(f"--html {page}: a page is written as .html; choose such a name")
-            require_matplotlib("--html")
-        if plot is not None:
-            from balancer.report.residual_plot import check_plot
-
-            check_plot(plot)
-        if step is not None and page is None:
-            raise InputError("--step needs --html, the page that draws it")
-        if step is not None and step < 0:
-            raise InputError(f"--step must be >= 0, got {step}")
-        return cls(page, plot, PageData(step))
+        return cls(PictureFiles(page, plot, step), PageData(step))
 
     def add(self, plan: DispatchPlan | StepPlan) -> None:
         """Take in the next step, if anything is drawn."""
-        if self.page is not None or self.plot is not None:
+        if self.files:
             self.data.add(plan)
 
     def write(self, summary: RunSummary, source: str) -> None:
         """Write what was asked for."""
-        if self.page is not None:
+        if self.files.page is not None:
             from balancer.report.plan_page import write_page
 
             if self.data.picture is None:
-                raise InputError(f"--step {self.data.asked_step}: {source} has {summary.steps} steps, counted from 0")
-            write_page(self.page, summary, self.data, source)
-        if self.plot is not None:
+                raise self.files.missing_step(source, summary.steps)
+            write_page(self.files.page, summary, self.data, source)
+        if self.files.plot is not None:
             from balancer.report.figures import plot_loads
 
-            plot_loads(self.data, self.plot)
-
-    def say(self, as_json: bool) -> None:
-        """Tell a person where it lies."""
-        for what, path in (("page", self.page), ("figure", self.plot)):
-            if path is not None and not as_json:
-                click.echo(f"{what} written to {path}")
+            plot_loads(self.data, self.files.plot)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,10 +26,16 @@ from balancer.cli_phases import (
     strategies_option,
     title_of,
 )
+from balancer.cli_pictures import PictureFiles, picture_options
+from balancer.cost import module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
 from balancer.planner import METHODS
+from balancer.report.simulation_data import SimulationData
 from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
+
+if TYPE_CHECKING:
+    from balancer.report.simulation_page import Assumptions
 
 __all__ = ["simulate_command"]
 
@@ -87,10 +93,12 @@ def _model_options(command: Any) -> Any:
 @click.option(
     "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
 )
+@picture_options("what a step's seconds are spent on", "0")
 @json_option
 def simulate_command(
-    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
-) -> None:
+    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool,
+    page: str | None, plot: str | None, step: int | None, **options: Any,
+) -> None:  # fmt: skip
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
 
     \b
@@ -98,9 +106,13 @@ def simulate_command(
         --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
         --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
     """  # noqa: D301 (click's mark, not an escape)
+    files = PictureFiles(page, plot, step)
+    if step is not None and steps is not None and step >= steps:
+        raise files.missing_step("the simulation", steps)
     if not options["phases"]:
         raise InputError("simulate needs phases: name them with --phase NAME=COL[+COL...]")
-    cluster = read_cluster(options.pop("cluster"))
+    cluster_name = options.pop("cluster")
+    cluster = read_cluster(cluster_name)
     gpus_per_rank = options.pop("gpus_per_rank")
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
@@ -108,20 +120,45 @@ def simulate_command(
     overlap, waits = options.pop("overlap"), options.pop("waits")
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
                "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
-    models = _models(options, cluster)
+    model_names = by_phase("--model", options.pop("models"), by_phase("--phase", options["phases"]))
+    models, parameters = _models(options, model_names, cluster)
     opened, settings = open_phases(log, options)
     chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
+    data = SimulationData(waits, step or 0)
     with progress(as_json) as tick:
         found = simulate_log(
             opened, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
-            waits=waits, tick=tick,
+            waits=waits, tick=tick, watch=data.add if files else None,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
+    if files:
+        from balancer.report.simulation_page import Assumptions
+
+        stated = Assumptions(
+            cluster_name, cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap, waits,
+            assumed["bytes_given"],
+        )  # fmt: skip
+        _write(files, found, data, stated, log)
     if as_json:
         click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
         return
     _print(found, cluster, assumed, title_of(log, settings), runtime_s)
+    files.say(as_json)
+
+
+def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:
+    """Write the page and the figure that were asked for."""
+    if files.page is not None:
+        from balancer.report.simulation_page import write_simulation_page
+
+        if data.drawn_step >= found.steps:
+            raise files.missing_step("the simulation", found.steps)
+        write_simulation_page(files.page, found, data, stated, log)
+    if files.plot is not None:
+        from balancer.report.simulation_figures import plot_split
+
+        plot_split(found.strategies, files.plot)
 
 
 def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
@@ -136,16 +173,20 @@ def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
     return given
 
 
-def _models(options: dict[str, Any], cluster: Cluster) -> dict[str, PhaseModel]:
-    """Take what runs out of all options; phases without a cost of their own are planned by their model's FLOPs."""
+def _models(
+    options: dict[str, Any], names: Mapping[str, str], cluster: Cluster
+) -> tuple[dict[str, PhaseModel], dict[str, int]]:
+    """Take what runs out of all options; phases without a cost of their own are planned by their model's FLOPs.
+
+    Returns models and their numbers of parameters, by phase.
+    """
     phases = by_phase("--phase", options["phases"])
-    names = by_phase("--model", options.pop("models"), phases)
     pieces = by_phase("--pieces", options.pop("pieces"), phases)
     curves = by_phase("--throughput", options.pop("curves"), phases)
     efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
     if not 0 < efficiency <= 1:
         raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
-    models = {}
+    models, parameters = {}, {}
     for name in phases:
         if name not in names:
             raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
@@ -155,12 +196,14 @@ def _models(options: dict[str, Any], cluster: Cluster) -> dict[str, PhaseModel]:
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])
         piece = int(pieces[name]) if name in pieces else None
-        models[name] = PhaseModel.of(names[name], rate, piece=piece, checkpointing=checkpointing)
+        shape = module(names[name])
+        parameters[name] = shape.parameters
+        models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)
     if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
         own = {cost.partition("=")[0].strip() for cost in options["costs"]}
         costs = tuple(f"{name}={model.cost_model()}" for name, model in models.items() if name not in own)
         options["costs"] = (*options["costs"], *costs)
-    return models
+    return models, parameters
 
 
 def _document(found: Simulation, assumed: Mapping[str, Any], runtime_s: float) -> dict[str, Any]:
@@ -220,7 +263,8 @@ def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) ->
     over = [name for name, run in found.strategies.items() if run.activation_bytes > cluster.memory_bytes]
     if over:
         memory = f"{cluster.memory_bytes / 2**30:.3g} GiB"
-        yield f"Activations alone take more than the {memory} of a GPU with {', '.join(over)}: cut into (smaller) micro-batches."
+        which = ", ".join(over)
+        yield f"Activations alone take more than the {memory} of a GPU with {which}: cut into (smaller) micro-batches."
     if not assumed["bytes_given"]:
         yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
     if "sorted_batches" in found.strategies and len(found.strategies) > 1:

@@ -11,7 +11,7 @@ from balancer.step_plan import StepPlan
 from balancer.stream import Stream
 from balancer.topology import Topology
 
-__all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep"]
+__all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep", "coarse"]
 
 MOST_POINTS = 128
 """Points of a curve over ranks; more ranks are taken together, the busiest of each for all of them."""
@@ -72,8 +72,8 @@ class PhaseData:
         """Take in the next step."""
         before, after = relative_loads(plan)
         step = len(self.ratios)
-        self.profile_before = _added(self.profile_before, _coarse(np.sort(before)[::-1], MOST_POINTS))
-        self.profile_after = _added(self.profile_after, _coarse(np.sort(after)[::-1], MOST_POINTS))
+        self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS))
+        self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS))
         total, share = plan.perfect(plan.loads, plan.micro_batches)
         bound = plan.lower_bound * share / total if total else 1.0
         self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
@@ -176,7 +176,7 @@ class PageData:
         rows = {}
         for name, plan in plans.items():
             before, after = relative_loads(plan)
-            rows[name] = _coarse(before, MOST_ROWS), _coarse(after, MOST_ROWS)
+            rows[name] = coarse(before, MOST_ROWS), coarse(after, MOST_ROWS)
         self.picture = StepPicture(self._steps, -(-self.num_ranks // MOST_ROWS), rows)
 
 
@@ -191,7 +191,7 @@ def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
     return found[0], found[1]
 
 
-def _coarse(values: Floats, most: int) -> Floats:
+def coarse(values: Floats, most: int) -> Floats:
     """Take neighbours together, the largest for all of them, so that at most so many are left."""
     width = -(-len(values) // most)
     largest: Floats = np.maximum.reduceat(values, np.arange(0, len(values), width))

@@ -9,7 +9,7 @@ from balancer.io._atomic import open_temporary, remove_files, reported
 from balancer.report.canvas import phase_variable
 from balancer.report.style import STYLE
 
-__all__ = ["card", "chart", "document", "keys", "named", "section", "table", "write_document"]
+__all__ = ["card", "chart", "document", "facts", "keys", "named", "section", "table", "write_document"]
 
 LONGEST_NAME = 120
 """Characters of a name that are shown."""
@@ -62,19 +62,15 @@ def write_document(path: str, text: str) -> None:
             raise
 
 
-def named(name: str) -> str:
+def named(name: str, longest: int = LONGEST_NAME) -> str:
     """Return a name that a person chose as HTML text that keeps its direction to itself."""
-    return f"<bdi>{_plain(name)}</bdi>"
+    return f"<bdi>{_plain(name, longest)}</bdi>"
 
 
-def _plain(name: str) -> str:
-    return html.escape(_short(name))
-
-
-def _short(name: str) -> str:
+def _plain(name: str, longest: int = LONGEST_NAME) -> str:
     """Leave out the middle of a very long name: streams differ at the end."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
+    short = name if len(name) <= longest else f"{name[: longest // 2]}…{name[-longest // 2 :]}"
+    return html.escape(short)
 
 
 def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -104,6 +100,15 @@ def keys(names: Iterable[str]) -> str:
         for i, name in enumerate(names)
     )
     return f'<ul class="keys">{items}</ul>'
+
+
+def facts(groups: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
+    """Return what is so, by name, in groups under headings; all of it HTML."""
+    bodies = []
+    for heading, pairs in groups:
+        rows = "".join(f"<tr><th scope=row>{key}</th><td>{value}</td></tr>" for key, value in pairs)
+        bodies.append(f'<tbody><tr><th colspan=2 scope="rowgroup">{heading}</th></tr>{rows}</tbody>')
+    return f'<table class="facts">{"".join(bodies)}</table>'
 
 
 def table(columns: Sequence[tuple[str, bool]], groups: Iterable[tuple[str, Iterable[Sequence[str]]]]) -> str:

@@ -40,14 +40,18 @@ figure svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; width: 100%; max-width: 52rem; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: bottom; }
-tbody th { padding-top: .9rem; overflow-wrap: anywhere; }
+.facts th, .facts td { vertical-align: top; overflow-wrap: anywhere; }
+.facts th[scope=row] { font-weight: normal; width: 13rem; overflow-wrap: normal; }
+th { overflow-wrap: anywhere; }
+tbody th[scope=rowgroup] { padding-top: .9rem; }
 .num { text-align: right; font-variant-numeric: tabular-nums; }
-@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .2rem .25rem; } }
+@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .2rem .25rem; }
+  .facts th[scope=row] { width: 8rem; } }
 footer { font-size: .85rem; }
 @media print { :root { color-scheme: light; --page: #fff; --card: #fff; --ink: #000; --faint: #555; --line: #bbb;
     --before: #b84d00; --after: #0069a6; --phase-0: #0072b2; --phase-1: #e69f00; --phase-2: #009e73; --phase-3: #cc79a7;
     --phase-4: #56b4e9; --phase-5: #a6761d; }
   body { font-size: 11pt; } figure, .card { break-inside: avoid; } h2 { break-after: avoid; }
   .cards, .charts { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; } tr { break-inside: avoid; }
-  section > p, .keys, thead, tbody th { break-after: avoid; break-inside: avoid; } }
+  section > p, .keys, thead, th[scope=rowgroup] { break-after: avoid; break-inside: avoid; } }
 """

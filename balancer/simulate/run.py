@@ -10,6 +10,7 @@ from balancer.offline_steps import StepSettings, compare_log
 from balancer.simulate.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
+from balancer.step_plan import StepPlan
 from balancer.strategies import STRATEGIES
 from solvers.arguments import as_count
 
@@ -178,6 +179,7 @@ def simulate_log(
     overlap: float = 0.0,
     waits: str = "phase",
     tick: Callable[[int], None] = lambda _: None,
+    watch: Callable[[str, StepPlan, StepTime], None] | None = None,
 ) -> Simulation:
     """Simulate a log under several strategies; memory does not grow with the steps.
 
@@ -200,6 +202,8 @@ def simulate_log(
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable
         Told the samples of every step that is done.
+    watch : callable, optional
+        Shown every step: its strategy, its plan and what it takes.
 
     Returns
     -------
@@ -217,7 +221,10 @@ def simulate_log(
     steps = max(1, rows // settings.samples_per_step) if num_steps is None else as_count("num_steps", num_steps)
     totals = {strategy: StrategyTotals() for strategy in strategies}
     for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=True):
-        totals[strategy].add(step_time(plan, models, cluster, overlap=overlap, waits=waits))
+        step = step_time(plan, models, cluster, overlap=overlap, waits=waits)
+        totals[strategy].add(step)
+        if watch is not None:
+            watch(strategy, plan, step)
         tick(plan.num_samples)
     return Simulation(totals, steps, rows, steps * settings.samples_per_step / rows)
 

@@ -1,8 +1,11 @@
-"""`balancer report --html` and `--plot`: what is written, and what is refused before the work."""
+"""`balancer report` and `simulate` with `--html` and `--plot`: what is written, and what is refused before the work."""
 
 import importlib.util
+import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 
@@ -39,8 +42,9 @@ def test_report_writes_page_and_plot(planned, tmp_path):
         (("--step", 1), "--html"),
         (("--html", "r.html", "--step", -1), ">= 0"),
         (("--html", "r.html", "--step", 3), "3 steps"),
-        (("--html", "no/r.html"), "no/r.html"),
-        (("--plot", "no/r.png"), "no/r.png"),
+        (("--html", "no/r.html"), "no/r.html: cannot be written: there is no folder no"),
+        (("--plot", "no/r.png"), "no/r.png: cannot be written: there is no folder no"),
+        (("--html", "log.npy/r.html"), "there is no folder log.npy"),
     ],
 )
 def test_refused(planned, tmp_path, options, word):
@@ -67,3 +71,75 @@ def test_without_matplotlib_the_extra_is_named(planned, monkeypatch):
     outcome = planned("report", "p.parquet", "--html", "r.html")
     assert outcome.code == 2
     assert "seqbalancer[plot]" in outcome.err
+
+
+# --- balancer simulate -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def simulate(command):
+    pq.write_table(pa.table({"text": np.random.default_rng(0).integers(1, 900, 60)}), "log.parquet")
+
+    def run(*options, phase="llm"):
+        shape = ("--cluster", "h100", "--ranks", 4, "--batch-per-rank", 5, "--phase", f"{phase}=text")
+        return command("simulate", "log.parquet", *shape, "--model", f"{phase}=qwen2-7b", *options)
+
+    return run
+
+
+def test_simulate_writes_page_and_plot(simulate, tmp_path):
+    pytest.importorskip("matplotlib")
+    outcome = simulate("--html", "s.html", "--plot", "s.png", "--step", 1)
+    assert outcome.code == 0, outcome.err
+    assert "page written to s.html" in outcome.out
+    assert "figure written to s.png" in outcome.out
+    text = (tmp_path / "s.html").read_text()
+    assert "Step 1 by rank" in text
+    assert "1 byte an element, for want of --bytes" in text
+    assert "7.62 billion parameters" in text
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert simulate("--plot", "s.svg", "--json").out.startswith("{")
+    assert "<svg" in (tmp_path / "s.svg").read_text()
+
+
+def test_the_page_says_what_the_command_prints(simulate, tmp_path):
+    pytest.importorskip("matplotlib")
+    outcome = simulate("--html", "s.html", "--json", "--efficiency", 0.4, "--overlap", 0.25, "--waits", "step")
+    numbers = json.loads(outcome.out)["strategies"]["orchestrated"]
+    text = (tmp_path / "s.html").read_text()
+    assert f"{numbers['mfu']:.1%}".replace("%", " %") in text
+    assert f"{numbers['samples_per_s']:,.4g}" in text
+    for fact in ("40.0 % of a GPU", "25.0 % hidden", "once a step"):
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    "phase", ["<script>alert(1)</script>", '"q"&', "\u202edesrever", "\U0001f680 $x_2$", "v" * 5000]
+)
+def test_hostile_phases_in_a_simulation(simulate, tmp_path, phase):
+    pytest.importorskip("matplotlib")
+    outcome = simulate("--html", "s.html", "--plot", "s.svg", "--steps", 1, phase=phase)
+    assert outcome.code == 0, outcome.err
+    assert "<script" not in (tmp_path / "s.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--html", "s.parquet"), ".html"),
+        (("--plot", "s.pdf"), ".png or .svg"),
+        (("--step", 1), "--step needs --html"),
+        (("--html", "s.html", "--step", -1), ">= 0"),
+        (("--html", "s.html", "--step", 3), "--step 3: the simulation has 3 steps, counted from 0"),
+        (("--html", "s.html", "--steps", 2, "--step", 2), "--step 2: the simulation has 2 steps, counted from 0"),
+        (("--html", "no/s.html"), "no/s.html"),
+        (("--plot", "no/s.png"), "no/s.png"),
+    ],
+)
+def test_simulate_refuses(simulate, tmp_path, options, word):
+    pytest.importorskip("matplotlib")
+    outcome = simulate(*options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert word in outcome.err
+    assert len(outcome.err.splitlines()) <= 2
+    assert {path.name for path in tmp_path.iterdir()} == {"log.parquet"}

@@ -1,0 +1,305 @@
+"""The page of a simulation: what each strategy is worth on a cluster, where the time goes, and what was assumed."""
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from balancer.cost.throughput import SaturatingThroughput
+from balancer.offline_steps import StepSettings
+from balancer.report import simulation_figures as figures
+from balancer.report.canvas import svg_of
+from balancer.report.page_data import MOST_ROWS
+from balancer.report.simulation_data import SimulationData, SlowStep
+from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
+from balancer.report.table import as_bytes, as_percent
+from balancer.simulate import Cluster, PhaseModel, Simulation
+from balancer.simulate.run import StrategyTotals
+
+__all__ = ["Assumptions", "simulation_page", "write_simulation_page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What was simulated, beside the log.
+
+    Attributes
+    ----------
+    cluster_name : str
+    cluster : Cluster
+    settings : StepSettings
+    model_names : dict of str to str
+        Of every phase.
+    parameters : dict of str to int
+    models : dict of str to PhaseModel
+    checkpointing : bool
+    overlap : float
+    waits : str
+    bytes_given : bool
+        Whether what exchanges move was said.
+    """
+
+    cluster_name: str
+    cluster: Cluster
+    settings: StepSettings
+    model_names: Mapping[str, str]
+    parameters: Mapping[str, int]
+    models: Mapping[str, PhaseModel]
+    checkpointing: bool
+    overlap: float
+    waits: str
+    bytes_given: bool
+
+
+def write_simulation_page(
+    path: str, found: Simulation, data: SimulationData, assumed: Assumptions, source: str
+) -> None:
+    """Write the page of a simulation to a file, which is there as a whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    write_document(path, simulation_page(found, data, assumed, source))
+
+
+def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> str:
+    """Return the page of a simulation as HTML.
+
+    Parameters
+    ----------
+    found : Simulation
+    data : SimulationData
+        Of the same steps, at least one.
+    assumed : Assumptions
+    source : str
+        What was simulated, such as the log's path.
+    """
+    first, base = next(iter(found.strategies.items()))
+    cards = [_headline(name, run, first, base, data) for name, run in found.strategies.items()]
+    footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
+    return document(
+        source, "predicted step time", _about(found, assumed), cards, _sections(found, data, assumed), footer
+    )
+
+
+def as_seconds(value: float) -> str:
+    """Show a time in three digits."""
+    for least, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= 0.9995 * least:
+            number = value / least
+            return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"
+    return "0 s" if value == 0 else f"{value:.1e} s"
+
+
+def _about(found: Simulation, assumed: Assumptions) -> str:
+    settings, cluster = assumed.settings, assumed.cluster
+    gpus = settings.topology.num_ranks * cluster.gpus_per_rank
+    again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
+    each = f" of {cluster.gpus_per_rank} GPUs" if cluster.gpus_per_rank > 1 else ""
+    several = "s" if found.steps > 1 else ""
+    return (
+        f"{found.steps:,} step{several} by each strategy{again}. {gpus:,} GPUs ({named(assumed.cluster_name)}), "
+        f"{settings.topology.num_ranks:,} ranks{each}, {settings.batch_per_rank:,} samples a rank. "
+        "± is the standard deviation over steps."
+    )
+
+
+def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, data: SimulationData) -> str:
+    """Return the card of a strategy: its throughput beside the first one's, and MFU."""
+    mean = run.seconds / run.steps
+    rows = [
+        ("MFU", as_percent(run.mfu)),
+        ("a step", f"{as_seconds(mean)} ± {as_seconds(run.deviation_s)}"),
+        ("range of steps", f"{as_seconds(run.fastest_s)} to {as_seconds(run.slowest_s)}"),
+        ("samples a second", f"{run.samples_per_s:,.4g}"),
+        ("waiting", as_percent(run.waiting_s / run.seconds if run.seconds else 0.0)),
+        ("exchange", as_percent(run.exchange_s / run.seconds if run.seconds else 0.0)),
+    ]
+    faster = run.samples_per_s / base.samples_per_s if base.samples_per_s else 1.0
+    words = "the throughput that others are compared with"
+    if name != first:
+        words = f"the throughput of {_plain(first)}"
+        same_batches = "sorted_batches" not in (name, first)
+        ratios = [a / b for a, b in zip(data.seconds[first], data.seconds[name], strict=True) if b]
+        if same_batches and len(ratios) > 1:
+            rows.insert(0, ("step by step", f"{min(ratios):.2f} to {max(ratios):.2f} ×"))
+    return card(_plain(name), f"{faster:.2f} ×", words, rows)
+
+
+def _plain(strategy: str) -> str:
+    return strategy.replace("_", " ")
+
+
+def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> Iterator[str]:
+    """Yield the parts below the headline."""
+    totals = found.strategies
+    phases = list(next(iter(totals.values())).phases)
+    height = 1.2 + 0.34 * len(totals)
+    split = svg_of("split", lambda figure: figures.time_split(figure, totals), height)
+    charts = [chart("split", "", "Seconds of a step by strategy: compute, waiting, exchange", split)]
+    words = (
+        "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
+        "hidden."
+    )
+    if data.waits == "phase" and len(phases) > 1:
+        each = svg_of("waiting", lambda figure: figures.waiting_by_phase(figure, totals), height)
+        charts.append(chart("waiting", keys(phases), "Waiting by phase and strategy", each))
+        words += " Ranks wait after every phase: the second chart says in which."
+    yield section("Where the time goes", words + _other_batches(found), charts)
+    if data.bars:
+        yield _timeline(data, phases)
+    each = svg_of("steps", lambda figure: figures.steps(figure, data.seconds))
+    words = f"Seconds of each of the {found.steps:,} steps that the numbers above are the mean of."
+    yield section("Step by step", words, [chart("steps", "", "Seconds of every step by strategy", each)])
+    yield _memory(totals, phases, assumed, height)
+    yield _slow(found, data)
+    yield _exchanges(totals)
+    yield _assumptions(found, assumed)
+
+
+def _other_batches(found: Simulation) -> str:
+    return " Sorted batches has other batches than the rest." if "sorted_batches" in found.strategies else ""
+
+
+def _timeline(data: SimulationData, phases: Sequence[str]) -> str:
+    """Return the section that shows one step by rank."""
+    bars = {name: step for name, step in data.bars.items() if name != "sorted_batches"} or data.bars
+    each = next(iter(bars.values())).ranks_a_row
+    many = f" Each row stands for {each} ranks, and shows the busiest." if each > 1 else ""
+    met = "each phase starts when the slowest rank has ended the one before" if data.waits == "phase" else (
+        "ranks wait for each other once, at its end"
+    )  # fmt: skip
+    svg = svg_of("timeline", lambda figure: figures.timeline(figure, bars), height=0.7 + 1.4 * len(bars))
+    words = (
+        f"The same samples by each strategy; {met}. What is blank is waiting, grey is exchange that is not hidden."
+        f"{many} This is one step of many, not picked for what it shows; --step draws another."
+    )
+    drawn = [chart("timeline", "", "Timeline of one step by rank, a panel a strategy", svg)]
+    return section(f"Step {data.drawn_step:,} by rank", words, drawn, before=keys(phases))
+
+
+def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed: Assumptions, height: float) -> str:
+    """Return the section of what ranks hold."""
+    size = assumed.cluster.memory_bytes
+    svg = svg_of("memory", lambda figure: figures.memory(figure, totals, size), height)
+    columns = [("strategy", False), *((f"{named(name)}", True) for name in phases)]
+    rows = [[_plain(name), *(f"{run.phases[phase].peak_tokens:,}" for phase in phases)] for name, run in totals.items()]
+    over = [_plain(name) for name, run in totals.items() if run.activation_bytes > size]
+    which = "every strategy" if len(over) == len(totals) else ", ".join(over)
+    warning = (
+        f" With {which} activations alone take more than a GPU has: cut into (smaller) micro-batches."
+        if over
+        else " Weights, gradients and the optimizer's state come on top of it."
+    )
+    return section(
+        "What a rank holds",
+        "The most activations on any GPU in any step, estimated, and below, the most elements that any rank holds of a "
+        f"phase at a time, padding included.{warning}",
+        [chart("memory", "", "Activations of the fullest GPU by strategy", svg)],
+        after=table(columns, [("", rows)]),
+    )
+
+
+def _slow(found: Simulation, data: SimulationData) -> str:
+    """Return the table of the slowest steps, and what caps them."""
+    names = list(found.strategies)
+    alike = [name for name in names if name != "sorted_batches"] or names  # of the same batches as the first
+    best = max(alike, key=lambda name: found.strategies[name].samples_per_s)
+    columns = (
+        ("step", True), ("seconds", True), ("waiting", True), ("most in", False), ("capped by row", True),
+        ("length", True),
+    )  # fmt: skip
+    groups = [
+        (_plain(name), [_slow_row(slow, found.rows) for slow in sorted(data.slow[name], reverse=True)])
+        for name in dict.fromkeys((names[0], best))
+    ]
+    return section(
+        "What caps it",
+        "The slowest steps, what of them ranks wait on average, and in which phase most. Where one sample costs more "
+        "than a rank's fair share of that phase, its rank is the slowest whatever is planned; its row in the log, from "
+        "0, says which.",
+        after=table(columns, groups),
+    )
+
+
+def _slow_row(slow: SlowStep, rows: int) -> tuple[str, ...]:
+    row = "—" if slow.cap is None else f"{slow.cap % rows:,}"
+    length = f"{slow.cap_length:,}" if slow.cap_length else "—"
+    return f"{slow.step:,}", f"{slow.seconds:.3g}", f"{slow.waiting_s:.3g}", named(slow.phase), row, length
+
+
+def _exchanges(totals: Mapping[str, StrategyTotals]) -> str:
+    """Return the table of what exchanges move."""
+    columns = (("strategy", False), ("not hidden", True), ("across nodes", True), ("within nodes", True))
+    rows = []
+    for name, run in totals.items():
+        moved = [sum(stream[i] for stream in run.streams.values()) / run.steps for i in (1, 2)]
+        rows.append((_plain(name), as_seconds(run.exchange_s / run.steps), *map(as_bytes, moved)))
+    words = "A step's mean, of all ranks and streams together: inputs there, outputs there and their gradients back."
+    return section("What is exchanged", words, after=table(columns, [("", rows)]))
+
+
+def _assumptions(found: Simulation, assumed: Assumptions) -> str:
+    """Return the table of what all this stands on."""
+    groups = [
+        *((named(name), _of_phase(name, assumed)) for name in assumed.models),
+        (f"cluster {named(assumed.cluster_name)}", _of_cluster(assumed.cluster)),
+        ("a step", _of_step(found, assumed)),
+    ]
+    return section(
+        "What is assumed",
+        "Not in the time: collectives of gradients and parameters, the optimizer, planning, data loading, stragglers, "
+        "congestion. They are the same for all strategies, or nearly so: real ratios are nearer to 1 and MFU is lower.",
+        after=facts(groups),
+    )
+
+
+def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
+    model = assumed.models[name]
+    phase = next(phase for phase in assumed.settings.phases if phase.name == name)
+    yield "model", f"{named(assumed.model_names[name])}, {assumed.parameters[name] / 1e9:,.3g} billion parameters"
+    yield "length", named(phase.items)
+    terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"))
+    yield "FLOPs of length l", " + ".join(f"{factor:,}{power}" for factor, power in terms if factor)
+    if model.piece is not None:
+        yield "pieces", f"of {model.piece:,}; attention stays within one"
+    yield "planned by cost", named(str(phase.cost))
+    rate, peak = model.throughput, assumed.cluster.peak_flops
+    if isinstance(rate, SaturatingThroughput):
+        yield "computes at", f"{as_percent(rate.peak / peak)} of a GPU's peak"
+    else:
+        yield "computes at", "what was measured, by the elements on the rank"
+    if assumed.bytes_given:
+        yield "an element moves", f"{phase.bytes_in:,} bytes in, {phase.bytes_out:,} bytes out"
+
+
+def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
+    yield "GPUs a node, a rank", f"{cluster.gpus_per_node:,}, {cluster.gpus_per_rank:,}"
+    yield "peak of a GPU", f"{cluster.peak_flops / 1e12:,.4g} TFLOP/s"
+    yield "memory of a GPU", f"{cluster.memory_bytes / 2**30:,.3g} GiB"
+    for name, bandwidth, latency in (
+        ("within a node", cluster.intra_node_bytes_per_s, cluster.intra_node_latency_s),
+        ("between nodes", cluster.inter_node_bytes_per_s, cluster.inter_node_latency_s),
+    ):
+        yield name, f"{bandwidth / 1e9:,.4g} GB/s a GPU and direction, {as_seconds(latency)} a message"
+    if cluster.source:
+        yield "source", f"{named(cluster.source, 400)}; latencies are assumed"
+
+
+def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
+    settings, cut = assumed.settings, assumed.settings.micro_batches
+    yield "samples", f"{settings.samples_per_step:,}, {html.escape(settings.home)} on ranks before"
+    yield "steps", f"{found.steps:,}, all full; the log read {found.passes:.3g} times"
+    yield "planned with", html.escape(f"method {settings.method}, placement {settings.placement}, eps {settings.eps:g}")
+    yield "ranks wait", f"once a {assumed.waits}"
+    yield (
+        "exchanges",
+        f"{as_percent(assumed.overlap)} hidden"
+        + ("" if assumed.bytes_given else "; 1 byte an element, for want of --bytes"),
+    )
+    yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
+    if cut is not None:
+        yield "micro-batches", f"of at most {cut.max_tokens:,} elements, {html.escape(cut.schedule)}"
+    if settings.topology.num_ranks > MOST_ROWS:
+        yield "charts", "take ranks and steps together; no mark stands for one sample"

@@ -1,0 +1,201 @@
+"""The page of a simulation: numbers are those of the steps, names are text, and it does not grow with the ranks."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from page_cases import HOSTILE
+from simulation_cases import H100, log_of, simulated
+from test_page import Seen, assert_needs_nothing_outside, assert_same_but_names
+
+pytest.importorskip("matplotlib")
+
+from balancer import MicroBatches
+from balancer.report.page_data import MOST_ROWS
+from balancer.report.simulation_data import MOST_SLOW
+from balancer.report.simulation_figures import plot_split
+from balancer.report.simulation_page import as_seconds, simulation_page
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return log_of(tmp_path_factory.mktemp("log"))
+
+
+@pytest.fixture(scope="module")
+def run(log):
+    return simulated(log)
+
+
+@pytest.fixture(scope="module")
+def made(run):
+    return simulation_page(*run, "log.parquet")
+
+
+def words_of(text):
+    return " ".join(" ".join(Seen(text).text).split())
+
+
+def test_it_needs_nothing_outside(made):
+    assert_needs_nothing_outside(made)
+
+
+def test_every_chart_is_there(made):
+    charts = {attributes["id"] for tag, attributes in Seen(made).tags if tag == "figure"}
+    assert charts == {"split", "waiting", "timeline", "steps", "memory"}
+    assert sum(tag == "svg" for tag, _ in Seen(made).tags) == len(charts)
+    assert not re.search(r"#0101", made)
+    ids = re.findall(r'\sid="([^"]+)"', made)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_headline_is_what_was_found(run, made):
+    found, data, _ = run
+    words = words_of(made)
+    assert "5 steps by each strategy; the log's 60 rows were read 1 times" not in words
+    assert "5 steps by each strategy. 4 GPUs ( h100 ), 4 ranks, 3 samples a rank. ±" in words
+    base = found.strategies["as_sampled"]
+    for name, totals in found.strategies.items():
+        assert f"{totals.samples_per_s / base.samples_per_s:.2f} ×" in words
+        assert f"{totals.mfu:.1%}".replace("%", " %") in words
+        mean, spread = np.mean(data.seconds[name]), np.std(data.seconds[name], ddof=1)
+        assert f"a step {as_seconds(mean)} ± {as_seconds(spread)}" in words
+    ratios = np.array(data.seconds["as_sampled"]) / data.seconds["orchestrated"]
+    assert f"{ratios.min():.2f} to {ratios.max():.2f} ×" in words
+
+
+def test_a_log_read_again_is_said(log):
+    assert "the log's 60 rows were read 2 times" in words_of(simulation_page(*simulated(log, steps=10), "log"))
+
+
+def test_what_is_assumed_is_stated(made):
+    words = words_of(made)
+    for fact in (
+        "internvit-300m , 1 billion parameters", "50.0 % of a GPU's peak", "989.4 TFLOP/s", "74.5 GiB", H100.source,
+        "450 GB/s a GPU and direction, 5 µs a message", "4 bytes in, 8 bytes out", "12, contiguous on ranks before",
+        "5, all full", "once a phase", "0 % hidden", "not a measurement",
+    ):  # fmt: skip
+        assert fact in words, fact
+
+
+def test_the_slowest_steps_and_what_caps_them(run, made, log):
+    import pyarrow.parquet as pq
+
+    found, data, _ = run
+    rows = pq.read_table(log).to_pydict()
+    columns = dict(zip(("vision", "audio", "llm"), rows.values(), strict=True))
+    for name, slow in data.slow.items():
+        assert sorted((step.seconds for step in slow), reverse=True) == sorted(data.seconds[name], reverse=True)
+        for step in slow:
+            assert data.seconds[name][step.step] == step.seconds
+            if step.cap is not None:
+                assert step.cap // 12 == step.step
+                assert columns[step.phase][step.cap % found.rows] == step.cap_length
+    assert any(step.cap is not None for step in data.slow["as_sampled"])
+    worst = max(data.slow["orchestrated"])
+    assert f"{worst.step} {worst.seconds:.3g} {worst.waiting_s:.3g}" in words_of(made)
+
+
+@pytest.mark.parametrize("waits", ["phase", "step"])
+def test_the_step_drawn(log, waits):
+    found, data, assumed = simulated(log, step=2, waits=waits, strategies=("as_sampled", "orchestrated"))
+    for name, bars in data.bars.items():
+        assert bars.seconds == data.seconds[name][2]
+        assert bars.compute_end <= bars.seconds
+        if waits == "phase":
+            assert list(bars.ends) == ["vision", "audio", "llm"]
+            longest = sum(float(seconds.max()) for seconds in bars.phases.values())
+            assert list(bars.ends.values())[-1] == pytest.approx(longest) == pytest.approx(bars.compute_end)
+        else:
+            assert not bars.ends
+            assert max(sum(bars.phases.values())) == pytest.approx(bars.compute_end)
+    text = simulation_page(found, data, assumed, "log")
+    assert "Step 2 by rank" in text
+    assert ('id="waiting"' in text) == (waits == "phase")
+
+
+@pytest.mark.parametrize("waits", ["phase", "step"])
+def test_many_ranks_and_steps_stay_small(tmp_path, waits):
+    log = log_of(tmp_path, rows=5000)
+    run = simulated(log, ranks=512, batch=4, steps=2, waits=waits, strategies=("as_sampled", "orchestrated"))
+    data = run[1]
+    for name in data.seconds:
+        data.seconds[name] *= 500  # as if it had gone on so
+    assert all(len(seconds) <= MOST_ROWS for seconds in data.bars["orchestrated"].phases.values())
+    if waits == "step":
+        longest = max(sum(data.bars["orchestrated"].phases.values()))
+        assert longest == pytest.approx(data.bars["orchestrated"].compute_end)
+    text = simulation_page(*run, "log")
+    assert len(text.encode()) < 6e6 / 10
+    assert "Each row stands for 8 ranks" in text
+
+
+def test_slow_steps_are_few(log):
+    _, data, _ = simulated(log, steps=MOST_SLOW + 5, strategies=("as_sampled",))
+    slow = sorted(data.seconds["as_sampled"])[-MOST_SLOW:]
+    assert sorted(step.seconds for step in data.slow["as_sampled"]) == slow
+
+
+# --- hostile and odd ones --------------------------------------------------------------------------------------------
+
+
+def test_names_are_text(log, tmp_path):
+    names = [name.replace(":", "").replace("=", "") for name in HOSTILE[:3]]
+    plain = Seen(simulation_page(*simulated(log, steps=2), "log"))
+    found, data, assumed = simulated(log, names, steps=2)
+    hostile = replace(
+        assumed,
+        cluster_name=HOSTILE[0],
+        cluster=replace(assumed.cluster, source=HOSTILE[2] + "\U0001f680" * 999),
+        model_names=dict(zip(names, HOSTILE[3:], strict=True)),
+    )
+    text = simulation_page(found, data, hostile, HOSTILE[-1])
+    seen = Seen(text)
+    assert_same_but_names(seen, plain)
+    for name in (*names, *HOSTILE[3:]):
+        assert any(name[:50] in piece for piece in seen.text)
+    assert max(map(len, seen.text)) < 4000
+    plot_split(found.strategies, str(tmp_path / "split.svg"))
+    plot_split(found.strategies, str(tmp_path / "split.png"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"names": ("llm",)},
+        {"steps": 1},
+        {"strategies": ("sorted_batches",)},
+        {"ranks": 1},
+        {"strategies": ("orchestrated",), "micro_batches": MicroBatches(9000, over_long="own")},
+        {"overlap": 1.0},
+    ],
+    ids=str,
+)
+def test_odd_runs_have_pages(log, options):
+    seen = Seen(simulation_page(*simulated(log, **options), "log"))
+    assert seen.open == []
+    assert "nan" not in "".join(seen.text)
+    assert "inf" not in "".join(seen.text).replace("information", "").replace("infeasible", "")
+
+
+def test_a_log_of_nothing_to_compute(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({f"c{i}": [0] * 24 for i in range(3)}), tmp_path / "log.parquet")
+    seen = Seen(simulation_page(*simulated(tmp_path / "log.parquet", steps=2), "log"))
+    assert "nan" not in "".join(seen.text)
+
+
+def test_the_same_run_makes_the_same_page(log, made):
+    assert simulation_page(*simulated(log), "log.parquet") == made
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (1234.5, "1,234 s"), (999.7, "1,000 s"), (43.71, "43.7 s"), (0.99996, "1 s"), (0.0021, "2.1 ms"),
+     (5e-6, "5 µs"), (3e-8, "3.0e-08 s")],
+)  # fmt: skip
+def test_seconds(seconds, shown):
+    assert as_seconds(seconds) == shown

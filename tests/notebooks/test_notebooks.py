@@ -20,7 +20,7 @@ def code_cells(notebook):
 
 
 def test_notebooks_are_there():
-    assert {"quickstart", "choosing_a_solver", "multimodal_batch"} <= {path.stem for path in NOTEBOOKS}
+    assert {"quickstart", "choosing_a_solver", "multimodal_batch", "cluster_study"} <= {path.stem for path in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

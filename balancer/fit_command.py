@@ -46,11 +46,11 @@ def fit_command(
     try:
         fit = fit_cost(lengths[skip:], seconds[skip:], weights=weights, max_error=max_error, force=force)
         cost = fit.integer_cost()
-    except InputError as error:
-        raise InputError(f"{measurements}: {error}") from error
     except FitError as error:
         hint = "" if "a = b = 0" in str(error) else "\nuse --force to have it all the same"
         raise FitError(f"{measurements}: {error}{hint}") from error
+    except ValueError as error:
+        raise InputError(f"{measurements}: {error}") from error
     if plot is not None:
         plot_residuals(fit, plot)
     if as_json:

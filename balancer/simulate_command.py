@@ -164,7 +164,13 @@ def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated:
 def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
     """Return what the cluster says, unless fewer are asked for."""
     if given is None:
-        return min(cluster.ranks_per_node, max(1, ranks))
+        inside = min(cluster.ranks_per_node, max(1, ranks))
+        if ranks % inside:
+            raise InputError(
+                f"--ranks must be a multiple of the {inside} ranks that a node of the cluster has, or fewer, got "
+                f"{ranks}; say with --ranks-per-node if nodes have fewer"
+            )
+        return inside
     if given > cluster.ranks_per_node:
         raise InputError(
             f"--ranks-per-node must be <= {cluster.ranks_per_node}: a node has {cluster.gpus_per_node} GPUs and a rank "

@@ -19,6 +19,7 @@ __all__ = ["CostFit", "fit_cost"]
 
 WEIGHTS = ("relative", "absolute")
 _FEWEST_STEPS = 10
+_FASTEST_S, _SLOWEST_S = 1e-12, 1e12
 _FOLDS = 5
 _RESAMPLES = 200
 _COLLINEAR = 1e-6
@@ -200,6 +201,12 @@ def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, 
     if wrong.any():
         where = int(np.argmax(wrong))
         raise ValueError(f"seconds[{where}] must be positive and finite, got {measured[where]}")
+    wrong = (measured < _FASTEST_S) | (measured > _SLOWEST_S)
+    if wrong.any():
+        where = int(np.argmax(wrong))
+        raise ValueError(
+            f"seconds[{where}] must be from {_FASTEST_S:g} to {_SLOWEST_S:g}, got {measured[where]:g}; in seconds?"
+        )
     design = np.ones((len(measured), 3))
     shortest, longest = 2**63 - 1, 0
     for i, step in enumerate(lengths):

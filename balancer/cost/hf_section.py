@@ -11,6 +11,7 @@ from balancer.errors import InputError
 __all__ = ["Section", "all_biased", "head_dim_of"]
 
 _NEEDED: Any = object()
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Section:
         value = self.raw(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise self.refuse(key, value, f"must be an integer >= {minimum}")
+        if value > _LARGEST:
+            raise self.refuse(key, value, f"must be <= {_LARGEST}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:

@@ -30,7 +30,7 @@ class Throughput(Protocol):
 def _seconds(throughput: Throughput, flops: ArrayLike, tokens: ArrayLike) -> NDArray[np.float64]:
     """No FLOPs take no time, not even with no tokens, where no throughput is reached."""
     work, rate = np.asarray(flops, dtype=np.float64), throughput.at(tokens)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(np.where(work == 0, 0.0, work / rate), dtype=np.float64)
 
 

@@ -1,8 +1,8 @@
 """Clusters: what a step runs on. Ready names for nodes that many have, each with its source."""
 
 import json
-import math
 import os
+import sys
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -87,8 +87,8 @@ _LATENCIES = ("intra_node_latency_s", "inter_node_latency_s")
 
 
 def _check_number(name: str, value: Any, least: float, beyond: bool) -> None:
-    legal = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not legal or value < least or (beyond and value == least):
+    legal = isinstance(value, int | float) and not isinstance(value, bool)
+    if not legal or not abs(value) <= sys.float_info.max or value < least or (beyond and value == least):
         raise ValueError(f"cluster {name} must be finite and {'>' if beyond else '>='} {least}, got {value!r}")
 
 

@@ -24,6 +24,7 @@ __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds",
 WAITS = ("phase", "step")
 """Where ranks wait for each other: after every phase, or once a step, which no exchange between phases allows for."""
 
+_LONGEST_S = 1e30  # beyond it sums and products of seconds leave the range of numbers
 _ONE_WAY = (":in", ":own")  # raw inputs, which have no gradients
 
 
@@ -180,14 +181,15 @@ def step_time(
     missing = [name for name in plans if name not in models]
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
-    found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
-    phases = {name: _phase_time(part, plans[name].micro_batches) for name, part in found.items()}
-    exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
+    with np.errstate(over="ignore", invalid="ignore"):  # told of below
+        found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
+        phases = {name: _phase_time(part, plans[name].micro_batches) for name, part in found.items()}
+        exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
     busy = sum(part.seconds for part in found.values())
     compute = float(np.sum(busy, axis=1).mean())
     last = plans[next(reversed(plans))].micro_batches
     waiting = sum(phase.waiting_s for phase in phases.values())
-    return StepTime(
+    step = StepTime(
         phases=phases,
         exchanges=exchanges,
         compute_s=compute,
@@ -197,6 +199,11 @@ def step_time(
         peak_flops=plan.num_ranks * cluster.rank_flops,
         activation_bytes=_activation_bytes(found, models, last) / cluster.gpus_per_rank,
     )
+    if not step.seconds <= _LONGEST_S:
+        raise ValueError(
+            f"a step would take {step.seconds:g} s; are peak FLOP/s, efficiency and bandwidths what they should be?"
+        )
+    return step
 
 
 def _parts(plan: StepPlan | DispatchPlan, bytes_per_element: int) -> tuple[dict[str, DispatchPlan], dict[str, Stream]]:

@@ -189,6 +189,8 @@ def test_times_that_fall_with_lengths():
         ({"max_error": 0}, "max_error must be > 0"),
         ({"lengths": [[1]] * 19 + [[-1]]}, r"lengths\[19\] must be >= 0, got -1"),
         ({"lengths": [[1]] * 19 + [[1.5]]}, r"lengths\[19\]\[0\] must be a finite whole number"),
+        ({"seconds": [1e-310 * (1 + i) for i in range(20)]}, r"seconds\[0\] must be from 1e-12 to 1e\+12, got 1e-310"),
+        ({"seconds": [1.0] * 19 + [1e300]}, r"seconds\[19\] must be from 1e-12 to 1e\+12, got 1e\+300"),
     ],
 )
 def test_bad_arguments(change, words):

@@ -175,6 +175,7 @@ def test_a_missing_key_is_named(key):
         ({"model_type": "mamba"}, "unknown model_type 'mamba'; known ones are .*llama"),
         ({"model_type": None}, "unknown model_type None"),
         ({"hidden_size": 0}, "key 'hidden_size' must be an integer >= 1, got 0"),
+        ({"hidden_size": 4 * 10**200}, "key 'hidden_size' must be <= 2147483647, got 4000"),
         ({"hidden_size": "64"}, "key 'hidden_size' must be an integer"),
         ({"hidden_size": 62}, "key 'num_attention_heads' must divide hidden_size 62, got 4"),
         ({"num_key_value_heads": 3}, "key 'num_key_value_heads' must divide num_attention_heads 4, got 3"),

@@ -226,6 +226,8 @@ def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
         (("--model", "vision=vit-9"), "--model names phase 'vision' twice"),
         (("--ranks-per-node", 16), "--ranks-per-node must be <= 8: a node has 8 GPUs and a rank 1; got 16"),
         (("--gpus-per-rank", 3), "--gpus-per-rank must divide the 8 GPUs of a node"),
+        (("--ranks", 12, "--ranks-per-node", 5), "--ranks must be a multiple of --ranks-per-node"),
+        (("--efficiency", 1e-320), "a step would take"),
         (("--pieces", "vision=x"), "--pieces vision must be a whole number, got 'x'"),
         (("--pieces", "text=9"), "there is no phase 'text'; phases are vision, audio, llm"),
         (("--efficiency", 0), "--efficiency must be > 0 and <= 1"),
@@ -240,6 +242,35 @@ def test_bad_options(options, message, log, command):
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("inter_node_bytes_per_s", 0, "cluster inter_node_bytes_per_s must be finite and > 0, got 0"),
+        ("intra_node_bytes_per_s", float("nan"), "cluster intra_node_bytes_per_s must be finite and > 0, got nan"),
+        ("peak_flops", 10**400, "cluster peak_flops must be finite and > 0, got 1000"),
+        ("peak_flops", 1e-300, "a step would take"),
+        ("inter_node_bytes_per_s", 1e-300, "a step would take"),
+        ("gpus_per_node", 2.5, "gpus_per_node must be an integer, got 2.5"),
+    ],
+)
+def test_bad_clusters(field, value, message, log, command, tmp_path):
+    from dataclasses import asdict
+
+    (tmp_path / "bad.json").write_text(json.dumps(asdict(H100) | {field: value}))
+    code, out, err = command("simulate", log, *OPTIONS[2:], "--cluster", tmp_path / "bad.json")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_ranks_that_do_not_fill_nodes(log, command):
+    few = ("--cluster", "h100", "--batch-per-rank", 2, "--phase", "llm=text", "--model", "llm=qwen2-7b", "--steps", 1)
+    code, _, err = command("simulate", log, "--ranks", 12, *few)
+    assert code == 2
+    assert "--ranks must be a multiple of the 8 ranks that a node of the cluster has, or fewer, got 12" in err
+    assert command("simulate", log, "--ranks", 12, "--ranks-per-node", 6, *few)[0] == 0
 
 
 def test_a_phase_without_a_model(log, command):

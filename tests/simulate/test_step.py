@@ -235,6 +235,7 @@ def test_any_step_against_loops(case, strategy, gpus):
         ({"overlap": 1.5}, "overlap must be a fraction from 0 to 1, got 1.5"),
         ({"overlap": float("nan")}, "overlap must be a fraction"),
         ({"waits": "never"}, "unknown waits 'never'; known are phase, step"),
+        ({"models": model(rate=1e-300)}, r"a step would take .* s; are peak FLOP/s, efficiency and bandwidths"),
         ({"models": {"vision": model()}}, "phase 'all' has no model; there are models for vision"),
     ],
 )

@@ -1,6 +1,7 @@
-"""How fast the simulator is: 2,560 ranks, three phases, all strategies, 1,000 steps; and its memory.
+"""How fast the simulator is: 2,560 ranks, three phases, all strategies, 1,000 steps; and its memory on the way.
 
-Run: python benchmarks/simulate.py [STEPS [BATCH_PER_RANK]]. CPU seconds are of all threads of this process.
+Run: python benchmarks/simulate.py [STEPS [BATCH_PER_RANK]]. One run; a line whenever a fifth of the steps is done by
+all strategies. CPU seconds are of all threads of this process; memory is the most it had so far, and what it has then.
 """
 
 import resource
@@ -11,9 +12,39 @@ from pathlib import Path
 from balancer import Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline_steps import StepSettings
-from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
+from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
+from balancer.step_plan import StepPlan
+from balancer.strategies import STRATEGIES
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
+LAST = list(STRATEGIES)[-1]
+
+
+class Meter:
+    """Prints a line whenever the last strategy has done another fifth of the steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.done = steps, 0
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def watch(self, strategy: str, plan: StepPlan, step: StepTime) -> None:
+        if strategy != LAST:
+            return
+        self.done += 1
+        if self.done % max(1, self.steps // 5) and self.done != self.steps:
+            return
+        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        each = cpu / self.done / len(STRATEGIES) * 1e3
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"| {self.done:,} | {wall:.1f} | {cpu:.1f} | {each:.1f} | {peak:.0f} | {resident():.0f} |", flush=True)
+
+
+def resident() -> float:
+    """MiB that this process has in memory, where the system says."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return float("nan")
 
 
 def main() -> None:
@@ -35,14 +66,9 @@ def main() -> None:
     settings = StepSettings(Topology.uniform(2560, 8), batch, phases)
     log = open_log(LOG)
     simulate_log(log, settings, models, cluster, num_steps=1)  # compile the kernels
-    print("| steps | strategies | wall s | CPU s | ms a step and strategy | peak MiB |\n|--:|--:|--:|--:|--:|--:|")
-    for count in (max(1, steps // 4), steps):
-        wall, cpu = time.perf_counter(), time.process_time()
-        found = simulate_log(log, settings, models, cluster, num_steps=count)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        each = cpu / count / len(found.strategies) * 1e3
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"| {count:,} | {len(found.strategies)} | {wall:.1f} | {cpu:.1f} | {each:.1f} | {peak:.0f} |", flush=True)
+    print(f"{len(STRATEGIES)} strategies, 2,560 ranks x {batch} samples, {len(phases)} phases\n")
+    print("| steps | wall s | CPU s | CPU ms a step and strategy | peak MiB | now MiB |\n|--:|--:|--:|--:|--:|--:|")
+    simulate_log(log, settings, models, cluster, num_steps=steps, watch=Meter(steps).watch)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def _charts(data: PageData, kind: str, description: str, draw: Callable[..., Non
     charts = []
     for i, (name, phase) in enumerate(data.phases.items()):
         svg = svg_of(f"{kind}-{i}", partial(draw, phase=phase))
-        note = f"{phase.zeros:,} items of length 0 are left out" if kind == "lengths" and phase.zeros else ""
+        note = f"Left out: {phase.zeros:,} of length 0" if kind == "lengths" and phase.zeros else ""
         charts.append(chart(f"{kind}-{i}", named(name), f"{description}, phase {name}", svg, note))
     return charts
 

@@ -183,7 +183,7 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
     """Return the section of what ranks hold."""
     size = assumed.cluster.memory_bytes
     svg = svg_of("memory", lambda figure: figures.memory(figure, totals, size), height)
-    columns = [("strategy", False), *((f"{named(name)}", True) for name in phases)]
+    columns = [("strategy", False), *((named(name, 40), True) for name in phases)]
     rows = [[_plain(name), *(f"{run.phases[phase].peak_tokens:,}" for phase in phases)] for name, run in totals.items()]
     over = [_plain(name) for name, run in totals.items() if run.activation_bytes > size]
     which = "every strategy" if len(over) == len(totals) else ", ".join(over)
@@ -226,7 +226,7 @@ def _slow(found: Simulation, data: SimulationData) -> str:
 def _slow_row(slow: SlowStep, rows: int) -> tuple[str, ...]:
     row = "—" if slow.cap is None else f"{slow.cap % rows:,}"
     length = f"{slow.cap_length:,}" if slow.cap_length else "—"
-    return f"{slow.step:,}", f"{slow.seconds:.3g}", f"{slow.waiting_s:.3g}", named(slow.phase), row, length
+    return f"{slow.step:,}", f"{slow.seconds:.3g}", f"{slow.waiting_s:.3g}", named(slow.phase, 40), row, length
 
 
 def _exchanges(totals: Mapping[str, StrategyTotals]) -> str:
@@ -290,7 +290,7 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     settings, cut = assumed.settings, assumed.settings.micro_batches
     yield "samples", f"{settings.samples_per_step:,}, {html.escape(settings.home)} on ranks before"
-    yield "steps", f"{found.steps:,}, all full; the log read {found.passes:.3g} times"
+    yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
     yield "planned with", html.escape(f"method {settings.method}, placement {settings.placement}, eps {settings.eps:g}")
     yield "ranks wait", f"once a {assumed.waits}"
     yield (

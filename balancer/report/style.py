@@ -42,7 +42,7 @@ table { border-collapse: collapse; font-size: .9rem; width: 100%; max-width: 52r
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: bottom; }
 .facts th, .facts td { vertical-align: top; overflow-wrap: anywhere; }
 .facts th[scope=row] { font-weight: normal; width: 13rem; overflow-wrap: normal; }
-th { overflow-wrap: anywhere; }
+bdi { overflow-wrap: anywhere; }
 tbody th[scope=rowgroup] { padding-top: .9rem; }
 .num { text-align: right; font-variant-numeric: tabular-nums; }
 @media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .2rem .25rem; }

@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 
 PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase audio=audio_frames \
     --outputs audio=audio_tokens --phase llm=text_tokens+image_tokens+audio_tokens --own llm=text_tokens
+MODELS := --model vision=internvit-6b --pieces vision=1024 --model audio=whisper-large-v3-encoder --model llm=qwen2-72b \
+    --bytes vision=1176,16384 --bytes audio=256,16384 --bytes llm=4
 
 .PHONY: demo pictures test nightly lint coverage bench clean
 
@@ -22,11 +24,13 @@ demo: $(VENV)/installed  ## Plan a real log, check the plan that was written, an
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
 	$(BIN)/balancer report out/plan.parquet --html out/report.html
 
-pictures: $(VENV)/installed  ## The picture that the README shows
+pictures: $(VENV)/installed  ## The pictures that the README and docs/simulate.md show
 	mkdir -p out
 	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 $(PHASES) \
 	    --out out/phases.parquet
 	$(BIN)/balancer report out/phases.parquet --plot docs/loads.png
+	$(BIN)/balancer simulate data/omni_mix_dev.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --steps 100 \
+	    --checkpointing $(PHASES) $(MODELS) --plot docs/split.png
 
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2

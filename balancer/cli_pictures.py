@@ -44,7 +44,7 @@ class PictureFiles:
             require_matplotlib("--html")
             _check_folder(self.page)
         if self.plot is not None:
-            from balancer.report.residual_plot import check_plot
+            from balancer.report.canvas import check_plot
 
             check_plot(self.plot)
             _check_folder(self.plot)

@@ -37,7 +37,8 @@ def fit_command(
     balancer fit steps.csv --skip 10
     """  # noqa: D301 (click's mark, not an escape)
     if plot is not None:
-        from balancer.report.residual_plot import check_plot, plot_residuals
+        from balancer.report.canvas import check_plot
+        from balancer.report.residual_plot import plot_residuals
 
         check_plot(plot)  # before the work
     if not max_error > 0:

@@ -16,10 +16,11 @@ from typing import Any
 
 from balancer.errors import InputError
 
-__all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "phase_variable", "plot_to_file", "require_matplotlib",
-           "svg_of"]  # fmt: skip
+__all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "check_plot", "phase_variable", "plot_to_file",
+           "require_matplotlib", "svg_of"]  # fmt: skip
 
 NUM_PHASE_COLORS = 6
+_PICTURES = (".png", ".svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,13 @@ def require_matplotlib(option: str) -> None:
         raise InputError(
             f"{option} needs matplotlib, which is not installed; install it with: pip install 'seqbalancer[plot]'"
         )
+
+
+def check_plot(path: str) -> None:
+    """Raise InputError, with the remedy, if `path` names no picture or matplotlib is not installed."""
+    if os.path.splitext(path)[1].lower() not in _PICTURES:
+        raise InputError(f"{path}: a plot is written as {' or '.join(_PICTURES)}; choose such a name")
+    require_matplotlib("--plot")
 
 
 @contextmanager

@@ -1,24 +1,11 @@
-"""Residuals of a fitted cost model, as a picture. Needs matplotlib, which is an extra."""
+"""Residuals of a fitted cost model, as a picture."""
 
-import importlib.util
-import os
+from typing import Any
 
 from balancer.cost.fit import CostFit
-from balancer.errors import InputError
+from balancer.report.canvas import ON_PAPER, check_plot, plot_to_file
 
-__all__ = ["check_plot", "plot_residuals"]
-
-_SUFFIXES = (".png", ".svg")
-
-
-def check_plot(path: str) -> None:
-    """Raise InputError, with the remedy, if `path` names no picture or matplotlib is not installed."""
-    if os.path.splitext(path)[1].lower() not in _SUFFIXES:
-        raise InputError(f"{path}: a plot is written as {' or '.join(_SUFFIXES)}; choose such a name")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(
-            "--plot needs matplotlib, which is not installed; install it with: pip install 'seqbalancer[plot]'"
-        )
+__all__ = ["plot_residuals"]
 
 
 def plot_residuals(fit: CostFit, path: str) -> None:
@@ -27,24 +14,19 @@ def plot_residuals(fit: CostFit, path: str) -> None:
     Raises
     ------
     InputError
-        As :func:`check_plot`, or if the file cannot be written.
+        If the file's name is no picture's, matplotlib is not installed, or the file cannot be written.
     """
     check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # no display, whatever the machine's default
+
+def _residuals(figure: Any, fit: CostFit) -> None:
     left, right = figure.subplots(1, 2)
-    left.scatter(fit.predicted, fit.measured, s=8)
+    left.scatter(fit.predicted, fit.measured, s=8, color=ON_PAPER.after)
     ends = [float(min(fit.predicted.min(), fit.measured.min())), float(max(fit.predicted.max(), fit.measured.max()))]
-    left.plot(ends, ends, color="0.5", linewidth=1)
+    left.plot(ends, ends, color=ON_PAPER.faint, linewidth=1)
     left.set(xlabel="predicted, s", ylabel="measured, s", title=f"{fit.steps:,} steps")
-    right.scatter(fit.total_lengths, 100 * (fit.measured / fit.predicted - 1), s=8)
-    right.axhline(0, color="0.5", linewidth=1)
+    right.scatter(fit.total_lengths, 100 * (fit.measured / fit.predicted - 1), s=8, color=ON_PAPER.after)
+    right.axhline(0, color=ON_PAPER.faint, linewidth=1)
     title = f"held-out error {fit.held_out_error:.1%}, worst {fit.held_out_worst:.1%}"
     right.set(xlabel="sum of lengths", ylabel="measured over predicted, %", title=title)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error

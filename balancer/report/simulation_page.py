@@ -118,6 +118,8 @@ def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, 
     ]
     faster = run.samples_per_s / base.samples_per_s if base.samples_per_s else 1.0
     words = "the throughput that others are compared with"
+    if len(data.seconds) == 1:
+        return card(_plain(name), rows[0][1], "MFU: useful FLOPs over what the GPUs could do in that time", rows[1:])
     if name != first:
         words = f"the throughput of {_plain(first)}"
         same_batches = "sorted_batches" not in (name, first)

@@ -21,6 +21,7 @@ footer, .note { color: var(--faint); }
 .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
 .card, figure { background: var(--card); border-radius: .5rem; padding: .75rem; margin: 0; min-width: 0; }
 .cards { margin-top: 1rem; }
+.card { max-width: 34rem; }
 .card h2 { margin: 0; font-size: 1rem; }
 .card p { margin: 0; }
 .big { font-size: 1.6rem; font-weight: 600; }

@@ -65,6 +65,14 @@ def test_the_headline_is_what_was_found(run, made):
     assert f"{ratios.min():.2f} to {ratios.max():.2f} ×" in words
 
 
+def test_one_strategy_alone_is_compared_with_none(log):
+    run = simulated(log, strategies=("orchestrated",))
+    words = words_of(simulation_page(*run, "log"))
+    mfu = run[0].strategies["orchestrated"].mfu
+    assert f"orchestrated {mfu:.1%}".replace("%", " %") + " MFU" in words
+    assert "×" not in words
+
+
 def test_a_log_read_again_is_said(log):
     assert "the log's 60 rows were read 2 times" in words_of(simulation_page(*simulated(log, steps=10), "log"))
 

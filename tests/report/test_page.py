@@ -2,11 +2,11 @@
 
 import html
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from page_cases import HOSTILE, plans_of, run_of
+from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 
 import balancer
 from balancer.report.page_data import MOST_NODES, MOST_POINTS, MOST_ROWS, MOST_WORST
@@ -16,33 +16,6 @@ pytest.importorskip("matplotlib")
 from balancer.report import figures, plan_page
 from balancer.report.plan_page import page
 
-VOID = {"meta", "br", "link", "img", "path", "use", "rect", "image"}
-
-
-class Seen(HTMLParser):
-    """What a browser would make of a page: tags with attributes, and text."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.text, self.open = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
 
 @pytest.fixture(scope="module")
 def made():
@@ -51,20 +24,6 @@ def made():
 
 def test_tags_are_balanced(made):
     assert Seen(made).open == []
-
-
-def assert_needs_nothing_outside(made):
-    assert Seen(made).open == []
-    assert "http:" not in made
-    assert "https:" not in made
-    assert not re.search(r"@import|url\((?!#)", made)
-    for tag, attributes in Seen(made).tags:
-        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
-        assert not [name for name in attributes if name.startswith("on")]
-        for name in ("src", "href", "xlink:href", "action", "srcset"):
-            assert attributes.get(name, "#").startswith(("#", "data:image/png")), attributes
-    policy = next(a["content"] for tag, a in Seen(made).tags if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy.startswith("default-src 'none'")
 
 
 def test_nothing_outside_is_referred_to(made):
@@ -101,11 +60,6 @@ def test_the_same_run_makes_the_same_page(made):
 
 
 PHASES = [name.replace(":", "").replace("=", "") for name in HOSTILE]
-
-
-def assert_same_but_names(seen, plain):
-    assert [tag for tag, _ in seen.tags] == [tag for tag, _ in plain.tags]
-    assert [sorted(attributes) for _, attributes in seen.tags] == [sorted(attributes) for _, attributes in plain.tags]
 
 
 def test_names_of_phases_are_text(tmp_path):

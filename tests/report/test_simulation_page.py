@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from page_cases import HOSTILE
+from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 from simulation_cases import H100, log_of, simulated
-from test_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 
 pytest.importorskip("matplotlib")
 

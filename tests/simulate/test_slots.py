@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_step import slot_seconds, time_of_slots
-from test_step import CLUSTER, model
+from small_cluster import CLUSTER, model
 
 import balancer
 from balancer import MicroBatches, Phase

@@ -5,30 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_step import exchange_seconds, rank_seconds
+from small_cluster import CLUSTER, model
 from step_cases import cases
 
 import balancer
 from balancer import Topology
 from balancer.cost import LengthPolynomial, SaturatingThroughput, ThroughputCurve
 from balancer.placement import Placement
-from balancer.simulate import Cluster, PhaseModel, step_time
+from balancer.simulate import PhaseModel, step_time
 from balancer.strategies import STRATEGIES, plan_with
-
-CLUSTER = Cluster(
-    gpus_per_node=2,
-    peak_flops=1000.0,
-    memory_bytes=1e9,
-    intra_node_bytes_per_s=100.0,
-    inter_node_bytes_per_s=10.0,
-    intra_node_latency_s=0.5,
-    inter_node_latency_s=2.0,
-)
-
-
-def model(constant=0, a=6, b=0, rate=500.0, **fields):
-    flops = LengthPolynomial(constant, a, b)
-    return PhaseModel(flops, flops, SaturatingThroughput(rate), **fields)
-
 
 # --- closed forms ----------------------------------------------------------------------------------------------------
 

@@ -22,13 +22,16 @@ from solvers.partition._problem import PartitionProblem
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.portfolio import assign_auto
 
-__all__ = ["Search", "exhaust_small", "lower_targets", "search"]
+__all__ = ["Search", "exhaust_small", "lower_targets", "search", "shake"]
 
 Ints = NDArray[np.int64]
 
 _SMALL = 12  # units and groups up to which everything is tried
 _SMALL_WORK = 60_000_000
 _CLOSE = 9  # a start within 2^-9 of the bound needs no other beside it
+_SHAKEN = 3  # groups that a shake mixes, the slowest and others
+_WORK_OF_SHAKING = 20_000  # work units, besides the exchanges and what follows
+_WORK_A_UNIT = 20
 _STEPS = 14  # halvings of the step by which a target is lowered, from half of the gap
 
 
@@ -99,6 +102,8 @@ def search(state: State, work: int) -> Search:
             "none; remedy: a larger time_budget, looser constraints, or method='exact'"
         )
     lower_targets(found)
+    if state.components == 1:
+        shake(found)
     return found
 
 
@@ -262,3 +267,26 @@ def exhaust_small(found: Search) -> None:
         )
     if complete and found.makespan > found.bound.value:
         found.bound = Bound(found.makespan, "search")
+
+
+def shake(found: Search) -> None:
+    """Mix a few groups anew and go on from there, until the best is proven optimal or the work is spent.
+
+    For one cost component. What breaks a constraint is not gone on from.
+    """
+    state, rng = found.state, np.random.default_rng(0)
+    m = state.problem.num_groups
+    while not found.done and found.best is not None and m > 1:
+        current = found.best.copy()
+        slowest = int(np.argmax(state.loads(current)[:, 0] // state.problem.speeds))
+        groups = np.append(rng.choice(m, min(m, _SHAKEN) - 1, replace=False), slowest)
+        units = np.flatnonzero(np.isin(current, groups))
+        mixed = rng.choice(units, min(len(units), 4 * _SHAKEN), replace=False)
+        current[mixed] = rng.permutation(current[mixed])
+        found.work -= _WORK_OF_SHAKING + _WORK_A_UNIT * len(current)
+        if found.done or not state.feasible(current):
+            continue
+        spent = min(1_000_000, found.work)
+        left = exchange(state, current, state.limits_for([found.makespan - 1]), spent, hard=True)
+        found.work -= spent - left
+        found.offer(current)

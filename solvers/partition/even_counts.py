@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound
 from solvers.constraints import Constraints
-from solvers.partition._constrained_exchange import exchange
-from solvers.partition._constrained_search import Search, exhaust_small, lower_targets
+from solvers.partition._constrained_search import Search, exhaust_small, lower_targets, shake
 from solvers.partition._constrained_state import State
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.portfolio import assign_auto
@@ -15,9 +14,6 @@ __all__ = ["assign_even"]
 
 _FIRST = 40  # work units an item and group that the portfolio gets at first
 _MORE = 16  # times as many once the exchanges are stuck
-_SHAKEN = 3  # groups that a shake mixes, the largest and others
-_WORK_OF_SHAKING = 20_000  # work units, besides the exchanges and what follows
-_WORK_AN_ITEM = 20
 
 
 def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
@@ -37,27 +33,9 @@ def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     if not found.done:
         _take(found, *assign_auto(problem, min(share, found.work))[:2])
         found.work -= share
-    _shake(found)
+    shake(found)
     units = best if found.best is None else found.best[unit_of_item]
     return units.astype(np.int32), max(bound, found.bound, key=lambda one: one.value), found.work <= 0
-
-
-def _shake(found: Search) -> None:
-    """Mix a few groups anew and go on from there, until the best is proven optimal or the work is spent."""
-    state, rng = found.state, np.random.default_rng(0)
-    m = state.problem.num_groups
-    while not found.done and found.best is not None and m > 1:
-        current = found.best.copy()
-        largest = int(np.argmax(state.loads(current)))
-        groups = np.append(rng.choice(m, min(m, _SHAKEN) - 1, replace=False), largest)
-        units = np.flatnonzero(np.isin(current, groups))
-        mixed = rng.choice(units, min(len(units), 4 * _SHAKEN), replace=False)
-        current[mixed] = rng.permutation(current[mixed])
-        upper = state.limits_for([found.makespan - 1])
-        spent = min(1_000_000, found.work)
-        left = exchange(state, current, upper, spent, hard=True)
-        found.work -= spent - left + _WORK_OF_SHAKING + _WORK_AN_ITEM * len(current)
-        found.offer(current)
 
 
 def _take(found: Search, assignment: NDArray[np.int32], bound: Bound) -> None:

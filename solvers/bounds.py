@@ -156,9 +156,11 @@ def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound:
 
     First they are asked whether `makespan`, which is reached, is optimal; else what they refute is bisected.
     `sorted_costs` descend and their sum fits int64. O(d) for d distinct costs, 150 functions and log(gap) questions;
-    where that is more than a few milliseconds, fewer are asked.
+    where that is more than a few milliseconds, fewer are asked, or none.
     """
     sizes, counts = runs_of_equal_sizes(sorted_costs)
+    if 8 * _MOST_QUESTIONS * len(sizes) > _MOST_CHANGED:
+        return bound
     total = int(sorted_costs.sum())
 
     def refuted(load: int) -> Bound | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
-from balancer.executor.fields import Field, Outline, read_field, write_field
+from balancer.executor.fields import Field, Outline, Spec, read_field, write_field
 from balancer.executor.gathering import Gathered, MiniBatch, Status, gather
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
@@ -121,7 +121,7 @@ class Dispatched(Mapping[str, Any]):
         As it was given, in the order in which the samples came.
         """
         if results is None:
-            held = {name: field.values for name, field in self._fields.items()} if self._peers.leads else {}
+            held = {name: field.on(self._device) for name, field in self._fields.items() if self._peers.leads}
             outlines = {name: field.outline for name, field in self._home.items()}
             fields = self._moved(held, outlines, forth=False)[1]
             written = {name: write_field(field) for name, field in fields.items()}
@@ -143,7 +143,7 @@ class Dispatched(Mapping[str, Any]):
         cargoes = []
         for name, leg in self._legs.items():
             spec, route = self._gathered.specs[name], leg.route if forth else leg.route.back()
-            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, spec.by_row, values.get(name)))
+            cargoes.append(self._cargo(spec, route, values.get(name)))
         if not cargoes:
             return None, {}
         memory, moved = self._peers.move(cargoes, self._device, None if forth else self._memory)
@@ -151,10 +151,12 @@ class Dispatched(Mapping[str, Any]):
         for (name, leg), rows in zip(self._legs.items(), moved, strict=True):
             outline = outlines[name]
             put = rows if forth else leg.come_home(rows, outline, self._device)
-            if outline.spec.device == "cpu" and isinstance(put, Tensor):  # text stays on the host
-                put = put.cpu()
-            fields[name] = Field(outline, put)
+            fields[name] = Field(outline, _where_it_was(outline.spec, put))
         return memory if any(cargo.by_row for cargo in cargoes) else None, fields
+
+    def _cargo(self, spec: Spec, route: Route, values: Values | None) -> Cargo:
+        by_row = spec.by_row and spec.device == self._device.type  # else it moves to another device, in one piece
+        return Cargo(route, spec.torch_dtype, spec.trailing, by_row, values)
 
     def _restored(self, results: Mapping[str, Any], way: Way) -> dict[str, Any]:
         read: MiniBatch | Exception = MiniBatch(0, {}, {})
@@ -177,11 +179,10 @@ class Dispatched(Mapping[str, Any]):
             known = given is not None and given.spec.form != ""
             values = given.on(self._device) if given is not None and known else outlines[name].nothing(self._device)
             route = self._routes[way.name].with_lengths(rows[home], rows[here]).back()
-            held = values if self._peers.leads else None
-            cargoes.append(Cargo(route, spec.torch_dtype, spec.trailing, spec.by_row, held))
+            cargoes.append(self._cargo(spec, route, values if self._peers.leads else None))
         moved = self._peers.move(cargoes, self._device)[1] if cargoes else []
         return {
-            name: write_field(Field(outline, values))
+            name: write_field(Field(outline, _where_it_was(outline.spec, values)))
             for (name, outline), values in zip(outlines.items(), moved, strict=True)
         }
 
@@ -234,6 +235,11 @@ class Dispatched(Mapping[str, Any]):
         """Return the memory that the fields lie in."""
         whole = [field.values for field in self._fields.values() if isinstance(field.values, Tensor)]
         return whole if self._memory is None else [self._memory, *whole]
+
+
+def _where_it_was(spec: Spec, values: Values) -> Values:
+    """Return what travelled on a device on the host, if it came from there."""
+    return values.cpu() if isinstance(values, Tensor) and spec.device == "cpu" else values
 
 
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch | Exception:

@@ -118,7 +118,10 @@ class Field:
         """Return the values on a device, brought there in one piece."""
         if isinstance(self.values, Tensor):
             return self.values.to(device, non_blocking=True)
-        if not self.values or self.values[0].device == device:
+        if not self.values:
+            return self.values
+        here = self.values[0].device
+        if here.type == device.type and device.index in (None, here.index):
             return self.values
         return as_whole(self.values).to(device, non_blocking=True)
 

@@ -1,8 +1,8 @@
 """One process group, as the executor talks over it: every call ends, with a result or with an error that says why."""
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,10 @@ from balancer.executor.errors import ExecutorError, PeerLostError, listed
 __all__ = ["Line"]
 
 POLL_S = 0.02  # how often a rank whose collective broke looks whether others report
+
+
+def _nothing() -> None:
+    pass
 
 
 class Line:
@@ -95,13 +99,24 @@ class Line:
             tensor.is_cuda,
         )
 
-    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor) -> None:
-        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and put what arrives in uint8[sum]."""
+    def all_to_all(
+        self,
+        buffer: Tensor,
+        sends: Sequence[int],
+        receives: Sequence[int],
+        arrivals: Tensor,
+        meanwhile: Callable[[], None] = _nothing,
+    ) -> None:
+        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and put what arrives in uint8[sum].
+
+        `meanwhile` is called once, while the bytes are under way.
+        """
         if self.size == 1:
             arrivals.copy_(buffer)
+            meanwhile()
         elif buffer.is_cuda and not self.moves_cuda:
             host = torch.empty(len(arrivals), dtype=torch.uint8, device="cpu")
-            self.all_to_all(buffer.cpu(), sends, receives, host)
+            self.all_to_all(buffer.cpu(), sends, receives, host, meanwhile)
             arrivals.copy_(host)
         else:
             group = self.group if buffer.is_cuda else self._control
@@ -109,19 +124,27 @@ class Line:
                 "exchanging payload",
                 lambda: dist.all_to_all_single(arrivals, buffer, list(receives), list(sends), group, async_op=True),
                 buffer.is_cuda,
+                meanwhile,
             )
 
-    def _call(self, doing: str, start: Any, on_cuda: bool = False) -> None:
+    def _call(self, doing: str, start: Any, on_cuda: bool = False, meanwhile: Callable[[], None] = _nothing) -> None:
         if self._broken is not None:
             raise ExecutorError(f"the exchange broke before, and cannot be used any more: {self._broken}")
         self._calls += 1
-        began = time.monotonic()
-        try:
+        with self._blaming(doing):
             work = start()
+        meanwhile()
+        with self._blaming(doing):
             if on_cuda:
                 work.wait()  # the stream waits, not this thread: NCCL's own watchdog ends what hangs
             else:
                 self._wait(work)
+
+    @contextmanager
+    def _blaming(self, doing: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
         except RuntimeError as error:
             raise self._lost(doing, time.monotonic() - began, error) from error
 

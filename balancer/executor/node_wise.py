@@ -4,7 +4,7 @@ Rank (node A, place i) bundles what goes to place j of any node and hands it to 
 (B, j) all that A has for it in one message. The bytes that arrive are those of the direct way, in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -40,7 +40,14 @@ class NodeWise:
         self._inside = Line(_group(neighbours, backend), timeout, "rank of this node")
         self._across = Line(_group(ranks[place :: self._places], backend), timeout, "node")
 
-    def all_to_all(self, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor) -> None:
+    def all_to_all(
+        self,
+        buffer: Tensor,
+        sends: Sequence[int],
+        receives: Sequence[int],
+        arrivals: Tensor,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send ``sends[r]`` bytes to each rank r and put what arrives, by source rank, in uint8[sum]."""
         nodes, places = self._num_nodes, self._places
         to = np.asarray(sends, dtype=np.int64).reshape(nodes, places)
@@ -52,7 +59,7 @@ class NodeWise:
         self._inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist(), came)
         onward = _transposed(came, handed)  # by node, then by neighbour
         by_node = np.asarray(receives, dtype=np.int64).reshape(nodes, places).sum(axis=1)
-        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrivals)
+        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrivals, meanwhile)
 
 
 def _transposed(buffer: Tensor, sizes: NDArray[np.int64]) -> Tensor:

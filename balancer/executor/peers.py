@@ -121,10 +121,18 @@ class Peers:
         return (self.nodes or self.direct).all_to_all
 
     def _told(
-        self, replica: Line, buffer: Tensor, sends: Sequence[int], receives: Sequence[int], arrivals: Tensor
+        self,
+        replica: Line,
+        buffer: Tensor,
+        sends: Sequence[int],
+        receives: Sequence[int],
+        arrivals: Tensor,
+        meanwhile: Callable[[], None],
     ) -> None:
         if self.leads:
-            self._transport(buffer, sends, receives, arrivals)
+            self._transport(buffer, sends, receives, arrivals, meanwhile)
+        else:
+            meanwhile()
         replica.broadcast_bytes(arrivals, 0)
 
     def _from_leader(self, collective: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:

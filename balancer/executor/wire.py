@@ -27,8 +27,8 @@ __all__ = ["AllToAll", "Cargo", "Memory", "Values", "as_whole", "move"]
 Values: TypeAlias = Tensor | Sequence[Tensor]
 """A field's rows: one after the other in one tensor, or each in a tensor of its own."""
 
-AllToAll = Callable[[Tensor, Sequence[int], Sequence[int], Tensor], None]
-"""Given a buffer, bytes to, and bytes from each rank, and memory to fill with what arrives."""
+AllToAll = Callable[[Tensor, Sequence[int], Sequence[int], Tensor, Callable[[], None]], None]
+"""Given a buffer, bytes to, and bytes from each rank, memory to fill with what arrives, and what to do meanwhile."""
 
 ALIGNMENT = 16
 POOLED_FROM = 1 << 20  # bytes; what is smaller malloc has at hand
@@ -158,14 +158,18 @@ def move(
     starts, receives, kept = _stowed(cargoes, coming, own)
     by_row = any(cargo.by_row for cargo in cargoes)
     arrived = (memory.lent if by_row else memory.arrived).take(kept + sum(receives), device)
-    all_to_all(outgoing, sends, receives, arrived[kept:])
-    values: list[Values] = []
-    for cargo, pieces, start in zip(cargoes, given, starts, strict=True):
-        stays = pieces.get(own, []) if own is not None else []
-        if cargo.by_row:
-            values.append(_rows(cargo, start, arrived, own, stays))
-        else:
-            values.append(_whole(cargo, start, arrived, own, stays, memory.lent))
+    stays: list[list[Tensor]] = [[] if own is None else pieces.get(own, []) for pieces in given]
+    values: list[Values] = [[]] * len(cargoes)
+
+    def meanwhile() -> None:  # rows are cut out of memory that is being filled; those that stay are put there
+        for index, cargo in enumerate(cargoes):
+            if cargo.by_row:
+                values[index] = _rows(cargo, starts[index], arrived, own, stays[index])
+
+    all_to_all(outgoing, sends, receives, arrived[kept:], meanwhile)
+    for index, cargo in enumerate(cargoes):
+        if not cargo.by_row:
+            values[index] = _whole(cargo, starts[index], arrived, own, stays[index], memory.lent)
     return arrived, values
 
 

@@ -34,6 +34,7 @@ from balancer.strategies import plan_with
 
 STEPS, REPEATS = 8, 7
 MEASURED = 30  # sets of items that each module is timed with
+LONGEST = {"vision": 320, "audio": 320, "llm": 1200}  # tokens of an item among them
 FEMTO = 10**15
 GIGA = 10**9  # operations that count as a second
 CLOCK = "CPU seconds"
@@ -62,7 +63,7 @@ class Meter:
 def sets_of_items(seed, longest):
     """Lengths to measure a module with: few and many, short and long items."""
     rng = np.random.default_rng(seed)
-    return [rng.integers(1, longest, rng.integers(1, 12)) for _ in range(MEASURED)]
+    return [rng.integers(1, longest, rng.integers(1, 9)) for _ in range(MEASURED)]
 
 
 def run_module(model, name, lengths):
@@ -76,12 +77,13 @@ def run_module(model, name, lengths):
         module(torch.randn(total // three.MERGED, width * three.MERGED)).sum().backward()
 
 
-def fitted(unit, longest, repeats):
+def fitted(unit, repeats, longest=LONGEST):
     """A cost model of every module, from measurements of each by itself."""
     torch.manual_seed(0)
     model, fits = three.Model(), {}
     for seed, phase in enumerate(three.PHASES):
-        sets = [three.MERGED * lengths if phase.name != "llm" else lengths for lengths in sets_of_items(seed, longest)]
+        merged = 1 if phase.name == "llm" else three.MERGED
+        sets = [merged * lengths for lengths in sets_of_items(seed, longest[phase.name])]
         taken = np.full(len(sets), np.inf)
         for _ in range(repeats + 1):
             for i, lengths in enumerate(sets):
@@ -197,7 +199,7 @@ def report(rank, fits, unit):
 def main():
     unit = FLOPS if "--flops" in sys.argv[1:] else CLOCK
     torch.set_num_threads(1)
-    fits = fitted(unit, 400, REPEATS if unit == CLOCK else 1)
+    fits = fitted(unit, REPEATS if unit == CLOCK else 1)
     for name, fit in fits.items():
         print(f"{name}: {fit.constant * 1e3:.3f} ms + {fit.per_length * 1e6:.3f} us a unit of length + "
               f"{fit.per_square * 1e9:.3f} ns a unit squared; held-out error {fit.held_out_error:.1%}")  # fmt: skip

@@ -20,6 +20,6 @@ def trains_alike(rank, steps):
 def slowest_rank(rank, steps):
     """What the slowest rank computes in each step, as the simulator says and as it was counted: no clock is read."""
     three_modalities.SHRINK, predicted_and_measured.MEASURED = 48, 12
-    fits = predicted_and_measured.fitted(predicted_and_measured.FLOPS, 40, 0)
+    fits = predicted_and_measured.fitted(predicted_and_measured.FLOPS, 0, {"vision": 20, "audio": 20, "llm": 60})
     told, taken = predicted_and_measured.run(rank, fits, predicted_and_measured.FLOPS, steps, 1)
     return told.tolist(), taken.tolist(), predicted_and_measured.ratios(told, taken)

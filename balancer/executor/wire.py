@@ -213,7 +213,7 @@ def _pieces(cargo: Cargo) -> dict[int, list[Tensor]]:
 def _pack(cargo: Cargo, pieces: dict[int, list[Tensor]], start: list[int], memory: Tensor, own: int | None) -> None:
     for rank, _, elements in cargo.route.leaving.slabs:
         if rank != own and elements and pieces:
-            torch.cat(pieces[rank], out=cargo.slab(memory, start[rank], elements))
+            _join(pieces[rank], cargo.slab(memory, start[rank], elements))
 
 
 def _rows(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays: list[Tensor]) -> list[Tensor]:
@@ -223,7 +223,7 @@ def _rows(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays
     for rank, rows, elements in end.slabs:
         slab = cargo.slab(memory, start[rank], elements)
         if rank == own and elements:
-            torch.cat(stays, out=slab)
+            _join(stays, slab)
         arrived += slab.unsafe_split_with_sizes(end.sizes[rows])  # no grad here: as split does, faster
     return _as_they_lie(arrived, end)
 
@@ -239,8 +239,14 @@ def _whole(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stay
     elements = int(end.elements.sum())
     whole = cargo.slab(lent.take(elements * cargo.width, memory.device), 0, elements)
     if elements:
-        torch.cat(pieces if end.in_order else _as_they_lie(pieces, end), out=whole)
+        _join(pieces if end.in_order else _as_they_lie(pieces, end), whole)
     return whole
+
+
+def _join(pieces: list[Tensor], memory: Tensor) -> None:
+    """Copy the pieces, one after the other, into memory of their size."""
+    with torch.no_grad():  # a caller may have asked for gradients of rows that were handed out
+        torch.cat(pieces, out=memory)
 
 
 def _as_they_lie(arrived: list[Tensor], end: End) -> list[Tensor]:

@@ -102,7 +102,11 @@ def changes_go_home(rank):
     out["flat"].values.mul_(2)
     out["dense"].sub_(3)
     for _ in range(2):
+        for row in out["list"]:  # as those do who want gradients of embeddings
+            row.requires_grad_()
+        out["flat"].values.requires_grad_()
         home = out.restore()
+        assert not any(row.requires_grad for row in home["list"])
         assert all(torch.equal(row, was + 1) for row, was in zip(home["list"], rows, strict=True))
         assert torch.equal(home["flat"].values, 2 * torch.cat(rows))
         assert torch.equal(home["dense"], torch.full((3,), -2.0))

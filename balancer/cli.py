@@ -34,7 +34,8 @@ from balancer.errors import FitError, InputError, PlanError
 from balancer.fit_command import fit_command
 from balancer.io.logs import LengthLog, choose_length, open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline import LogSettings, describe, holds_phases, load_plans, plan_log
+from balancer.log_settings import LogSettings
+from balancer.offline import describe, holds_phases, load_plans, plan_log
 from balancer.offline_steps import load_steps
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import METHODS, PLACEMENTS

@@ -16,7 +16,8 @@ from balancer.batch import HOMES
 from balancer.cost import parse_cost
 from balancer.io.logs import open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline import LogSettings, PlanDigest, describe, load_plans, plan_log
+from balancer.log_settings import LogSettings
+from balancer.offline import PlanDigest, describe, load_plans, plan_log
 from balancer.plan import SINGLE_PHASE
 from solvers import InfeasibleError
 

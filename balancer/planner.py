@@ -22,7 +22,7 @@ from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.schedule import make_schedule, schedule_bound
 from balancer.topology import Topology
-from solvers.bounds import Bound, dual_feasible_bound, lifted_bound, makespan_bound, subset_sum_bound
+from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
 from solvers.relocation import as_eps
 
 __all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
@@ -267,8 +267,7 @@ def _is_plain(problem: Problem) -> bool:
 def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:
     """Return the best bound that takes no search, where the closed-form ones leave a gap."""
     descending = np.sort(costs)[::-1]
-    lifted = lifted_bound(descending, num_ranks)
-    bound = subset_sum_bound(descending, max(bound, lifted, key=lambda one: one.value), makespan)
+    bound = late_bound(descending, int(costs.sum()), num_ranks, bound, makespan)
     return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
 
 

@@ -15,8 +15,8 @@ def work_units(seconds: float) -> int:
 
 
 def cost_of_dual_feasible(num_items: int) -> int:
-    """Work units, at most, that the bound by dual feasible functions takes."""
-    return min(1_800 * num_items, 1 << 20)
+    """Work units that the bound by dual feasible functions takes, about."""
+    return min(600 * num_items, 1 << 20)
 
 
 def cost_of_karmarkar_karp(num_items: int, num_groups: int) -> int:

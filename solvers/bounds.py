@@ -20,6 +20,9 @@ name            why no assignment does better
                 group, or one of them has a partner of at least c[2m-1-i]: a load of at least c[i] + c[2m-1-i]
 ``subset_sum``  a load is a sum of costs, so the optimum is at least the smallest such sum that reaches the other
                 bounds; only where costs are narrow
+``waste``       under T, items of more than T / 2 are in different groups, and no sum of costs may fill up what such a
+                item leaves; T is too low where that room, summed up, is more than m T - sum(c); only where costs are
+                narrow
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
 ``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
                 :mod:`solvers.partition._mixed_bounds`
@@ -58,18 +61,12 @@ from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 
-__all__ = [
-    "Bound",
-    "best_bound",
-    "dual_feasible_bound",
-    "lifted_bound",
-    "makespan_bound",
-    "makespan_lower_bound",
-    "subset_sum_bound",
-]
+__all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "late_bound", "lifted_bound",
+           "makespan_bound", "makespan_lower_bound", "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
 
 
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
+_LONGEST_PREFIX = 32  # items a group that it looks at: with more, the mean is as good
 _MOST_BITS = 1 << 26  # of the subset-sum bound: about a millisecond
 _MOST_QUESTIONS = 12  # to the dual feasible functions
 _MOST_CHANGED = 1 << 20  # costs changed for all of them: about three milliseconds
@@ -137,18 +134,19 @@ def _folding(sorted_costs: NDArray[np.int64], num_groups: int) -> int:
 
 
 def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
-    """Return the lifted bound, or a bound of 0 where computing it would take more than a few milliseconds.
+    """Return the lifted bound of the 32 m largest, or a bound of 0 where that would take more than a millisecond or so.
 
-    `sorted_costs` descend and their sum fits int64. O(n m) time.
+    `sorted_costs` descend and their sum fits int64. O(min(n, m) m) time.
 
     References
     ----------
     Haouari, Gharbi & Jemmali, "Tight bounds for the identical parallel machine-scheduling problem", International
     Transactions in Operational Research 13, 2006.
     """
-    if not num_groups < len(sorted_costs) <= _MOST_STEPS // num_groups:
+    largest = sorted_costs[: _LONGEST_PREFIX * num_groups]
+    if not num_groups < len(largest) <= _MOST_STEPS // num_groups:
         return Bound(0, "lifted")
-    return Bound(int(_lifted(sorted_costs, num_groups)), "lifted")
+    return Bound(int(_lifted(largest, num_groups)), "lifted")
 
 
 def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound: Bound, makespan: int) -> Bound:
@@ -181,20 +179,94 @@ def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound:
     return bound
 
 
-def subset_sum_bound(sorted_costs: NDArray[np.int64], bound: Bound, makespan: int) -> Bound:
-    """Return the smallest sum of costs that is at least `bound` if that is larger, else `bound` as it is.
+def cost_of_late_bounds(sorted_costs: NDArray[np.int64], num_groups: int, makespan: int) -> int:
+    """Work units (see :mod:`solvers._budget`) that the lifted, waste and subset-sum bounds take; at least one."""
+    n = len(sorted_costs)
+    steps = min(n, _LONGEST_PREFIX * num_groups) * num_groups
+    bits = n * makespan
+    large = 2 * int(sorted_costs[0]) > makespan
+    return (
+        1
+        + (steps if steps <= _MOST_STEPS else 0)
+        + (bits // 160 if bits <= _MOST_BITS else 0)
+        + (2 * makespan if bits <= _MOST_BITS and large else 0)
+    )
 
-    `makespan` is reached. O(n * makespan / 64) time: where that is more than about a millisecond, nothing is tried.
+
+def sums_below(sorted_costs: NDArray[np.int64], makespan: int) -> int | None:
+    """Return which sums of costs there are below `makespan`, a bit each; None where that would take over a millisecond.
+
+    O(n * makespan / 64) time.
     """
     if len(sorted_costs) * makespan > _MOST_BITS:
-        return bound
-    window = (1 << makespan) - 1  # the makespan itself is such a sum
+        return None
+    window = (1 << makespan) - 1
     sums = 1
     for cost in sorted_costs.tolist():
         sums |= (sums << cost) & window
+    return sums
+
+
+def subset_sum_bound(sums: int, bound: Bound, makespan: int) -> Bound:
+    """Return the smallest sum of costs that is at least `bound` if that is larger, else `bound` as it is.
+
+    `makespan` is reached, and `sums` is what :func:`sums_below` returned for it.
+    """
     above = sums >> bound.value
     smallest = bound.value + (above & -above).bit_length() - 1 if above else makespan
     return Bound(smallest, "subset_sum") if smallest > bound.value else bound
+
+
+@kernel
+def _waste(sorted_costs, fill, spare, num_groups, bound, makespan):
+    """The first target from `bound` on that is not refuted; ``fill[r]`` is the largest sum up to r."""
+    steps = 0
+    for target in range(bound, makespan):
+        left = spare + (target - bound) * num_groups
+        for cost in sorted_costs:
+            if 2 * cost <= target or left < 0:
+                break
+            left -= target - cost - fill[target - cost]
+            steps += 1
+        if left >= 0 or steps > _MOST_STEPS:
+            return target
+    return makespan
+
+
+def waste_bound(
+    sorted_costs: NDArray[np.int64], total: int, num_groups: int, sums: int, bound: Bound, makespan: int
+) -> Bound:
+    """Return the smallest target from `bound` on that room which cannot be filled does not refute, if it is larger.
+
+    `makespan` is reached, and `sums` is what :func:`sums_below` returned for it. O(makespan) time, and O(m) for each
+    target.
+
+    References
+    ----------
+    The bound L2 of Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete
+    Applied Mathematics 28, 1990, made stronger by which sums there are.
+    """
+    if bound.value >= makespan or 2 * int(sorted_costs[0]) <= bound.value:
+        return bound
+    packed = np.frombuffer(sums.to_bytes(-(-makespan // 8), "little"), dtype=np.uint8)
+    there = np.unpackbits(packed, count=makespan, bitorder="little").astype(np.bool_)
+    fill = np.maximum.accumulate(np.where(there, np.arange(makespan), 0))
+    spare = num_groups * bound.value - total
+    least = int(_waste(sorted_costs, fill, spare, num_groups, bound.value, makespan))
+    return Bound(least, "waste") if least > bound.value else bound
+
+
+def late_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, bound: Bound, makespan: int) -> Bound:
+    """Return the lifted, waste or subset-sum bound if it is better than `bound`; `makespan` is reached.
+
+    They take more than O(n), so only where a search has left a gap; :func:`cost_of_late_bounds` says how much.
+    """
+    lifted = lifted_bound(sorted_costs, num_groups)
+    bound = max(bound, lifted, key=lambda one: one.value)  # ties to the simpler one
+    if bound.value < makespan and (sums := sums_below(sorted_costs, makespan)) is not None:
+        bound = waste_bound(sorted_costs, total, num_groups, sums, bound, makespan)
+        bound = subset_sum_bound(sums, bound, makespan)
+    return bound
 
 
 def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equal_counts: bool = False) -> Bound:

@@ -249,6 +249,22 @@ def _dual_feasible_bounds(claimed: int) -> dict[str, Callable[[list[int], int], 
     return {name: partial(proves, name) for name in GROUPS_BY_FUNCTION}
 
 
+def _waste_bound(costs: list[int], m: int) -> int:
+    """Return the first target at which the room that items of more than half of it must leave is not too much."""
+    target = max(bound(costs, m) for name, bound in _BOUNDS.items() if name != "waste")
+    window = (1 << 2 * target) - 1  # LPT, for one, stays below twice the largest bound
+    sums = 1
+    for cost in costs:
+        sums |= sums << cost & window
+    while True:
+        large = [cost for cost in costs if 2 * cost > target]
+        room = [target - cost for cost in large]
+        unfilled = sum(space + 1 - (sums & ((1 << space + 1) - 1)).bit_length() for space in room)
+        if unfilled <= m * target - sum(costs):
+            return target
+        target += 1
+
+
 def _subset_sum_bound(costs: list[int], m: int, equal_counts: bool) -> int:
     """Return the smallest sum of costs that is at least every other bound."""
     bounds = _BOUNDS | (_COUNTED_BOUNDS if equal_counts else {})
@@ -358,6 +374,7 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
     "largest": lambda costs, m: costs[0],
     "pigeonhole": _pigeonhole_bound,
     "lifted": _lifted_bound,
+    "waste": _waste_bound,
 }
 """The closed-form bounds by their definition; see :mod:`solvers.bounds` for why they hold."""
 

@@ -9,7 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import solvers
-from solvers.bounds import dual_feasible_bound, lifted_bound, makespan_bound, subset_sum_bound
+from solvers.bounds import (
+    dual_feasible_bound,
+    lifted_bound,
+    makespan_bound,
+    subset_sum_bound,
+    sums_below,
+    waste_bound,
+)
 
 NAMED = {
     "mean": oracles.mean_bound,
@@ -205,8 +212,41 @@ def test_loads_are_sums_of_costs():
 def test_the_subset_sum_bound_is_the_smallest_sum(costs, num_groups, factor):
     costs = sorted((factor * cost for cost in costs), reverse=True)
     plain = makespan_bound(costs, num_groups)
-    found = subset_sum_bound(np.array(costs), plain, solvers.lpt(costs, num_groups).makespan)
+    reached = solvers.lpt(costs, num_groups).makespan
+    found = subset_sum_bound(sums_below(np.array(costs), reached), plain, reached)
     sums = {0}
     for cost in costs:
         sums |= {total + cost for total in sums}
     assert found.value == min(total for total in sums if total >= plain.value)
+
+
+def waste(costs, num_groups):
+    descending = np.array(sorted(costs, reverse=True))
+    reached = solvers.lpt(costs, num_groups).makespan
+    sums = sums_below(descending, reached)
+    return waste_bound(descending, sum(costs), num_groups, sums, makespan_bound(costs, num_groups), reached)
+
+
+@given(costs=st.lists(st.integers(1, 60), min_size=1, max_size=9), num_groups=st.integers(1, 4))
+def test_the_waste_bound_holds_and_is_what_it_says(costs, num_groups):
+    found = waste(costs, num_groups)
+    assert found.value <= oracles.optimal_makespan(costs, num_groups)
+    sums = {0}
+    for cost in costs:
+        sums |= {total + cost for total in sums}
+    for target in range(makespan_bound(costs, num_groups).value, found.value + 1):
+        room = sum(min(target - c - s for s in sums if s <= target - c) for c in costs if 2 * c > target)
+        refuted = room > num_groups * target - sum(costs)
+        assert refuted == (target < found.value) or target == solvers.lpt(costs, num_groups).makespan
+
+
+def test_the_waste_bound_proves_what_the_others_do_not():
+    """Nothing fits beside 90 under 92, so that 2 units of each of two groups stay empty; there are 3 to spare."""
+    costs = [90, 90, 40, 30, 22]
+    assert solvers.makespan_lower_bound(costs, 3) == 91
+    assert waste(costs, 3) == (92, "waste")
+    assert solvers.auto(costs, 3).lower_bound == oracles.optimal_makespan(costs, 3) == 92
+
+
+def test_costs_too_wide_for_sums_have_none():
+    assert sums_below(np.array([10**9, 10**9]), 2 * 10**9) is None

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
-from solvers.bounds import Bound, best_bound, lifted_bound
+from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, late_bound
 from solvers.groups import group_loads
 from solvers.types import PartitionResult, SolveStatus
 
@@ -66,10 +66,18 @@ class PartitionProblem:
         bound = best_bound(sorted_costs, total, num_groups, equal_counts)
         return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound)
 
-    def with_lifted_bound(self) -> "PartitionProblem":
-        """Return the problem with the lifted bound, which takes O(n m), if it is better than the one it has."""
-        lifted = lifted_bound(self.sorted_costs, self.num_groups)
-        return replace(self, bound=lifted) if lifted.value > self.bound.value else self
+    def cost_of_late_bounds(self, makespan: int) -> int:
+        """Work units that :meth:`with_late_bounds` takes."""
+        return cost_of_late_bounds(self.sorted_costs, self.num_groups, makespan)
+
+    def with_late_bounds(self, makespan: int) -> "PartitionProblem":
+        """Return the problem with the lifted, waste or subset-sum bound, if better; a `makespan` is reached."""
+        bound = late_bound(self.sorted_costs, self.total, self.num_groups, self.bound, makespan)
+        return replace(self, bound=bound)
+
+    def with_dual_feasible_bound(self, makespan: int) -> "PartitionProblem":
+        """Return the problem with the bound by dual feasible functions, if better; a `makespan` is reached."""
+        return replace(self, bound=dual_feasible_bound(self.sorted_costs, self.num_groups, self.bound, makespan))
 
     def makespan_of(self, assignment: Assignment) -> int:
         """Return the largest load of `assignment`."""

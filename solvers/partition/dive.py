@@ -106,7 +106,7 @@ def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, 
         if num_groups - g <= _LAST_GROUPS:
             done, spent = _finish(program, cap, used[g:])
             return done, level, state, work - spent
-        verdict, work = solve(program, cap, num_groups - g, to_the_end, table, work)
+        verdict, work = solve(program, cap, num_groups - g, to_the_end, True, table, work)
         if verdict != 1:
             return False, level, state, work
         if level + 1 < _LEVELS and 3 * (num_groups - g) <= 2 * (num_groups - saved.groups[level]):

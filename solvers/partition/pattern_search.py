@@ -15,7 +15,7 @@ from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import assign_counts, distinct_costs
 from solvers.partition.dive import dive
-from solvers.partition.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve
+from solvers.partition.patterns import MOST_ITEMS, Program, begin, forget_patterns, make_program, refuted_below, solve
 
 __all__ = ["PatternSearch"]
 
@@ -43,6 +43,7 @@ class PatternSearch:
     table: NDArray[np.int32]
     bound: int
     solved: bool = False
+    turns: int = 0  # of diving
 
     @classmethod
     def of(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
@@ -55,29 +56,40 @@ class PatternSearch:
             or (items + 1) * reached > _MOST_CELLS
         ):
             return None
-        longest = min(items, reached // int(values[-1]))
+        longest = int(np.searchsorted(np.cumsum(problem.sorted_costs[items - 1 :: -1]), reached))
         if problem.equal_counts or longest > _LONGEST:
             return None
         program = make_program(values, counts, longest)
         begin(program, problem.bound.value)
         return cls(problem, program, np.empty((items + 1, reached), dtype=np.int32), problem.bound.value)
 
+    @property
+    def least_work(self) -> int:
+        """Work units below which :meth:`raise_bound` and :meth:`search` would hardly begin: twenty tables."""
+        return int(self.table.size) * 20 // 14
+
     def raise_bound(self, reached: int, work: int) -> int:
         """Raise the bound, to `reached` at most, until solved or `work` is spent; returns the work left."""
         m = self.problem.num_groups
         while work > 0 and not self.solved:
-            verdict, work = solve(self.program, self.bound, m, False, self.table, work)
+            verdict, work = solve(self.program, self.bound, m, False, False, self.table, work)
             if verdict < 0:
                 break
             if verdict == 0:
                 self.bound = int(refuted_below(self.program, self.bound, reached, m, self.table))
                 work -= self.table.size // 16
             self.solved = verdict == 1 or self.bound >= reached
+        if self.solved:
+            forget_patterns(self.program)
         return int(work)
 
-    def search(self, assignment: Assignment, reached: int, turn: int, work: int) -> tuple[Assignment, int]:
-        """Look for an assignment at the bound, then half way up, and so on; returns the best, and the work left."""
-        target = self.bound
+    def search(self, assignment: Assignment, reached: int, work: int) -> tuple[Assignment, int]:
+        """Look for an assignment at the bound, then half way up, and so on; returns the best, and the work left.
+
+        Every time otherwise: the first dive goes by the linear program alone, those of later calls by chance too.
+        """
+        target, turn = self.bound, self.turns
+        self.turns += 1
         while work > 0 and target < reached:
             found, work = self._dive(target, turn, work)
             if found is not None:

@@ -1,9 +1,9 @@
 """The plain searches in the order in which they pay, until one is optimal: what `auto` runs, and others start from."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from solvers._budget import cost_of_dual_feasible, cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack
-from solvers.bounds import Bound, dual_feasible_bound, subset_sum_bound
+from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.bldm import assign_bldm
@@ -16,12 +16,13 @@ from solvers.partition.refine import refine
 from solvers.partition.regroup import regroup
 from solvers.partition.resplit import resplit
 from solvers.partition.slack import assign_slack
+from solvers.partition.trade import trade
 
 __all__ = ["assign_auto", "improve"]
 
-_QUANTUM = 200_000  # work units of search before the first for patterns, which get half of it; then twice as much
+_QUANTUM = 20_000  # work units of each search in its first turn
+_FEW_ITEMS = 64  # of so few, bin completion often sees the end
 _MANY_A_GROUP = 16  # items: from here on, differencing two groups evens them out nearly always
-_ROUNDS = 12  # of the last searches, each with twice the bin completion of the one before
 
 
 def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
@@ -56,8 +57,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
 
     LPT always runs, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched before.
     The better is improved first, then the other, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one
-    is optimal. What gap is left, the lifted and subset-sum bounds, groups solved anew, patterns, and at last bin
-    completion try to close.
+    is optimal. What gap is left, late bounds, trading, groups solved anew, patterns and bin completion try to close.
     """
     if problem.equal_counts and problem.num_groups < len(problem.sorted_costs) <= 2 * problem.num_groups:
         return assign_folded(problem), problem.bound, False
@@ -86,46 +86,84 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
         work = improve(problem, candidate, work)
         if (makespan := problem.makespan_of(candidate)) < reached:
             best, reached = candidate, makespan
-    # The lifted bound takes at most a third of the work left, and is not taken from it: a budget that just affords it
-    # must not search less than one that just does not. So, too, regrouping goes by the bound that all budgets have.
-    proven = problem
-    if reached > problem.bound.value and work > 3 * len(best) * problem.num_groups:
-        proven = problem.with_lifted_bound()
-        proven = replace(proven, bound=subset_sum_bound(proven.sorted_costs, proven.bound, reached))
-    if reached > proven.bound.value and work > 3 * cost_of_dual_feasible(len(best)):
-        better = dual_feasible_bound(proven.sorted_costs, proven.num_groups, proven.bound, reached)
-        proven = replace(proven, bound=better)
-    if not problem.equal_counts and work > 0 and reached > proven.bound.value:
-        return _close(proven, problem, best, work)
-    return best, proven.bound, work <= 0
+    if work > 0 and reached > problem.bound.value:
+        return _Closing.of(problem, best, work).run()
+    return best, problem.bound, work <= 0
 
 
-def _close(
-    proven: PartitionProblem, problem: PartitionProblem, best: Assignment, work: int
-) -> tuple[Assignment, Bound, bool]:
-    """Close the gap by solving groups anew, by patterns where there are few enough, and at last by bin completion."""
-    reached, bound = problem.makespan_of(best), proven.bound
-    patterns = PatternSearch.of(problem, reached)
-    quantum, seed = _QUANTUM, 1
-    while work > 0 and reached > bound.value and patterns is not None and not patterns.solved:
-        work += regroup(problem, best, min(quantum, work), seed) - min(quantum, work)
+@dataclass(slots=True)
+class _Closing:
+    """What closes the gap that exchanges leave: searches that take turns, each time with twice the work.
+
+    What they do with one budget is the beginning of what they do with a larger one: a turn's share never depends on
+    how much work is left, unless it is the last.
+    """
+
+    problem: PartitionProblem
+    best: Assignment
+    reached: int
+    work: int
+    late_bounds: int  # work units that they take; 0 once they are taken
+    dual_feasible: int  # so too
+    patterns: PatternSearch | None
+
+    @classmethod
+    def of(cls, problem: PartitionProblem, best: Assignment, work: int) -> "_Closing":
         reached = problem.makespan_of(best)
-        if work > 0 and reached > bound.value:
-            work += patterns.raise_bound(reached, min(quantum // 2, work)) - min(quantum // 2, work)
-            bound = max(bound, patterns.as_bound(), key=lambda b: b.value)
-        quantum, seed = 2 * quantum, seed + 1
-    for turn in range(_ROUNDS):
-        if patterns is not None and patterns.solved and work > 0 and reached > bound.value:
-            best, work = patterns.search(best, reached, turn, work)
-            reached = problem.makespan_of(best)
-        if work > 0 and reached > bound.value:
-            work = regroup(problem, best, work, seed + turn)
-            reached = problem.makespan_of(best)
-        if work > 0 and reached > bound.value:
-            share = min(work, quantum)
-            best, closed, left = close_gap(replace(problem, bound=bound), best, share)
-            work, reached, bound = work + left - share, problem.makespan_of(best), closed or bound
-            if left > 0 and reached > bound.value:  # not for bin completion
-                break
-        quantum *= 2
-    return best, bound, work <= 0
+        late, dual = problem.cost_of_late_bounds(reached), cost_of_dual_feasible(len(best))
+        return cls(problem, best, reached, work, late, dual, PatternSearch.of(problem, reached))
+
+    def run(self) -> tuple[Assignment, Bound, bool]:
+        """Return the best assignment and bound, and whether the work ran out."""
+        quantum, turn = _QUANTUM, 0
+        searches = self._raise_bound, self._trade, self._regroup, self._use_patterns, self._complete_bins
+        if self.problem.equal_counts:  # which these searches do not keep
+            self._raise_bound(self.work // 3, 0)
+            return self.best, self.problem.bound, self.work <= 0
+        before = self.work + 1
+        while 0 < self.work < before and self.reached > self.problem.bound.value:
+            before = self.work  # where no search is for such a problem, none takes any
+            for search in searches:
+                if self.work > 0 and self.reached > self.problem.bound.value:
+                    search(quantum, turn)
+                    self.reached = self.problem.makespan_of(self.best)
+            quantum, turn = 2 * quantum, turn + 1
+        return self.best, self.problem.bound, self.work <= 0
+
+    def _raise_bound(self, quantum: int, turn: int) -> None:
+        if 0 < self.late_bounds <= quantum:
+            self.work -= self.late_bounds
+            self.late_bounds = 0
+            self.problem = self.problem.with_late_bounds(self.reached)
+            self.patterns = PatternSearch.of(self.problem, self.reached)  # which begins with many times the work
+        if 0 < self.dual_feasible <= quantum and self.reached > self.problem.bound.value:
+            self.work -= self.dual_feasible
+            self.dual_feasible = 0
+            self.problem = self.problem.with_dual_feasible_bound(self.reached)
+
+    def _trade(self, quantum: int, turn: int) -> None:
+        share = min(quantum, self.work)
+        self.work += trade(self.problem, self.best, share, quantum // 2, turn + 1) - share
+
+    def _regroup(self, quantum: int, turn: int) -> None:
+        share = min(quantum, self.work)
+        self.work += regroup(self.problem, self.best, share, quantum // 2, turn + 1) - share
+
+    def _use_patterns(self, quantum: int, turn: int) -> None:
+        """Raise the bound until the linear program has nothing more to say, and from then on dive."""
+        share = min(3 * quantum, self.work)  # most, because it finds and proves where nothing else does
+        if self.patterns is None or 3 * quantum < self.patterns.least_work:
+            return
+        if not self.patterns.solved:
+            left = self.patterns.raise_bound(self.reached, share)
+            bound = max(self.problem.bound, self.patterns.as_bound(), key=lambda bound: bound.value)
+            self.problem = replace(self.problem, bound=bound)
+        else:
+            self.best, left = self.patterns.search(self.best, self.reached, share)
+        self.work += left - share
+
+    def _complete_bins(self, quantum: int, turn: int) -> None:
+        share = min(3 * quantum if len(self.best) <= _FEW_ITEMS else quantum, self.work)
+        self.best, bound, left = close_gap(self.problem, self.best, share)
+        self.problem = replace(self.problem, bound=bound or self.problem.bound)
+        self.work += left - share

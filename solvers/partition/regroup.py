@@ -14,15 +14,14 @@ from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import WORK_PER_NODE, decide
 
-__all__ = ["regroup"]
+__all__ = ["draw", "regroup"]
 
 _MOST_GROUPS = 6
-_ATTEMPTS = 100  # for one group that is over the target, before the target is given up
 _NODES = 4_000  # of one search
 
 
 @kernel
-def _draw(state, below):
+def draw(state, below):
     """Next number of a linear congruential generator, 0 <= number < below, and its state, which stays below 2^31."""
     state = (state * 1103515245 + 12345) % 2147483648
     return (state >> 8) % below, state
@@ -35,7 +34,7 @@ def _choose(loads, over, count, target, chosen, state):
     room = target - loads[over]
     for k in range(1, count):
         for _ in range(20):
-            g, state = _draw(state, len(loads))
+            g, state = draw(state, len(loads))
             fresh = loads[g] <= target
             for other in range(k):
                 fresh &= chosen[other] != g
@@ -82,13 +81,13 @@ def _solve_anew(costs, group, loads, chosen, count, target):
 
 @kernel
 def _bring_under(costs, group, loads, target, state, work):
-    """Bring all groups under `target`, or give up at the first that cannot be; returns state and the work left."""
+    """Bring all groups under `target`, one after another; returns state and the work left."""
     chosen = np.empty(_MOST_GROUPS, dtype=np.int64)
     most = min(_MOST_GROUPS, len(loads))
     for over in range(len(loads)):
         attempt = 0
         while loads[over] > target:
-            if attempt == _ATTEMPTS or work <= 0:
+            if work <= 0:
                 return state, work
             count = min(2 + attempt % (most - 1), most)
             attempt += 1
@@ -101,23 +100,28 @@ def _bring_under(costs, group, loads, target, state, work):
 
 
 @kernel
-def _regroup(costs, group, loads, bound, state, work):
+def _regroup(costs, group, loads, bound, state, each, work):
     largest, too_low = loads.max(), bound - 1
-    while work > 0 and largest > bound and largest - too_low > 1:
+    while work > 0 and largest > bound:
+        if largest - too_low <= 1:  # begin again: it draws otherwise
+            too_low = bound - 1
         target = max(bound, too_low + (largest - too_low) // 2)
-        state, work = _bring_under(costs, group, loads, target, state, work)
+        spent = min(each, work)
+        state, left = _bring_under(costs, group, loads, target, state, spent)
+        work -= spent - left
         largest = loads.max()
         if largest > target:
             too_low = target
     return work
 
 
-def regroup(problem: PartitionProblem, assignment: Assignment, work: int, seed: int = 1) -> int:
+def regroup(problem: PartitionProblem, assignment: Assignment, work: int, each: int, seed: int) -> int:
     """Improve `assignment` in place, without equal counts; returns the work left.
 
-    Never makes it worse. O(n + m) memory; an attempt takes O(n) and at most 4,000 nodes of search.
+    Never makes it worse. After the work `each`, a target is given up for the next, half way up. O(n + m) memory; an
+    attempt takes O(n) and at most 4,000 nodes of search.
     """
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     if problem.num_groups < 2 or int(loads.max()) > INT64_MAX // _MOST_GROUPS:
         return work
-    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, seed, work))
+    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, seed, each, work))

@@ -109,7 +109,7 @@ def test_regrouping_keeps_every_item_and_is_never_worse(costs, num_groups, work)
     problem = PartitionProblem.prepare(costs, num_groups, False)
     before = assign_lpt(problem)
     after = before.copy()
-    regroup(problem, after, work)
+    regroup(problem, after, work, 10_000, 1)
     assert ((after >= 0) & (after < num_groups)).all()
     assert problem.makespan_of(after) <= problem.makespan_of(before)
 
@@ -122,6 +122,22 @@ def test_regrouping_solves_what_exchanges_do_not():
         problem = PartitionProblem.prepare(lengths, 64, False)
         assignment = assign_lpt(problem)
         improve(problem, assignment, 10**6)
-        regroup(problem, assignment, 4 * 10**6)
+        regroup(problem, assignment, 4 * 10**6, 10**6, 1)
         solved += problem.makespan_of(assignment) == problem.bound.value
     assert solved >= 9
+
+
+@given(costs=st.lists(st.integers(300, 1500), min_size=8, max_size=40), num_groups=st.integers(2, 14))
+def test_more_budget_is_never_worse_where_groups_hold_few_items(costs, num_groups):
+    results = [solvers.auto(costs, num_groups, time_budget=budget) for budget in (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3)]
+    makespans = [result.makespan for result in results]
+    assert makespans == sorted(makespans, reverse=True)
+    for result in results:
+        solvers.check_partition(costs, result)
+
+
+@pytest.mark.parametrize("scale", [2**54, 2**56])
+def test_it_ends_where_costs_are_too_large_for_every_search_that_closes_gaps(scale):
+    costs = np.array([13, 11, 11, 9, 8, 8, 5, 5, 3], dtype=np.int64) * scale + np.arange(9)
+    result = solvers.auto(costs, 4, time_budget=0.01)
+    solvers.check_partition(costs, result)

@@ -28,7 +28,7 @@ def solved(costs, cap, num_groups, to_the_end=True):
     program = make_program(values, counts, max(1, min(len(costs), cap // int(values[-1]))))
     table = np.empty((len(costs) + 1, cap + 1), dtype=np.int32)
     begin(program, cap)
-    return program, table, solve(program, cap, num_groups, to_the_end, table, PLENTY)[0]
+    return program, table, solve(program, cap, num_groups, to_the_end, False, table, PLENTY)[0]
 
 
 def heaviest_pattern(program, cap):
@@ -80,7 +80,7 @@ def test_stopped_and_gone_on_with_it_ends_at_bound_and_optimum(costs, num_groups
             break
         search.raise_bound(reached, quantum)
         assert problem.bound.value <= search.bound <= optimum
-    found, left = search.search(start, reached, 0, PLENTY)
+    found, left = search.search(start, reached, PLENTY)
     assert left > 0
     assert optimum <= problem.makespan_of(found) <= reached
     assert np.bincount(found, minlength=num_groups).sum() == len(costs)

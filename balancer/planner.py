@@ -394,5 +394,7 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
         balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
     balance(np.arange(1, 60), 4, cost="quadratic:a=9,b=1", micro_batch_tokens=400)
     dual_feasible_bound(np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # which only gaps that searches leave call for
+    if "auto" in methods:  # few items a group: patterns, and dives among them
+        solvers.auto(np.random.default_rng(3).integers(350, 1400, 40), 16)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from solvers._jit import kernel
 
-__all__ = ["check_padded_overflow", "group_loads", "members_by_group", "mixed_loads", "padded_loads", "parts_by_group",
-           "read_only"]  # fmt: skip
+__all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "padded_loads",
+           "parts_by_group", "read_only"]  # fmt: skip
 
 _INT64_MAX = 2**63 - 1
 
@@ -17,6 +17,15 @@ _INT64_MAX = 2**63 - 1
 def _sum_loads(costs, group_of_item, loads):
     for i in range(len(costs)):
         loads[group_of_item[i]] += costs[i]
+
+
+@kernel
+def largest_load(costs, group_of_item, num_groups):
+    """Return ``group_loads(...).max()`` in one call: it is asked for after every search."""
+    loads = np.zeros(num_groups, dtype=np.int64)
+    for i in range(len(costs)):
+        loads[group_of_item[i]] += costs[i]
+    return loads.max()
 
 
 @kernel

@@ -15,7 +15,7 @@ from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, late_bound
-from solvers.groups import group_loads
+from solvers.groups import group_loads, largest_load
 from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["Assignment", "PartitionProblem", "scatter", "solve"]
@@ -81,7 +81,7 @@ class PartitionProblem:
 
     def makespan_of(self, assignment: Assignment) -> int:
         """Return the largest load of `assignment`."""
-        return int(group_loads(self.sorted_costs, assignment, self.num_groups).max())
+        return int(largest_load(self.sorted_costs, assignment, self.num_groups))
 
     def result(
         self,

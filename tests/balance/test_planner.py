@@ -412,6 +412,8 @@ for equal_counts in (False, True):
             huge = [2**58 + i for i in range(9)] if cost == "linear" else [2**28 + i for i in range(9)]
             balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
 balancer.balance([60, 60, 30, 10, 10], 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=90)
+for seed in range(12):  # few items a group: patterns, dives
+    balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)
 after = signatures()
 print({name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)})
 """

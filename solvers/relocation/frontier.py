@@ -112,7 +112,7 @@ def relocation_frontier(
         if points and (inter, intra) >= points[-1][1:3]:
             continue
         bounds = move_bounds(problem, max(makespan, problem.largest))
-        if points and makespan <= points[-1][0]:  # less moves at no higher makespan: the point before is of no use
+        while points and makespan <= points[-1][0]:  # less moves at no higher makespan: those points are of no use
             points.pop()
             kept.pop()
         points.append((makespan, inter, intra, bounds.inter, bounds.leave))

@@ -330,6 +330,13 @@ def test_frontier(instance: tuple[list[int], list[int], list[int]], equal_counts
         assert front.makespans[-1] == max(oracles.loads_of(costs, homes, len(nodes)))
 
 
+def test_a_point_may_make_several_before_it_useless():
+    costs, homes = [0] * 9 + [1, 4, 1, 4], [0] * 11 + [1, 0]
+    front = relocation_frontier(costs, homes, [0, 0], equal_counts=True)
+    assert front.makespans.tolist() == [5, 8, 9]
+    assert front.intra_node_volumes.tolist() == [4, 1, 0]
+
+
 # --- the checker, and what is refused --------------------------------------------------------------------------------
 
 

@@ -47,12 +47,14 @@ class GlobalBatch:
         Number of the first sample in its log, by which errors call it.
     dropped : int64[d], read-only
         Samples of the step that are left out, ascending; `lengths` and `home` are of the others, in order.
+    dropped_lengths : int64[d], read-only
     """
 
     lengths: NDArray[np.int64]
     home: Placement
     first_sample: int = 0
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.home.rank_of_sample):
@@ -60,7 +62,8 @@ class GlobalBatch:
                 f"home_rank must name a rank for each of {len(self.lengths)} samples, "
                 f"got {len(self.home.rank_of_sample)}"
             )
-        self.dropped.flags.writeable = False
+        for array in (self.dropped, self.dropped_lengths):
+            array.flags.writeable = False
 
     @property
     def kept(self) -> NDArray[np.int64]:
@@ -72,8 +75,10 @@ class GlobalBatch:
         lengths = np.delete(self.lengths, samples)
         lengths.flags.writeable = False
         home = Placement.by_sample_order(np.delete(self.home.rank_of_sample, samples), self.home.num_ranks)
-        dropped = np.sort(np.concatenate((self.dropped, self.kept[samples])))
-        return GlobalBatch(lengths, home, self.first_sample, dropped)
+        dropped = np.concatenate((self.dropped, self.kept[samples]))
+        order = np.argsort(dropped)
+        dropped_lengths = np.concatenate((self.dropped_lengths, self.lengths[samples]))
+        return GlobalBatch(lengths, home, self.first_sample, dropped[order], dropped_lengths[order])
 
     @classmethod
     def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":

@@ -17,6 +17,7 @@ from balancer.cli_parts import (
     PlanJob,
     add_options,
     budget_option,
+    compiling,
     json_option,
     make_ready,
     method_option,
@@ -275,13 +276,14 @@ def report_command(
     pictures = Pictures.of(page, plot, step)
     started = time.perf_counter()
     summary = RunSummary()
-    with progress(as_json) as tick:
+    with progress(as_json) as tick, compiling() as compiled:
         for replayed in load_steps(plan, log) if holds_phases(plan) else load_plans(plan, log):
             summary.add_step(replayed)
             pictures.add(replayed)
             tick(replayed.num_samples)
     pictures.write(summary, plan)
-    print_run(summary, f"{plan}: complete, checked", time.perf_counter() - started, as_json, None)
+    runtime_s = time.perf_counter() - started
+    print_run(summary, f"{plan}: complete, checked", runtime_s, as_json, None, compile_s=sum(compiled))
     pictures.files.say(as_json)
 
 

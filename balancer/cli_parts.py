@@ -22,8 +22,9 @@ from balancer.report.summary import RunSummary
 from balancer.step_plan import StepPlan
 from solvers import USES_CLOCK
 
-__all__ = ["READY_BUDGET", "PlanJob", "add_options", "budget_option", "json_option", "make_ready", "method_option",
-           "micro_batch_options", "micro_batches_of", "print_run", "progress", "run_plan", "table_console"]  # fmt: skip
+__all__ = ["READY_BUDGET", "PlanJob", "add_options", "budget_option", "compiling", "json_option", "make_ready",
+           "method_option", "micro_batch_options", "micro_batches_of", "print_run", "progress", "run_plan",
+           "table_console"]  # fmt: skip
 
 
 READY_BUDGET = 0.1
@@ -120,12 +121,22 @@ def micro_batches_of(options: dict[str, Any]) -> MicroBatches | None:
 @contextlib.contextmanager
 def slow_start() -> Iterator[None]:
     """Say, to a person who has waited a second, that kernels are being compiled."""
-    timer = threading.Timer(1, lambda: _say("compiling the kernels, which is done once ..."))
+    timer = threading.Timer(1, lambda: _say("compiling kernels, which are then kept on disk ..."))
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[list[float]]:
+    """Measure what compiling kernels takes; a list of that many seconds, or of none, once the context has ended."""
+    from numba.core import event
+
+    spent: list[float] = []
+    with event.install_timer("numba:compile", spent.append):
+        yield spent
 
 
 def make_ready(plans: Iterator[Any], method: str) -> None:
@@ -150,10 +161,12 @@ def print_run(
     as_json: bool,
     out: str | None,
     others: dict[str, RunSummary] | None = None,
+    compile_s: float = 0.0,
 ) -> None:
-    """Print what a run amounts to, for a person or a machine."""
+    """Print what a run amounts to, for a person or a machine; the seconds that kernels took to compile stand apart."""
+    runtime_s -= compile_s
     if as_json:
-        document = summary.as_json(runtime_s)
+        document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})
         if others:
             document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
         click.echo(json.dumps(document, indent=2))
@@ -161,7 +174,7 @@ def print_run(
     from balancer.report.table import print_placements, print_summary
 
     console = table_console()
-    print_summary(console, summary, title, runtime_s)
+    print_summary(console, summary, title, runtime_s, compile_s)
     if others:
         print_placements(console, {"": summary, **others})
     if out is not None:
@@ -215,7 +228,7 @@ def run_plan(job: PlanJob, log: str, out: str | None, as_json: bool) -> None:
     started = time.perf_counter()
     summary, digest = RunSummary(), PlanDigest()
     writing = contextlib.nullcontext() if out is None else PlanWriter(out, item_column=job.several_items)
-    with writing as writer, progress(as_json) as tick:
+    with writing as writer, progress(as_json) as tick, compiling() as compiled:
         for step, plan in enumerate(job.plans):
             if writer is not None:
                 digest.add(plan)
@@ -226,4 +239,5 @@ def run_plan(job: PlanJob, log: str, out: str | None, as_json: bool) -> None:
             raise InputError(f"{log}: holds fewer rows than one global batch of {job.samples_per_step}: no steps")
         if writer is not None:
             writer.close(job.describe(summary.steps, summary.samples, digest))
-    print_run(summary, job.title, time.perf_counter() - started, as_json, out, job.others())
+    runtime_s = time.perf_counter() - started
+    print_run(summary, job.title, runtime_s, as_json, out, job.others(), compile_s=sum(compiled))

@@ -25,7 +25,7 @@ from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.log_settings import LogSettings
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
-from balancer.placing import effective
+from balancer.placing import effective, why_not_relocate
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import plan_problem, replay_plan
 from balancer.problem import Problem
@@ -249,10 +249,9 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target, slots = _target(plan_file, placements, problem)
         plan = replay_plan(problem, target, settings.method, settings.time_budget, slots)
-        if settings.micro_batches is not None:
-            yield replace(plan, placement=effective(problem, settings.placement))
-            continue
-        yield replace(plan, placement=effective(problem, settings.placement), eps=settings.eps)
+        why = why_not_relocate(problem) if settings.placement == "relocate" else ""
+        eps = plan.eps if settings.micro_batches is not None else settings.eps
+        yield replace(plan, placement=effective(problem, settings.placement), eps=eps, fell_back=why)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 

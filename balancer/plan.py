@@ -71,6 +71,8 @@ class DispatchPlan:
     dropped : int64[d]
         Samples of the global batch that are left out, ascending: those over the micro-batches' cap, where
         ``over_long="drop"`` asks for it. All other arrays are of the samples that are kept, in order.
+    dropped_lengths : int64[d]
+        Their lengths.
     runtime_s : float
         Seconds that planning took; not part of the digest nor of equality.
     """
@@ -96,12 +98,13 @@ class DispatchPlan:
     fell_back: str = ""
     binding_sample: int | None = None
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     runtime_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.slot_of_sample) != len(self.lengths):
             object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
-        for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped):
+        for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped, self.dropped_lengths):
             array.flags.writeable = False
 
     @property
@@ -238,6 +241,7 @@ class DispatchPlan:
             status=SolveStatus.OPTIMAL if optimal else SolveStatus.FEASIBLE,
             method=self.method,
             dropped=self.dropped,
+            dropped_lengths=self.dropped_lengths,
         )
 
     def digest(self) -> str:

@@ -326,6 +326,7 @@ def _plan(
         num_slots=num_slots,
         binding_sample=_binding_sample(costs, loads),
         dropped=problem.batch.dropped,
+        dropped_lengths=problem.batch.dropped_lengths,
         runtime_s=time.perf_counter() - started,
     )
 

@@ -39,6 +39,7 @@ class PhaseSummary:
     eps: float = 0.0
     placement: str = "any"
     fell_back_steps: int = 0
+    fell_back: str = ""
     volume: int = 0
     inter_node_volume: int = 0
     intra_node_volume: int = 0
@@ -78,6 +79,7 @@ class PhaseSummary:
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         self.fell_back_steps += bool(plan.fell_back)
+        self.fell_back = self.fell_back or plan.fell_back
         if sample_of_item is None:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)

@@ -25,8 +25,8 @@ NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 
 
-def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float) -> None:
-    """Print one row a phase, what caps the plan, and the speed."""
+def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
+    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it."""
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("phase", no_wrap=True)
@@ -43,14 +43,13 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
-        if phase.fell_back_steps and phase.placement == "relocate":
-            steps = f"{phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
-            why = f"{name}: in {steps} no relocation was found; groups were rearranged instead.\n"
-            console.print(why, highlight=False, markup=False)
+        if phase.fell_back_steps:
+            console.print(_why_not_relocated(name, phase), highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
-    console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}", highlight=False)
+    compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
+    console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
 
 def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
@@ -71,6 +70,13 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
     console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
+
+
+def _why_not_relocated(name: str, phase: PhaseSummary) -> str:
+    """Say which steps have groups laid on nodes as well as can be instead of samples moved from their homes."""
+    steps = f"in {phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    what = "balanced first and laid on nodes afterwards, which moves more."
+    return f"{name}: {steps} samples were {what} {phase.fell_back[:1].upper()}{phase.fell_back[1:]}.\n"
 
 
 def left_out(summary: RunSummary) -> str:
@@ -114,17 +120,17 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
     table.add_column("placement", no_wrap=True)
     for header in ("imbalance", "crosses nodes", "at least", "within nodes", "largest send"):
         table.add_column(header, justify="right")
-    for run in runs.values():
-        for phase in run.phases.values():
-            numbers = phase.as_json()
-            table.add_row(
-                phase.placement,
-                as_ratio(phase.ratio_after),
-                as_percent(numbers["inter_node_fraction"]),
-                as_percent(numbers["inter_node_bound"]),
-                as_percent(numbers["intra_node_fraction"]),
-                f"{phase.largest_send:,}",
-            )
+    rows = {phase.placement: phase for run in runs.values() for phase in run.phases.values()}
+    for name, phase in rows.items():
+        numbers = phase.as_json()
+        table.add_row(
+            name,
+            as_ratio(phase.ratio_after),
+            as_percent(numbers["inter_node_fraction"]),
+            as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else "",
+            as_percent(numbers["intra_node_fraction"]),
+            f"{phase.largest_send:,}",
+        )
     console.print(table)
 
 

@@ -70,6 +70,11 @@ class GlobalBatch:
         """Which samples of the step these are: int64[n], ascending."""
         return kept_samples(len(self.lengths), self.dropped)
 
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """What errors call these samples: int64[n]."""
+        return self.kept + self.first_sample
+
     def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
         """Leave out ``lengths[samples]``; the others stay where they are."""
         lengths = np.delete(self.lengths, samples)

@@ -156,8 +156,8 @@ class Constraints:
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def in_domain_words(self, error: SolverError, first_sample: int = 0) -> SolverError:
-        """Return an error of the solvers as one about samples, ranks and the constraints' names here."""
+    def in_domain_words(self, error: SolverError, numbers: NDArray[np.int64]) -> SolverError:
+        """Return an error of the solvers as one about samples, by their `numbers`, ranks and constraints here."""
         capped = [cap.name for cap in self.caps]
         limits = [cap.limit for cap in self.caps]
         if self.max_tokens_per_rank is not None:
@@ -174,7 +174,7 @@ class Constraints:
         }  # fmt: skip
         message = re.sub(
             r"\bitems? \d+(, \d+)*",
-            lambda named: re.sub(r"\d+", lambda index: str(int(index[0]) + first_sample), named[0]),
+            lambda named: re.sub(r"\d+", lambda index: str(numbers[int(index[0])]), named[0]),
             str(error),
         )
         error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
@@ -190,8 +190,13 @@ class Constraints:
         """Return the loads with what each rank had before."""
         return loads if self.initial_loads is None else loads + self.initial_loads
 
-    def violation(self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64]) -> str | None:
-        """Say which constraint a placement breaks first, given what each rank holds in tokens; None if it keeps all."""
+    def violation(
+        self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> str | None:
+        """Say which constraint a placement breaks first, given what each rank holds in tokens; None if it keeps all.
+
+        Samples are called by their `numbers`.
+        """
         num_ranks = len(tokens)
         counts = np.bincount(rank_of_sample, minlength=num_ranks)
         if self.equal_counts and counts.max() - counts.min() > 1:
@@ -204,12 +209,14 @@ class Constraints:
         if (fewest := int(counts.min())) < self.min_samples_per_rank:
             return f"rank {int(np.argmin(counts))} holds {fewest} samples, least {self.min_samples_per_rank}"
         if self.keep_together is not None and (apart := _first_apart(self.keep_together, rank_of_sample)) is not None:
-            return f"samples {apart[0]} and {apart[1]} have one keep_together key, but run on two ranks"
+            return (
+                f"samples {numbers[apart[0]]} and {numbers[apart[1]]} have one keep_together key, but run on two ranks"
+            )
         if self.allowed_ranks is not None:
             allowed = self.allowed_ranks[np.arange(len(rank_of_sample)), rank_of_sample]
             if not allowed.all():
                 sample = int(np.argmin(allowed))
-                return f"sample {sample} runs on rank {rank_of_sample[sample]}, which allowed_ranks forbids"
+                return f"sample {numbers[sample]} runs on rank {rank_of_sample[sample]}, which allowed_ranks forbids"
         return None
 
 

@@ -79,12 +79,14 @@ class MicroBatches:
                 "has stages"
             )
 
-    @property
-    def fewest(self) -> int:
-        """The least K that is allowed."""
+    def slots_for(self, used: int) -> int:
+        """Return K where the last micro-batch that holds anything on any rank is the `used`-th.
+
+        Those behind it hold nothing, so a plan's rows do not tell of them: there are as many as K must have.
+        """
         if isinstance(self.count, int):
-            return self.count
-        return -(-self.at_least // self.multiple_of) * self.multiple_of
+            return max(self.count, used)
+        return -(-max(used, self.at_least) // self.multiple_of) * self.multiple_of
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""

@@ -264,12 +264,13 @@ def _target(plan_file: PlanFile, placements: PlanStep, problem: Problem) -> tupl
     """Check that a step places each of its samples exactly once, within the constraints; return where, and slots."""
     where = f"{plan_file.path}: step {placements.step}"
     order = np.argsort(placements.sample, kind="stable")
-    expected = problem.batch.kept + problem.batch.first_sample
+    expected = problem.batch.numbers
     if not np.array_equal(placements.sample[order], expected):
         missing = np.setdiff1d(expected, placements.sample)
         what = f"sample {missing[0]} is not placed" if len(missing) else "samples are placed twice or belong elsewhere"
         raise PlanError(f"{where}: {what}")
-    slots = placements.slot[order], int(placements.slot.max(initial=0)) + 1
+    used = int(placements.slot.max(initial=0)) + 1
+    slots = placements.slot[order], used if problem.micro_batches is None else problem.micro_batches.slots_for(used)
     return checked_target(where, placements.rank[order], placements.position[order], slots, problem), slots
 
 
@@ -278,15 +279,17 @@ def checked_target(
 ) -> Placement:
     """Check that a placement is one, and keeps to the constraints of its problem."""
     topology, num_slots = problem.topology, slots[1]
-    at_least = 1 if problem.micro_batches is None else problem.micro_batches.fewest
-    if num_slots > max(len(rank), at_least) or num_slots * topology.num_ranks >= 2**31:
+    most = max(1, len(rank))
+    if problem.micro_batches is not None:
+        most = problem.micro_batches.slots_for(most)
+    if num_slots > most or num_slots * topology.num_ranks >= 2**31:
         raise PlanError(f"{where}: {len(rank)} samples cannot be in {num_slots} micro-batches a rank")
     try:
         target = Placement.checked(rank, topology.num_ranks, position)
     except ValueError as error:
         raise PlanError(f"{where}: {error}") from None
     tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, topology.num_ranks)
-    broken = problem.constraints.violation(target.rank_of_sample, tokens)
+    broken = problem.constraints.violation(target.rank_of_sample, tokens, problem.batch.numbers)
     broken = broken or _broken_slots(problem, target, *slots)
     if broken is not None:
         raise PlanError(f"{where}: {broken}")
@@ -340,10 +343,15 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
 def _dropped(description: Mapping[str, Any], num_kept: int) -> NDArray[np.int64]:
     """Return the samples that a plan with its own lengths left out, checked to be those that it does not place."""
     dropped = description.get("dropped", [])
-    size = num_kept + len(dropped)
-    if [s for s in dropped if type(s) is not int or not 0 <= s < size] or sorted(set(dropped)) != dropped:
+    size = num_kept + (len(dropped) if isinstance(dropped, list) else 0)
+    if (
+        not isinstance(dropped, list)
+        or [s for s in dropped if type(s) is not int or not 0 <= s < size]
+        or sorted(set(dropped)) != dropped
+    ):
         raise ValueError(f"dropped must be distinct samples within 0..{size - 1} in order, got {dropped!r:.80}")
-    if dropped and (description["micro_batches"] or {}).get("over_long") != "drop":
+    micro_batches = description["micro_batches"]  # which the plan of the way back has none of
+    if dropped and micro_batches and micro_batches.get("over_long") != "drop":
         raise ValueError("samples are left out, but not because over_long='drop' asks for it")
     return np.asarray(dropped, dtype=np.int64)
 

@@ -423,12 +423,7 @@ def _ordered(
 def _num_slots(step: Step, rows: PlanStep) -> int:
     """Return how many micro-batches the last phase has: what was asked for, or what its rows say."""
     micro_batches, used = step.settings.micro_batches, int(rows.slot.max(initial=0)) + 1
-    if micro_batches is None:
-        return 1
-    if isinstance(micro_batches.count, int):
-        return micro_batches.count
-    multiple = micro_batches.multiple_of
-    return -(-max(used, micro_batches.at_least) // multiple) * multiple
+    return 1 if micro_batches is None else micro_batches.slots_for(used)
 
 
 def _check_slots(where: str, items: PhaseItems, slots: Slots, last: DispatchPlan | None) -> None:

@@ -221,7 +221,7 @@ def replay_plan(
     if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
         return plan  # nothing that a search could add
     if problem.micro_batches is not None:
-        bound = schedule_bound(problem, problem.micro_batches, time_budget)
+        bound = schedule_bound(problem, problem.micro_batches, plan.num_slots, time_budget)
     else:
         result = _solve(problem, check_method(method, problem.cost), time_budget)
         bound = Bound(result.lower_bound, result.bound_name)
@@ -244,7 +244,7 @@ def _solve(problem: Problem, method: str, time_budget: float) -> solvers.Partiti
     try:
         return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
     except solvers.SolverError as error:
-        raise constraints.in_domain_words(error, problem.batch.first_sample) from None
+        raise constraints.in_domain_words(error, problem.batch.numbers) from None
 
 
 def _bound(problem: Problem) -> Bound:

@@ -207,6 +207,6 @@ def _check_longest(batch: GlobalBatch, name: str, cap: int, remedy: str = "") ->
     if len(lengths) and lengths.max() > cap:
         sample = int(np.argmax(lengths))
         raise InfeasibleError(
-            f"sample {batch.first_sample + sample} has length {lengths[sample]}, {lengths[sample] - cap} more than "
+            f"sample {batch.numbers[sample]} has length {lengths[sample]}, {lengths[sample] - cap} more than "
             f"{name} = {cap}{remedy}"
         )

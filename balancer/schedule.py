@@ -5,6 +5,7 @@ that is cut; then samples are partitioned over the ranks under the constraints a
 each rank's share is cut into K that are as even as they can be, or in lockstep as even as where all ranks wait anyway.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.constraints import Cap
+from balancer.constraints import Cap, Constraints
 from balancer.micro_batches import MicroBatches
 from balancer.problem import Problem
 from solvers.bounds import Bound, makespan_bound
-from solvers.errors import SolverError
+from solvers.errors import InfeasibleError, SolverError
 from solvers.packing import ScheduleResult, schedule_micro_batches
 
 __all__ = ["Schedule", "make_schedule", "schedule_bound"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
+
+_MOST_BINS = 2**26
+"""Micro-batches that are laid out at most."""
 
 
 class Schedule(NamedTuple):
@@ -45,24 +49,99 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = _jointly(problem, micro_batches, budget)
-    bound = Bound(joint.lower_bound, joint.bound_name)
+    schedule = Schedule(
+        joint.rank_of_item, joint.slot_of_item, joint.num_slots, Bound(joint.lower_bound, joint.bound_name)
+    )
     if not constrained:
-        return Schedule(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
-    bound = max(_of_ranks(problem), bound, key=_value)
-    tries = 1 if isinstance(micro_batches.count, int) else _MOST_TRIED
+        return schedule
+    given = isinstance(micro_batches.count, int)
+    near = range(joint.num_slots, joint.num_slots + (1 if given else _MOST_TRIED) * micro_batches.multiple_of)
+    found = _first_of(near[:: micro_batches.multiple_of], problem, micro_batches, joint, budget)
+    if isinstance(found, Schedule):
+        return found
+    if _keeps(problem, joint):
+        return schedule._replace(bound=max(_of_ranks(problem), schedule.bound, key=_value))
+    if given:
+        raise found
+    _check_any_number(problem, micro_batches, budget)
+    later = _first_of(_further(problem, micro_batches, joint.num_slots), problem, micro_batches, joint, budget)
+    if isinstance(later, Schedule):
+        return later
+    raise SolverError(*found.args)
+
+
+def _check_any_number(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> None:
+    """Raise InfeasibleError where the constraints rule out all numbers of slots, by more than their room."""
+    least = 0 if micro_batches.allow_empty else micro_batches.slots_for(1)
+    try:
+        least = max(least, problem.constraints.min_samples_per_rank)
+        _partition(problem, replace(problem.constraints, min_samples_per_rank=least), time_budget)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"with any number of micro-batches a rank: {error}") from None
+    except SolverError:
+        return  # which proves nothing
+
+
+def _first_of(
+    numbers: Iterable[int], problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, time_budget: float
+) -> Schedule | SolverError:
+    """Return a schedule with the first of these numbers of slots that one is found for, or why none is."""
     failed: SolverError | None = None
-    for k in range(joint.num_slots, joint.num_slots + tries * micro_batches.multiple_of, micro_batches.multiple_of):
+    for k in numbers:
         try:
-            ranks = _partition(problem, micro_batches, k, budget)
-            model = joint if joint.num_slots == k else _jointly(problem, replace(micro_batches, count=k), budget)
-            return Schedule(ranks, _cut(problem, micro_batches, ranks, model, budget), k, bound)
+            return _ranks_first(problem, micro_batches, joint, k, time_budget)
         except SolverError as error:
             failed = failed or type(error)(f"with {k} micro-batches a rank: {error}")
-    raise failed or AssertionError  # there was at least one try
+    return failed or SolverError("there are fewer samples than micro-batches")
 
 
-def schedule_bound(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Bound:
-    """Return the best bound on what any schedule takes; that on micro-batches comes with a schedule."""
+def _further(problem: Problem, micro_batches: MicroBatches, first: int) -> list[int]:
+    """Numbers of slots that are tried where those from `first` on have no room: many more, and some fewer."""
+    samples, step = len(problem.costs), micro_batches.multiple_of
+    num_ranks = problem.topology.num_ranks
+    most = min(micro_batches.slots_for(samples), _MOST_BINS // num_ranks)
+    if not micro_batches.allow_empty:
+        most = samples // num_ranks
+    most -= most % step
+    k, more = first + _MOST_TRIED * step, []
+    while k < most:
+        more.append(k)
+        k = 2 * k - first  # a multiple as well
+    fewer = range(first - step, 0, -step) if micro_batches.count is None else ()
+    return [*more, *([most] if most > first else []), *[k for k in fewer if k >= micro_batches.at_least][:_MOST_TRIED]]
+
+
+def _keeps(problem: Problem, found: ScheduleResult) -> bool:
+    """Whether a schedule that was made without the constraints keeps to them."""
+    ranks = found.rank_of_item
+    tokens = problem.cost.tokens(problem.batch.lengths, ranks, problem.topology.num_ranks)
+    return problem.constraints.violation(ranks, tokens, problem.batch.numbers) is None
+
+
+def _ranks_first(
+    problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, num_slots: int, time_budget: float
+) -> Schedule:
+    """Partition over the ranks, and cut what each of them gets into `num_slots` micro-batches."""
+    ranks = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget)
+    numbered = replace(micro_batches, count=num_slots)
+    model = joint if joint.num_slots == num_slots else _jointly(problem, numbered, time_budget)
+    slots = _cut(problem, micro_batches, ranks, model, time_budget)
+    held = micro_batches.slots_for(int(slots.max(initial=0)) + 1)  # those behind hold nothing
+    if micro_batches.count is None:  # of `joint`, which says something of all numbers of slots
+        model = joint
+    elif model.num_slots != held:
+        model = _jointly(problem, replace(micro_batches, count=held), time_budget)
+    bound = max(_of_ranks(problem), Bound(model.lower_bound, model.bound_name), key=_value)
+    return Schedule(ranks, slots, held, bound)
+
+
+def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
+    """Return the best bound on what any schedule takes; that on micro-batches comes with a schedule.
+
+    Where their number is asked for, be it as the fewest, the bound is on schedules with `num_slots`.
+    """
+    if micro_batches.count is not None:
+        micro_batches = replace(micro_batches, count=num_slots)
     joint = _jointly(problem, micro_batches, time_budget)
     return max(_of_ranks(problem), Bound(joint.lower_bound, joint.bound_name), key=_value)
 
@@ -83,18 +162,22 @@ def _value(bound: Bound) -> int:
     return bound.value
 
 
-def _partition(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> NDArray[np.int32]:
-    """Partition over the ranks under the constraints, and so that each rank's share may fit its micro-batches."""
+def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
+    """Return the constraints, and those without which no rank's share can fit its micro-batches."""
     given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), num_slots * cap)
     least = given.min_samples_per_rank if micro_batches.allow_empty else max(num_slots, given.min_samples_per_rank)
-    constraints = replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
-    keywords = constraints.solver_keywords(lengths)
+    return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
+
+
+def _partition(problem: Problem, constraints: Constraints, time_budget: float) -> NDArray[np.int32]:
+    """Partition over the ranks under constraints."""
+    keywords = constraints.solver_keywords(problem.batch.lengths)
     try:
         num_ranks = problem.topology.num_ranks
         return solvers.partition(problem.costs, num_ranks, "auto", time_budget, **keywords).group_of_item
     except SolverError as error:
-        raise constraints.in_domain_words(error, problem.batch.first_sample) from None
+        raise constraints.in_domain_words(error, problem.batch.numbers) from None
 
 
 def _cut(
@@ -121,5 +204,12 @@ def _cut(
             ).group_of_item  # fmt: skip
         except SolverError as error:
             what = f"no way was found to cut the {len(mine)} samples of rank {rank} into micro-batches of {cap}"
-            raise type(error)(what) from None
+            # Other shares might do, unless these samples are on one rank in any case.
+            raise (type(error) if _inseparable(problem, mine) else SolverError)(what) from None
     return slots
+
+
+def _inseparable(problem: Problem, samples: NDArray[np.int64]) -> bool:
+    """Whether these samples are on one rank in every plan."""
+    keys = problem.constraints.keep_together
+    return problem.topology.num_ranks == 1 or (keys is not None and len(np.unique(keys[samples])) == 1)

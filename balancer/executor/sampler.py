@@ -1,8 +1,8 @@
 """From a plan file straight to a loader: each rank reads the samples that it will run, and nothing is exchanged."""
 
 import os
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,8 @@ from torch.utils.data import Sampler
 
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
-from balancer.plan import DispatchPlan
+from balancer.micro_batches import MicroBatches
+from balancer.plan import SINGLE_PHASE, DispatchPlan
 from solvers.arguments import as_count
 
 __all__ = ["PlannedBatchSampler"]
@@ -54,12 +55,19 @@ class PlannedBatchSampler(Sampler[list[int]]):
         if start_step < 0:
             raise ValueError(f"start_step must be >= 0, got {start_step}")
         self.rank, self.phase, self.micro_batches, self.start_step = rank, phase, micro_batches, start_step
-        self._slots: list[int] | None = None
+        self._slots: MicroBatches | None = None
+        self._phases = [SINGLE_PHASE]
         self._source: PlanFile | list[DispatchPlan]
         if isinstance(plan, str | os.PathLike):
             self._source = open_plan(plan)
             description = self._source.description
-            self.num_steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
+            try:
+                self.num_steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
+                given = description.get("micro_batches")
+                self._slots = MicroBatches(**given) if given else None
+                self._phases = [phase["name"] for phase in description.get("phases") or [{"name": SINGLE_PHASE}]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
         else:
             self._source = plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
             self.num_steps = len(plans)
@@ -95,23 +103,34 @@ class PlannedBatchSampler(Sampler[list[int]]):
             first += plan.batch_size
 
     def _steps_of_file(self, file: PlanFile) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], int]]:
-        phases: set[str] = set()
-        done = 0
-        for step in file.steps():
-            phases.add(step.phase)
-            if self.phase is None and len(phases) > 1:
-                raise InputError(f"{file.path}: has phases {', '.join(sorted(phases))}; say which")
-            if self.phase is not None and step.phase != self.phase:
-                continue
-            if step.step != done:
-                raise PlanError(f"{file.path}: step {done} must come next, got step {step.step}")
-            done += 1
-            yield self._rows(step)
-        if done == 0 and self.num_steps:
-            raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {', '.join(sorted(phases))}")
+        """Yield the same of a file, in which a step leaves no rows if all its samples are left out."""
+        there = ", ".join(self._phases)
+        if self.phase is None and len(self._phases) > 1:
+            raise InputError(f"{file.path}: has phases {there}; say which")
+        if self.phase not in (None, *self._phases):
+            raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {there}")
+        done, may_lack = 0, self._slots is not None and self._slots.over_long == "drop"
+        for number, runs in groupby(file.steps(), key=lambda run: run.step):
+            phases: dict[str, PlanStep] = {}
+            for run in runs:
+                if run.phase in phases:
+                    raise PlanError(f"{file.path}: step {number}: phase {run.phase!r} stands there twice")
+                phases[run.phase] = run
+            if number < done or (number > done and not may_lack):
+                raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
+            yield from (self._rows({}) for _ in range(done, number))
+            yield self._rows(phases)
+            done = number + 1
+        if may_lack and self.num_steps is not None:
+            yield from (self._rows({}) for _ in range(done, self.num_steps))
 
-    def _rows(self, step: PlanStep) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    def _rows(self, phases: Mapping[str, PlanStep]) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+        """Return what this rank has of a step; its phases have as many micro-batches as the one with most."""
+        used = 1 + max((int(run.slot.max(initial=0)) for run in phases.values()), default=0)
+        num_slots = used if self._slots is None else self._slots.slots_for(used)
+        step = next(iter(phases.values()), None) if self.phase is None else phases.get(self.phase)
+        if step is None:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), num_slots
         mine = np.flatnonzero(step.rank == self.rank)
         mine = mine[np.argsort(step.position[mine], kind="stable")]
-        num_slots = int(step.slot.max()) + 1 if len(step.slot) else 1
         return step.sample[mine], step.slot[mine], num_slots

@@ -89,7 +89,7 @@ def test_violations_are_found_in_any_placement(case, ranks):
     ranks = ranks[: len(lengths)]
     constraints = Constraints.of(len(lengths), RANKS, **kept)
     tokens = np.array([sum(lengths[s] for s, r in enumerate(ranks) if r == rank) for rank in range(RANKS)])
-    found = constraints.violation(np.array(ranks, dtype=np.int32), tokens)
+    found = constraints.violation(np.array(ranks, dtype=np.int32), tokens, np.arange(len(lengths)))
     assert (found is not None) == bool(list(broken_rules(lengths, ranks, kept)))
 
 
@@ -109,7 +109,7 @@ def test_violations_are_found_in_any_placement(case, ranks):
         ({"allowed_ranks": np.zeros((3, 2), bool)}, InfeasibleError, "sample 0"),
         ({"micro_batch_tokens": 9, "rank_speeds": [1, 2]}, ValueError, "cannot be combined with rank_speeds"),
         ({"micro_batch_tokens": 9, "max_tokens_per_rank": 5}, InfeasibleError, "max_tokens_per_rank = 5"),
-        ({"micro_batch_tokens": 9, "keep_together": [0, 0, 0]}, InfeasibleError, "with 1 micro-batches a rank: "),
+        ({"micro_batch_tokens": 9, "keep_together": [0, 0, 0]}, InfeasibleError, "with any number of micro-batches"),
         ({"micro_batch_tokens": 9, "cost": "padded"}, ValueError, "cannot be combined with cost 'padded'"),
         ({"micro_batch_tokens": 9, "method": "lpt"}, ValueError, "method 'lpt' makes no micro-batches"),
         ({"micro_batch_tokens": 4}, InfeasibleError, "sample 1 has length 6, 2 more than micro_batch_tokens = 4"),
@@ -227,6 +227,39 @@ def test_where_the_fewest_slots_have_no_room_more_are_taken():
         )
 
 
+def test_the_bound_on_the_fewest_slots_is_on_as_many_as_there_are():
+    """Without constraints two slots would do, and take longer."""
+    rules = MicroBatches(10, "pipeline", count="fewest", pipeline_stages=10)
+    plan = balancer.balance([6, 4, 6, 4, 6, 4], 2, micro_batches=rules, max_samples_per_rank=3,
+                            caps={"six": ([1, 0, 1, 0, 1, 0], 3)}, keep_together=[0, 1, 0, 1, 0, 1])  # fmt: skip
+    assert (plan.num_slots, plan.makespan) == (3, 12 * 6)
+    assert plan.lower_bound <= plan.makespan
+
+
+def test_shares_that_cannot_be_cut_prove_nothing():
+    """The evenest partition gives one rank five fours, of which two fit a micro-batch."""
+    lengths = [4, 4, 4, 4, 4, 7, 7, 3, 3]
+    plan = balancer.balance(lengths, 2, micro_batches=MicroBatches(11, count=2), max_samples_per_rank=9)
+    assert plan.slot_loads.max() <= 11
+    keys = [0, 1, 2, 3, 4, 5, 6, 7, 7]
+    with pytest.raises(SolverError) as caught:
+        balancer.balance([4, 4, 4, 4, 4, 7, 7, 3, 3], 2, micro_batches=MicroBatches(11, count=2), keep_together=keys,
+                         allowed_ranks=np.array([[1, 0]] * 5 + [[0, 1]] * 4, bool))  # fmt: skip
+    assert "cut" in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [None, "fewest"])
+@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline"])
+def test_many_more_slots_than_without_constraints(schedule, count):
+    allowed = np.zeros((20, 5), dtype=bool)
+    allowed[:, 3] = True
+    rules = MicroBatches(10, schedule, count=count, allow_empty=True)
+    plan = balancer.balance([10] * 20, 5, micro_batches=rules, allowed_ranks=allowed)
+    assert (plan.num_slots, plan.makespan, plan.gap) == (20, 200, 0)
+    with pytest.raises(InfeasibleError, match="sample 3 may be in no rank"):
+        balancer.balance([10] * 20, 5, micro_batches=rules, allowed_ranks=allowed & (np.arange(20) != 3)[:, None])
+
+
 def test_an_over_long_sample_gets_a_micro_batch_of_its_own():
     rules = MicroBatches(10, over_long="own")
     plan = balancer.balance([25, 4, 4, 4], 2, micro_batches=rules)
@@ -262,6 +295,20 @@ def test_errors_call_samples_by_their_numbers_where_others_are_left_out():
         balancer.balance([2**41, 1, 2**40, 5], 1, cost="quadratic:a=1,b=1", micro_batches=rules)
 
 
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ({"max_tokens_per_rank": 8}, "sample 2 has length 9, 1 more than max_tokens_per_rank = 8"),
+        ({"allowed_ranks": np.array([[1, 1], [1, 1], [0, 0], [1, 1], [1, 1]], bool)}, "sample 2 may be in no rank"),
+        ({"caps": {"x": ([0, 1, 7, 1, 1], 6)}}, "sample 2 "),
+    ],
+)
+def test_constraints_call_samples_by_their_numbers_where_others_are_left_out(constraint, message):
+    rules = MicroBatches(10, over_long="drop")
+    with pytest.raises(InfeasibleError, match=message):
+        balancer.balance([99, 2, 9, 3, 4], 2, micro_batches=rules, **constraint)
+
+
 def test_all_samples_left_out():
     assert (
         balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop", allow_empty=True)).makespan == 0
@@ -278,6 +325,9 @@ def test_all_samples_left_out():
         ([0, 2, 2], "dropped must be distinct"),
         ([0, "2"], "dropped must be distinct"),
         ([0, 4], "dropped must be distinct"),
+        (None, "dropped must be distinct"),
+        (2, "dropped must be distinct"),
+        ({}, "dropped must be distinct"),
     ],
 )
 def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, monkeypatch, claimed, message):
@@ -305,6 +355,10 @@ SAVED = [
     {"micro_batch_tokens": 60, "equal_counts": True, "max_samples_per_rank": 6},
     {"micro_batches": MicroBatches(35, over_long="drop"), "keep_together": [0, 0, 1, 1, 2, 2, 3, 3] * 2},
     {"micro_batch_tokens": 40, "cost": "quadratic:a=1,b=1"},
+    {"micro_batches": MicroBatches(999, count=9, allow_empty=True)},
+    {"micro_batches": MicroBatches(999, "step", multiple_of=7, allow_empty=True), "equal_counts": True},
+    {"micro_batches": MicroBatches(20, at_least=9, over_long="drop", allow_empty=True)},
+    {"micro_batches": MicroBatches(1, multiple_of=9, over_long="drop", allow_empty=True)},
     {"max_samples_per_rank": 5},
     {"rank_speeds": [1, 2, 1, 2]},
     {"initial_loads": [9, 0, 0, 0]},
@@ -326,6 +380,13 @@ def test_a_saved_plan_is_the_plan(constraint, tmp_path):
         plan.micro_batches,
     )
     assert np.array_equal(loaded.slot_of_sample, plan.slot_of_sample)
+
+
+def test_the_way_back_of_a_plan_that_leaves_samples_out_can_be_saved(tmp_path):
+    plan = balancer.balance([20, 4, 30, 5, 6], 2, micro_batches=MicroBatches(20, over_long="drop"))
+    back = plan.inverse()
+    back.save(tmp_path / "back.parquet")
+    assert balancer.load_plan(tmp_path / "back.parquet") == back
 
 
 def test_slots_are_part_of_the_digest():

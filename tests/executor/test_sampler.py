@@ -1,5 +1,6 @@
 """From a plan to a loader: every rank reads what it runs, and all of them together read the log once."""
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,12 @@ def made(seed, num_ranks=4, **arguments):
 DROP = balancer.MicroBatches(40, over_long="drop")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}, {"micro_batches": DROP}])
+EMPTY = balancer.MicroBatches(999, count=9, allow_empty=True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"micro_batch_tokens": 100}, {"micro_batches": DROP}, {"micro_batches": EMPTY}]
+)
 def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
     plan = made(1, **arguments)
     plan.save(tmp_path / "plan.parquet")
@@ -57,6 +63,49 @@ def test_a_data_loader_reads_a_planned_log_once(tmp_path):
     for step, (start, stop) in enumerate(pairwise([0, 32, 64, 96, 100])):
         rows = sorted(row for steps in seen for row, _ in steps[step])
         assert rows == list(range(start, stop))
+
+
+def planned(tmp_path, text, *arguments):
+    (tmp_path / "log.csv").write_text(text)
+    shape = ["--ranks", "2", "--batch-per-rank", "1", "--out", str(tmp_path / "plan.parquet")]
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", str(tmp_path / "log.csv"), *shape, *arguments])
+    return tmp_path / "plan.parquet"
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 50, 50, 5, 5], [50, 50, 5, 5], [5, 5, 50, 50], [50, 50, 50]])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_whose_samples_are_all_left_out_has_no_rows(tmp_path, lengths, count):
+    cap = "--micro-batch-tokens", "9", "--over-long", "drop", "--allow-empty-micro-batches"
+    path = planned(tmp_path, "tokens\n" + "\n".join(map(str, lengths)), *cap, "--micro-batches", str(count))
+    plans = list(balancer.load_plans(path))
+    for rank in range(2):
+        assert list(PlannedBatchSampler(path, rank)) == list(PlannedBatchSampler(plans, rank))
+        assert len(list(PlannedBatchSampler(path, rank))) == len(PlannedBatchSampler(path, rank)) == len(plans)
+        slots = [list(PlannedBatchSampler(source, rank, micro_batches=True)) for source in (path, plans)]
+        assert slots[0] == slots[1]
+        assert len(slots[0]) == count * len(plans)
+
+
+@pytest.mark.parametrize("most", [4, 9])
+def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
+    """In the second step there is no image; in the first and third they are all in the first slot."""
+    images = [[2], [3], [], [], [], [], [], [], [1], [1], [], []]
+    rows = [{"images": found, "tokens": 3 + (row % 4 > 1)} for row, found in enumerate(images)]
+    shape = ["--ranks", "2", "--batch-per-rank", "2", "--out", str(tmp_path / "plan.parquet")]
+    phases = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens", "--micro-batch-tokens", str(most)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", str(tmp_path / "log.jsonl"), *shape, *phases])
+    steps = list(balancer.load_steps(tmp_path / "plan.parquet"))
+    for rank in range(2):
+        found = {name: PlannedBatchSampler(tmp_path / "plan.parquet", rank, name) for name in ("vision", "llm")}
+        assert [len(list(one)) for one in found.values()] == [3, 3]
+        assert list(found["vision"])[1] == []
+        slots = [PlannedBatchSampler(tmp_path / "plan.parquet", rank, name, micro_batches=True) for name in found]
+        assert [len(list(one)) for one in slots] == [sum(step.num_slots for step in steps)] * 2
+    with pytest.raises(balancer.InputError, match="has phases vision, llm; say which"):
+        list(PlannedBatchSampler(tmp_path / "plan.parquet", 0))
 
 
 def test_errors_name_what_is_wrong(tmp_path):

@@ -10,19 +10,30 @@ PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase aud
 MODELS := --model vision=internvit-6b --pieces vision=1024 --model audio=whisper-large-v3-encoder --model llm=qwen2-72b \
     --bytes vision=1176,16384 --bytes audio=256,16384 --bytes llm=4
 
-.PHONY: demo pictures test nightly lint coverage bench clean
+.PHONY: demo notebooks pictures test nightly lint coverage bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]' $(TORCH)
 	touch $@
 
-demo: $(VENV)/installed  ## Plan a real log, check the plan that was written, and make a page of it
+$(VENV)/demo: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plot]'
+	touch $@
+
+demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and make a page of it
 	mkdir -p out
 	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 \
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
 	$(BIN)/balancer report out/plan.parquet --html out/report.html
+
+notebooks: $(VENV)/installed  ## Each notebook, executed, as a page with its pictures: out/*.html
+	mkdir -p out
+	$(BIN)/pip install --quiet --constraint constraints.txt nbconvert
+	$(BIN)/jupyter nbconvert --to html --execute --output-dir out notebooks/*.ipynb
 
 pictures: $(VENV)/installed  ## The pictures that the README and docs/simulate.md show
 	mkdir -p out

@@ -106,12 +106,14 @@ _ADVICE = {
     ", over_long='drop' leaves them out": ", --over-long drop leaves them out",
     ", over_long='drop' leaves it out": ", --over-long drop leaves it out",
     "over_long='own'": "--over-long own",
+    "over_long='drop'": "--over-long drop",
     "allow_empty=True": "--allow-empty-micro-batches",
 }
 
 
 def _as_options(message: str) -> str:
     """Call the library's arguments by the names of the options that set them, and leave its advice to programs out."""
+    message = re.sub(r"MicroBatches\(\d+, (over_long='own')\)", r"\1", message)
     for text, option in _ADVICE.items():
         message = message.replace(text, option)
     return re.sub(rf"\b({'|'.join(_OPTION_OF)})\b", lambda match: _OPTION_OF[match[0]], message)

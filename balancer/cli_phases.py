@@ -194,7 +194,10 @@ def chosen_strategies(text: str | None, settings: StepSettings) -> tuple[str, ..
 def title_of(log: str, settings: StepSettings) -> str:
     """Return what is planned, in a line."""
     ranks = f"{settings.topology.num_ranks} ranks x {settings.batch_per_rank}"
-    return f"{os.path.basename(log)}: {', '.join(phase.name for phase in settings.phases)}, {ranks}"
+    names = ", ".join(phase.name for phase in settings.phases)
+    by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in settings.phases)
+    unit = "; 1 byte an element, for want of --bytes" if by_default else ""
+    return f"{os.path.basename(log)}: {names}, {ranks}{unit}"
 
 
 def phases_job(log: str, options: dict[str, Any]) -> PlanJob:

@@ -329,7 +329,9 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
     by_sample = np.argsort(step.sample, kind="stable")
     lengths, homes = np.asarray(step.length)[by_sample], np.asarray(step.home_rank)[by_sample]
     try:
-        batch = replace(GlobalBatch.of(lengths, topology.num_ranks, homes), dropped=_dropped(description, len(lengths)))
+        dropped, dropped_lengths = _dropped(description, len(lengths))
+        batch = GlobalBatch.of(lengths, topology.num_ranks, homes)
+        batch = replace(batch, dropped=dropped, dropped_lengths=dropped_lengths)
         kept = Constraints.of(len(lengths), topology.num_ranks, **constraints)
         problem = Problem.of(batch, topology, cost, kept, micro_batches)
     except ValueError as error:
@@ -340,20 +342,22 @@ def _self_contained(plan_file: PlanFile) -> DispatchPlan:
     return _with_certificate(plan_file, plan, bound, status)
 
 
-def _dropped(description: Mapping[str, Any], num_kept: int) -> NDArray[np.int64]:
-    """Return the samples that a plan with its own lengths left out, checked to be those that it does not place."""
-    dropped = description.get("dropped", [])
-    size = num_kept + (len(dropped) if isinstance(dropped, list) else 0)
-    if (
-        not isinstance(dropped, list)
-        or [s for s in dropped if type(s) is not int or not 0 <= s < size]
-        or sorted(set(dropped)) != dropped
-    ):
-        raise ValueError(f"dropped must be distinct samples within 0..{size - 1} in order, got {dropped!r:.80}")
+def _dropped(description: Mapping[str, Any], num_kept: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples that a plan with its own lengths left out, and their lengths; checked."""
+    pairs = description.get("dropped", [])
+    size = num_kept + (len(pairs) if isinstance(pairs, list) else 0)
+    rule = f"dropped must be distinct samples within 0..{size - 1} in order, each with its length, got {pairs!r:.80}"
+    if not isinstance(pairs, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+        raise ValueError(rule)
+    dropped = [sample for sample, _ in pairs]
+    whole = all(type(number) is int and 0 <= number < 2**63 for pair in pairs for number in pair)
+    if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
+        raise ValueError(rule)
     micro_batches = description["micro_batches"]  # which the plan of the way back has none of
     if dropped and micro_batches and micro_batches.get("over_long") != "drop":
         raise ValueError("samples are left out, but not because over_long='drop' asks for it")
-    return np.asarray(dropped, dtype=np.int64)
+    columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    return columns[:, 0].copy(), columns[:, 1].copy()
 
 
 def _nothing(step: int) -> PlanStep:

@@ -260,6 +260,7 @@ def _about(items: PhaseItems, error: Exception) -> Exception:
         return f"item {item} (of sample {items.sample_of_item[item]})" if item < len(items.lengths) else match[0]
 
     message = str(error.args[0]) if error.args else ""
+    message = message.replace(", over_long='drop' leaves them out", "")  # which no phase can
     if items.feeds is not None and not items.fed_by:  # others compute whole samples
         message = re.sub(r"\bsample (\d+)", by_sample, message)
     error.args = (f"phase {items.phase.name!r}: {message}", *error.args[1:])

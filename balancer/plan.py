@@ -290,7 +290,7 @@ class DispatchPlan:
                     },
                     "steps": 1,
                     "samples": self.num_samples,
-                    **({"dropped": self.dropped.tolist()} if len(self.dropped) else {}),
+                    **({"dropped": _listed(self.dropped, self.dropped_lengths)} if len(self.dropped) else {}),
                     "digest": self.digest(),
                     "version": __version__,
                 }
@@ -321,6 +321,10 @@ class DispatchPlan:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _listed(dropped: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[list[int]]:
+    return [list(pair) for pair in zip(dropped.tolist(), lengths.tolist(), strict=True)]
 
 
 def placements_digest(

@@ -133,7 +133,10 @@ class Problem:
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
         if micro_batches is not None and micro_batches.over_long == "error":
-            remedy = "; over_long='own' gives such a sample a micro-batch of its own, over_long='drop' leaves it out"
+            remedy = (
+                f"; MicroBatches({micro_batches.max_tokens}, over_long='own') gives such a sample a micro-batch of its "
+                "own, over_long='drop' leaves it out"
+            )
             _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, remedy)
         return cls(batch, topology, cost, costs, constraints, micro_batches)
 

@@ -46,6 +46,9 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
     InfeasibleError, SolverError
         No schedule keeps to the rules, or none was found.
     """
+    if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
+        longer = f"longer than micro_batch_tokens = {micro_batches.max_tokens}, and over_long='drop' leaves them out"
+        raise InfeasibleError(f"all {len(problem.batch.dropped)} samples are {longer}")
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = _jointly(problem, micro_batches, budget)

@@ -104,6 +104,21 @@ class StepPicture:
     phases: dict[str, tuple[Floats, Floats]]
 
 
+def asked_for(plan: DispatchPlan) -> str:
+    """Say what a plan was asked to do: what counts as even, what moves, and what each rank keeps to."""
+    kept = plan.constraints
+    said = [f"cost {plan.cost}"]
+    said.append(f"{plan.placement} within {plan.eps:g}" if plan.placement == "relocate" else plan.placement)
+    said += [f"{name} {value:,}" for name in ("max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank")
+             if (value := getattr(kept, name))]  # fmt: skip
+    said += [f"{cap.name} at most {cap.limit:,}" for cap in kept.caps]
+    said += [name for name in ("equal_counts", "keep_together", "allowed_ranks", "initial_loads", "rank_speeds")
+             if name in kept.names()]  # fmt: skip
+    if plan.micro_batches is not None:
+        said.append(f"micro-batches of at most {plan.micro_batches.max_tokens:,}, {plan.micro_batches.schedule}")
+    return ", ".join(said)
+
+
 @dataclass(slots=True)
 class PageData:
     """What the page shows besides what a :class:`balancer.report.summary.RunSummary` says.
@@ -113,6 +128,8 @@ class PageData:
     asked_step : int or None
         The step to draw by rank; by default the one in which the plan saves most.
     phases : dict of str to PhaseData
+    asked : dict of str to str
+        What the plan of each phase was asked to do, in words; names of columns in it are a person's.
     picture : StepPicture or None
     traffic : float64[k, k]
         What moves from node to node over all steps, within a node not counted: bytes, or elements where there is one
@@ -121,6 +138,7 @@ class PageData:
 
     asked_step: int | None = None
     phases: dict[str, PhaseData] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
     picture: StepPicture | None = None
     traffic: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     num_nodes: int = 0
@@ -146,6 +164,7 @@ class PageData:
         else:
             plans, streams = {SINGLE_PHASE: plan}, [Stream("", plan.home, plan.target, plan.lengths, plan.lengths)]
         for name, phase in plans.items():
+            self.asked.setdefault(name, asked_for(phase))
             self.phases.setdefault(name, PhaseData()).add(phase, self._rows, items[name])
         self.of_bytes, self.num_ranks = several, plan.num_ranks
         self._add_traffic(streams, plan.topology)

@@ -118,6 +118,8 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
         _charts(data, "lengths", "Distribution of lengths", figures.lengths),
     )
+    asked = "".join(f"<li>{named(name)}: {named(words)}</li>" for name, words in data.asked.items())
+    yield section("What was asked for", "Of each phase, by the plan of the first step.", after=f"<ul>{asked}</ul>")
 
 
 def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:

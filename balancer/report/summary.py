@@ -216,6 +216,9 @@ class RunSummary:
     samples: int = 0
     dropped: int = 0
     first_dropped: int = -1
+    kept_volume: int = 0
+    dropped_volume: int = 0
+    longest_dropped: int = 0
     phases: dict[str, PhaseSummary] = field(default_factory=dict)
     streams: dict[str, StreamSummary] = field(default_factory=dict)
 
@@ -244,6 +247,12 @@ class RunSummary:
         return self.samples + self.dropped
 
     @property
+    def dropped_fraction(self) -> float:
+        """Share of all lengths that is left out."""
+        everything = self.kept_volume + self.dropped_volume
+        return self.dropped_volume / everything if everything else 0.0
+
+    @property
     def inter_node_bytes(self) -> int:
         """What all streams together move from one node to another."""
         return sum(stream.inter_node for stream in self.streams.values())
@@ -254,6 +263,9 @@ class RunSummary:
         if len(plan.dropped) and not self.dropped:
             self.first_dropped = self.rows + int(plan.dropped[0])
         self.dropped += len(plan.dropped)
+        self.kept_volume += int(plan.lengths.sum())
+        self.dropped_volume += int(plan.dropped_lengths.sum())
+        self.longest_dropped = max(self.longest_dropped, int(plan.dropped_lengths.max(initial=0)))
         self.steps += 1
         self.samples += plan.num_samples
 
@@ -268,7 +280,12 @@ class RunSummary:
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }
         if self.dropped:
-            document["dropped"] = {"samples": self.dropped, "first_sample": self.first_dropped}
+            document["dropped"] = {
+                "samples": self.dropped,
+                "volume_fraction": self.dropped_fraction,
+                "longest": self.longest_dropped,
+                "first_sample": self.first_dropped,
+            }
         if self.streams:
             document["streams"] = {name: stream.as_json() for name, stream in self.streams.items()}
         return document

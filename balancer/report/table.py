@@ -82,7 +82,10 @@ def _why_not_relocated(name: str, phase: PhaseSummary) -> str:
 def left_out(summary: RunSummary) -> str:
     """Say how many samples no rank gets, and which is the first."""
     count = f"{summary.dropped:,} {_plural('sample', summary.dropped)}"
-    return f"{count} over the cap of a micro-batch left out; the first: row {summary.first_dropped:,} (from 0)."
+    share = f"{as_percent(summary.dropped_fraction)} of the volume, the longest {summary.longest_dropped:,}"
+    return (
+        f"{count} over the cap of a micro-batch left out: {share}; the first: row {summary.first_dropped:,} (from 0)."
+    )
 
 
 def _how_many(summary: RunSummary) -> str:

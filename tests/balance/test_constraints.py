@@ -313,18 +313,22 @@ def test_all_samples_left_out():
     assert (
         balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop", allow_empty=True)).makespan == 0
     )
-    with pytest.raises(InfeasibleError, match="0 samples"):
+    with pytest.raises(
+        InfeasibleError, match="all 2 samples are longer than micro_batch_tokens = 9, and over_long='drop'"
+    ):
         balancer.balance([20, 30], 2, micro_batches=MicroBatches(9, over_long="drop"))
 
 
 @pytest.mark.parametrize(
     ("claimed", "message"),
     [
-        ([0], "sample 2 is not placed"),
-        ([2, 0], "dropped must be distinct samples within 0..3 in order"),
-        ([0, 2, 2], "dropped must be distinct"),
-        ([0, "2"], "dropped must be distinct"),
-        ([0, 4], "dropped must be distinct"),
+        ([[0, 20]], "sample 2 is not placed"),
+        ([[2, 30], [0, 20]], "dropped must be distinct samples within 0..3 in order"),
+        ([[0, 20], [2, 30], [2, 30]], "dropped must be distinct"),
+        ([[0, 20], ["2", 30]], "dropped must be distinct"),
+        ([[0, 20], [4, 30]], "dropped must be distinct"),
+        ([[0, 20], [2, -1]], "dropped must be distinct"),
+        ([0, 2], "dropped must be distinct"),
         (None, "dropped must be distinct"),
         (2, "dropped must be distinct"),
         ({}, "dropped must be distinct"),

@@ -8,6 +8,7 @@ from solvers.constraints import Constraints
 from solvers.partition._constrained_search import Search, exhaust_small, lower_targets, shake
 from solvers.partition._constrained_state import State
 from solvers.partition._problem import Assignment, PartitionProblem
+from solvers.partition.bldm import assign_bldm
 from solvers.partition.portfolio import assign_auto
 
 __all__ = ["assign_even"]
@@ -18,23 +19,32 @@ _MORE = 16  # times as many once the exchanges are stuck
 
 def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
     """Return the best assignment with equal counts that `work` buys, the best bound, and whether the work ran out."""
+    price = _FIRST * len(problem.sorted_costs)  # of differencing
     share = _FIRST * (len(problem.sorted_costs) + problem.num_groups)
     best, bound, ended = assign_auto(problem, min(share, work))
     work -= share
     if work <= 0 or problem.makespan_of(best) == bound.value:
         return best, bound, ended
     state = State.of(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
-    unit_of_item = state.units.unit_of_item
     found = Search(state, work)
     _take(found, best, bound)
     exhaust_small(found)
+    if found.work <= price:  # and nothing instead, or else a little more budget could end worse
+        return _result(found, best, bound)
+    if not found.done:
+        _take(found, assign_bldm(problem), bound)
+        found.work -= price
     lower_targets(found)
     share *= _MORE
     if not found.done:
         _take(found, *assign_auto(problem, min(share, found.work))[:2])
         found.work -= share
     shake(found)
-    units = best if found.best is None else found.best[unit_of_item]
+    return _result(found, best, bound)
+
+
+def _result(found: Search, best: Assignment, bound: Bound) -> tuple[Assignment, Bound, bool]:
+    units = best if found.best is None else found.best[found.state.units.unit_of_item]
     return units.astype(np.int32), max(bound, found.bound, key=lambda one: one.value), found.work <= 0
 
 

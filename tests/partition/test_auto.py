@@ -141,3 +141,11 @@ def test_it_ends_where_costs_are_too_large_for_every_search_that_closes_gaps(sca
     costs = np.array([13, 11, 11, 9, 8, 8, 5, 5, 3], dtype=np.int64) * scale + np.arange(9)
     result = solvers.auto(costs, 4, time_budget=0.01)
     solvers.check_partition(costs, result)
+
+
+@pytest.mark.parametrize("seed", [5, 7, 10, 11])
+def test_equal_counts_are_never_worse_than_differencing(seed):
+    """Lowering a target of 60 bits by halves takes all the work."""
+    costs = np.random.default_rng(seed).integers(0, 2**62 // 150, 150)
+    balanced = solvers.partition(costs, 3, "auto", 0.005, equal_counts=True)
+    assert balanced.makespan <= solvers.partition(costs, 3, "bldm", equal_counts=True).makespan

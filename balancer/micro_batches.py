@@ -154,7 +154,9 @@ def check_schedule_name(schedule: str) -> str:
 
 
 def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:
-    """Raise ValueError if micro-batches may leave samples out, where `whom` cannot."""
+    """Raise TypeError if these are no micro-batches, ValueError if they may leave samples out, where `whom` cannot."""
+    if micro_batches is not None and not isinstance(micro_batches, MicroBatches):
+        raise TypeError(f"micro_batches must be MicroBatches(max_tokens, ...), got {micro_batches!r}")
     if micro_batches is not None and micro_batches.over_long == "drop":
         raise ValueError(
             f"over_long='drop' leaves samples out of a plan, which {whom} cannot: leave those longer than "

@@ -15,7 +15,7 @@ from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.executor.gathering import Gathered, words_of
 from balancer.executor.per_sample import PER_SAMPLE, check_named, numbers, per_sample
-from balancer.micro_batches import MicroBatches, check_keeps_all
+from balancer.micro_batches import MicroBatches, check_keeps_all, check_schedule_name
 from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
 from balancer.phases import Phase
 from balancer.placement import Placement
@@ -71,6 +71,9 @@ class Recipe:
             hint = "; with phases, constraints are those of each Phase" if unknown[0] in _CONSTRAINTS else ""
             raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
         check_keeps_all(self.settings.get("micro_batches"), "a dispatcher")
+        check_schedule_name(self.settings.get("schedule", "lockstep"))
+        if self.settings.get("micro_batch_tokens") is not None and self.settings.get("micro_batches") is not None:
+            raise ValueError("give micro_batch_tokens or micro_batches, not both")
         check_placement(self.settings.get("placement") or PLACEMENTS[0])
         as_eps(self.settings.get("eps", EPS))
         as_budget(self.settings.get("time_budget", 0.01))

@@ -64,8 +64,11 @@ FOUR = Topology.uniform(4, None)
         ({"placement": "home"}, ValueError, "placement"),
         ({"eps": -1}, ValueError, "eps must be"),
         ({"time_budget": -1}, ValueError, "time_budget must be"),
-        ({"micro_batch_tokens": 9, "caps": {"patches": 3}}, ValueError, "cannot be combined with caps"),
-        ({"micro_batches": MicroBatches(9), "keep_together": "k"}, ValueError, "cannot be combined with keep_together"),
+        ({"micro_batches": 512}, TypeError, r"micro_batches must be MicroBatches\(max_tokens, ...\), got 512"),
+        ({"micro_batches": MicroBatches(9), "micro_batch_tokens": 9}, ValueError, "not both"),
+        ({"schedule": "lock"}, ValueError, "schedule must be one of 'lockstep', 'step', 'pipeline', got 'lock'"),
+        ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
+        ({"micro_batches": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):

@@ -217,7 +217,7 @@ def changed(array, index, value):
         ("lower_bound", lambda r: r.value + 1, "lower_bound = .* must be within 0..value"),
         ("lower_bound", lambda r: -1, "lower_bound = -1 must be within"),
         ("bound_name", lambda r: "hope", "lower_bound is by an unknown argument 'hope'"),
-        ("bound_name", lambda r: "pigeonhole", "unknown argument 'pigeonhole'"),
+        ("bound_name", lambda r: "filler", "unknown argument 'filler'"),
         ("status", lambda r: SolveStatus.FEASIBLE if r.gap == 0 else SolveStatus.OPTIMAL, "status is "),
         ("own", lambda r: r.own[:0], r"own must be \[8\], got \[\]"),
         ("dropped", lambda r: np.array([3]), r"dropped must be \[\], got \[3\]"),

@@ -120,7 +120,10 @@ def main():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.spawn(measure, (port,), RANKS)
+    try:
+        multiprocessing.spawn(measure, (port,), RANKS)
+    except multiprocessing.ProcessExitedException as ended:
+        sys.exit(ended.exit_code)
 
 
 if __name__ == "__main__":

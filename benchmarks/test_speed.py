@@ -43,6 +43,16 @@ def test_karmarkar_karp(benchmark, num_items, num_groups, what):
         measure(benchmark, group, solvers.karmarkar_karp, lognormal_lengths(num_items), num_groups)
 
 
+@pytest.mark.parametrize("what", ["argsort", "auto"])
+@pytest.mark.parametrize(("num_items", "num_groups"), [(4096, 64), (512, 8)])
+def test_auto(benchmark, num_items, num_groups, what):
+    group = f"auto, linear costs: {num_items:,} on {num_groups:,}, proven optimal"
+    if what == "argsort":
+        measure(benchmark, group, argsort)
+    else:
+        measure(benchmark, group, solvers.auto, lognormal_lengths(num_items), num_groups, rounds=1000)
+
+
 @pytest.mark.parametrize("what", ["argsort", "lpt", "auto"])
 @pytest.mark.parametrize(("num_samples", "num_ranks"), [(163840, 2560), (4096, 256), (1024, 64)])
 def test_balance(benchmark, num_samples, num_ranks, what):

@@ -68,10 +68,29 @@ def optimal_padded_makespan(costs: Sequence[int], num_groups: int, equal_counts:
 
 def lpt(costs: Sequence[int], num_groups: int) -> list[int]:
     """Longest first to the least loaded group; cost zero to the group with the fewest items; ties to the lowest."""
+    return _list_schedule(costs, num_groups, descending(costs))
+
+
+def slack(costs: Sequence[int], num_groups: int) -> list[int]:
+    """As LPT, but blocks of m sorted items go by descending difference of first and last, the short one's last being 0.
+
+    Items of cost zero belong to no block and go last.
+    """
+    positive = [item for item in descending(costs) if costs[item] > 0]
+    blocks = [positive[start : start + num_groups] for start in range(0, len(positive), num_groups)]
+
+    def spread(block: list[int]) -> int:
+        return costs[block[0]] - (costs[block[-1]] if len(block) == num_groups else 0)
+
+    order = [item for block in sorted(blocks, key=spread, reverse=True) for item in block]  # stable: ties to the first
+    return _list_schedule(costs, num_groups, order + [item for item, cost in enumerate(costs) if cost == 0])
+
+
+def _list_schedule(costs: Sequence[int], num_groups: int, order: Sequence[int]) -> list[int]:
     groups = [-1] * len(costs)
     heap = [(0, g) for g in range(num_groups)]
     counts = [0] * num_groups
-    for item in descending(costs):
+    for item in order:
         if costs[item] > 0:
             load, group = heap[0]
             heapq.heapreplace(heap, (load + costs[item], group))

@@ -15,7 +15,7 @@ from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, late_bound
-from solvers.groups import group_loads, largest_load
+from solvers.groups import largest_load
 from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["Assignment", "PartitionProblem", "scatter", "solve"]
@@ -28,6 +28,15 @@ def scatter(order, values, out):
     """``out[order] = values``, faster than NumPy does it."""
     for i in range(len(order)):
         out[order[i]] = values[i]
+
+
+@kernel
+def _give_back(order, sorted_costs, assignment, group_of_item, loads):
+    """Fill in the group of each item and the load of each group. Returns the largest load."""
+    for i in range(len(order)):
+        group_of_item[order[i]] = assignment[i]
+        loads[assignment[i]] += sorted_costs[i]
+    return loads.max()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,12 @@ class PartitionProblem:
     num_groups: int
     equal_counts: bool
     bound: Bound
+
+    @property
+    def num_positive(self) -> int:
+        """How many costs are not zero: they come first."""
+        n = len(self.sorted_costs)
+        return n if n == 0 or self.sorted_costs[-1] else int(np.count_nonzero(self.sorted_costs))
 
     @classmethod
     def prepare(cls, costs: ArrayLike, num_groups: int, equal_counts: bool) -> "PartitionProblem":
@@ -93,12 +108,11 @@ class PartitionProblem:
         stopped_early: bool = False,
     ) -> PartitionResult:
         """Build the result of `assignment`, with `bound` in place of the closed-form one where it is better."""
-        loads = group_loads(self.sorted_costs, assignment, self.num_groups)
         group_of_item = np.empty(len(assignment), dtype=np.int32)
-        scatter(self.order, assignment, group_of_item)
+        loads = np.zeros(self.num_groups, dtype=np.int64)
+        makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))
         group_of_item.flags.writeable = False
         loads.flags.writeable = False
-        makespan = int(loads.max())
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
         if makespan == best.value:
             status = SolveStatus.OPTIMAL

@@ -28,7 +28,7 @@ def auto(
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
-        Seconds' worth of work. Sorting and LPT always run, about 15 ns an item; then SLACK, 20 ns an item, and what
+        Seconds' worth of work. Sorting and LPT are always paid for, 10 to 15 ns an item; then SLACK, as much, and what
         follows, while the budget lasts and the gap is not 0.
 
     Returns

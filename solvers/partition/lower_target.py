@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
-from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["lower_target"]
@@ -164,7 +163,10 @@ def _bring_under(state, target, keep_counts, work):
 
 
 @kernel
-def _lower_target(costs, group, loads, bound, keep_counts, work):
+def _lower_target(costs, group, num_groups, bound, keep_counts, work):
+    loads = np.zeros(num_groups, dtype=np.int64)
+    for position in range(len(costs)):
+        loads[group[position]] += costs[position]
     state = _make_state(costs, group, loads)
     work -= len(costs)
     largest, too_low = loads.max(), bound - 1
@@ -199,6 +201,6 @@ def lower_target(problem: PartitionProblem, assignment: Assignment, work: int, *
     -----
     A swap takes one binary search for an item of the group, a few for most; O(log(makespan)) targets; O(n + m) memory.
     """
-    loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     keep_counts = keep_counts or problem.equal_counts
-    return int(_lower_target(problem.sorted_costs, assignment, loads, problem.bound.value, keep_counts, work))
+    bound = problem.bound.value
+    return int(_lower_target(problem.sorted_costs, assignment, problem.num_groups, bound, keep_counts, work))

@@ -5,26 +5,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
 from solvers._jit import kernel
-from solvers._sort import radix_sort
+from solvers._sort import insertion_sort, radix_sort
 from solvers.partition._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
 __all__ = ["assign_in_order", "assign_lpt", "lpt"]
 
-_MANY_GROUPS = 128  # from here on, rounds beat the heap (measured: benchmarks/README.md)
+_FEW_GROUPS = 64  # so many keys, nearly sorted, insertion sorts fastest
 _ROUND_DIGIT_BITS = 9
 _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort than a heap
-
-
-@kernel
-def _lpt_packed(costs, num_groups, bits, group_of_position):
-    """Positive costs, in the order in which they are placed; (largest load) << bits fits int64."""
-    keys = np.arange(num_groups)  # load 0: the key is the group, and ascending keys are a heap
-    mask = (1 << bits) - 1
-    for i in range(len(costs)):
-        key = keys[0]
-        group_of_position[i] = key & mask
-        sift_down_packed(keys, num_groups, key + (costs[i] << bits))
 
 
 @kernel
@@ -42,11 +31,12 @@ def _sort_keys(keys, scratch, digits, mask):
 
 @kernel
 def _lpt_rounds(costs, num_groups, bits, group_of_position):
-    """As :func:`_lpt_packed`, several times faster for many groups.
+    """Positive costs, in the order in which they are placed; (largest load) << bits fits int64.
 
-    Keep the keys sorted. The next items go to keys 0, 1, 2, ... in this order for as long as the next key is below
-    every key that this round has raised, which is mostly the whole round: loads differ by less than one item. Then
-    sort anew, by radix over the few bits in which the keys still differ. When rounds become short, the heap takes over.
+    Keep the keys, load << bits | group, sorted. The next items go to keys 0, 1, 2, ... in this order for as long as the
+    next key is below every key that this round has raised, which is mostly the whole round: loads differ by less than
+    one item. Then sort anew, which is quick, as the keys differ little: two to four times faster than a heap (measured:
+    benchmarks/README.md). When rounds become short, a heap takes over.
     """
     keys = np.arange(num_groups)
     scratch = np.empty_like(keys)
@@ -65,7 +55,10 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
             lowest_raised = min(lowest_raised, raised)
             turn += 1
             i += 1
-        _sort_keys(keys, scratch, counts, mask)
+        if num_groups <= _FEW_GROUPS:
+            insertion_sort(keys, num_groups)
+        else:
+            _sort_keys(keys, scratch, counts, mask)
         if turn * _SHORT_ROUND < num_groups:
             break
     while i < n:  # a sorted array is a heap
@@ -77,7 +70,7 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
 
 @kernel
 def _lpt_wide(costs, num_groups, group_of_position):
-    """As :func:`_lpt_packed`, for loads of any size."""
+    """As :func:`_lpt_rounds`, by a heap, for loads of any size."""
     loads = np.zeros(num_groups, dtype=np.int64)
     groups = np.arange(num_groups)
     for i in range(len(costs)):
@@ -137,7 +130,9 @@ def _lpt_quotas(costs, num_groups, bits, group_of_position):
         for k in range(rest):
             keys[kept + k] = keys[turn + k]
         size = kept + rest
-        if size > 1:
+        if size <= _FEW_GROUPS:
+            insertion_sort(keys, size)
+        else:
             _sort_keys(keys[:size], scratch[:size], digits, mask)
         if turn * _SHORT_ROUND < size:
             break
@@ -196,10 +191,9 @@ def assign_in_order(problem: PartitionProblem, costs: NDArray[np.int64]) -> Assi
         else:
             _lpt_quotas_wide(costs, num_groups, assignment)
         return assignment
-    positive = int(np.count_nonzero(costs))
+    positive = problem.num_positive
     if packed:
-        assign = _lpt_rounds if num_groups >= _MANY_GROUPS else _lpt_packed
-        assign(costs[:positive], num_groups, bits, assignment)
+        _lpt_rounds(costs[:positive], num_groups, bits, assignment)
     else:
         _lpt_wide(costs[:positive], num_groups, assignment)
     if positive < len(costs):

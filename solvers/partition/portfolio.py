@@ -1,8 +1,10 @@
 """The plain searches in the order in which they pay, until one is optimal: what `auto` runs, and others start from."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from solvers._budget import cost_of_dual_feasible, cost_of_karmarkar_karp, cost_of_lpt, cost_of_slack
+from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import close_gap
@@ -52,43 +54,55 @@ def _exchanges(problem: PartitionProblem, assignment: Assignment, work: int) -> 
     return work if problem.equal_counts else lower_target(problem, assignment, work, keep_counts=False)
 
 
+def _starts(problem: PartitionProblem) -> Iterator[Assignment]:
+    """LPT and SLACK, the better first. With many items a group that is SLACK, nearly always: LPT waits to be asked."""
+    if problem.equal_counts:
+        yield assign_lpt(problem)
+    elif len(problem.sorted_costs) >= _MANY_A_GROUP * problem.num_groups:
+        yield assign_slack(problem)
+        yield assign_lpt(problem)
+    else:
+        yield from sorted((assign_lpt(problem), assign_slack(problem)), key=problem.makespan_of)
+
+
 def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound, bool]:
     """Return the best assignment that `work` buys, the best bound proven, and whether the work ran out.
 
-    LPT always runs, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched before.
-    The better is improved first, then the other, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one
-    is optimal. What gap is left, late bounds, trading, groups solved anew, patterns and bin completion try to close.
+    LPT is always paid for, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched
+    before. Each is improved, the better first, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one is
+    optimal. What gap is left, late bounds, trading, groups solved anew, patterns and bin completion try to close.
     """
-    if problem.equal_counts and problem.num_groups < len(problem.sorted_costs) <= 2 * problem.num_groups:
+    num_items = len(problem.sorted_costs)
+    if problem.equal_counts and problem.num_groups < num_items <= 2 * problem.num_groups:
         return assign_folded(problem), problem.bound, False
-    starts = [assign_lpt(problem)]
-    work -= cost_of_lpt(len(starts[0]))
-    price = 0 if problem.equal_counts else cost_of_slack(len(starts[0]))
+    work -= cost_of_lpt(num_items)
+    price = 0 if problem.equal_counts else cost_of_slack(num_items)
     if work <= price:  # and no search from LPT either, or else a little more budget could end worse
-        return starts[0], problem.bound, True
-    work -= price
-    if not problem.equal_counts:
-        starts.append(assign_slack(problem))
-    starts.sort(key=problem.makespan_of)  # ties to LPT
-    best, reached = starts[0].copy(), problem.makespan_of(starts[0])
+        return assign_lpt(problem), problem.bound, True
+    best, reached, work = _improve_starts(problem, work - price)
     differencing = assign_bldm if problem.equal_counts else assign_karmarkar_karp
-    price = 0 if problem.equal_counts else cost_of_karmarkar_karp(len(best), problem.num_groups)
-    differenced = False
-    while work > 0 and reached > problem.bound.value:
-        if not starts:
-            if differenced:
-                break
-            if work <= price:  # and nothing instead, or else a little more budget could end worse
-                return best, problem.bound, True
-            work -= price
-            starts, differenced = [differencing(problem)], True
-        candidate = starts.pop(0)
+    price = 0 if problem.equal_counts else cost_of_karmarkar_karp(num_items, problem.num_groups)
+    if work > 0 and reached > problem.bound.value:
+        if work <= price:  # and nothing instead, or else a little more budget could end worse
+            return best, problem.bound, True
+        candidate = differencing(problem)
+        work = improve(problem, candidate, work - price)
+        best = min(best, candidate, key=problem.makespan_of)
+        if work > 0 and problem.makespan_of(best) > problem.bound.value:
+            return _Closing.of(problem, best, work).run()
+    return best, problem.bound, work <= 0
+
+
+def _improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, int, int]:
+    """Return the best that is had from LPT and SLACK, its makespan, and the work left."""
+    reached = INT64_MAX + 1
+    for candidate in _starts(problem):  # to the end, work or none, or else more of it could end worse than LPT
         work = improve(problem, candidate, work)
         if (makespan := problem.makespan_of(candidate)) < reached:
             best, reached = candidate, makespan
-    if work > 0 and reached > problem.bound.value:
-        return _Closing.of(problem, best, work).run()
-    return best, problem.bound, work <= 0
+        if reached <= problem.bound.value:
+            break
+    return best, reached, work
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """SLACK: LPT on blocks of m items, the block with the largest spread first (Della Croce & Scatamacchia 2020)."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solvers._jit import kernel
-from solvers.partition._problem import Assignment, PartitionProblem, solve
+from solvers.partition._problem import Assignment, PartitionProblem, scatter, solve
 from solvers.partition.lpt import assign_in_order
 from solvers.types import PartitionResult
 
@@ -12,34 +12,39 @@ __all__ = ["assign_slack", "slack"]
 
 
 @kernel
-def _list_blocks(block_order, num_groups, positive, positions):
-    """Positions block by block in the order given, then those of cost zero."""
+def _block_spreads(sorted_costs, num_groups, negative_spreads):
+    """Last minus first cost of each block of m positive costs; a last, short block is filled up with zeros."""
+    for block in range(len(negative_spreads)):
+        last = (block + 1) * num_groups - 1
+        negative_spreads[block] = -sorted_costs[block * num_groups]
+        if last < len(sorted_costs):
+            negative_spreads[block] += sorted_costs[last]
+
+
+@kernel
+def _list_blocks(sorted_costs, block_order, num_groups, positive, positions, costs):
+    """Positions and their costs block by block in the order given, then those of cost zero."""
     k = 0
     for block in block_order:
         for position in range(block * num_groups, min((block + 1) * num_groups, positive)):
             positions[k] = position
+            costs[k] = sorted_costs[position]
             k += 1
     for position in range(positive, len(positions)):
         positions[position] = position
-
-
-def _slack_order(sorted_costs: NDArray[np.int64], num_groups: int) -> NDArray[np.int64]:
-    """Positions block by block, blocks of m positions by descending spread; positions of cost zero stay last."""
-    positive = int(np.count_nonzero(sorted_costs))
-    first = sorted_costs[:positive:num_groups]
-    last = np.zeros_like(first)  # a last, short block is filled up with zeros
-    whole = sorted_costs[num_groups - 1 : positive : num_groups]
-    last[: len(whole)] = whole
-    positions = np.empty(len(sorted_costs), dtype=np.int64)
-    _list_blocks(np.argsort(last - first, kind="stable"), num_groups, positive, positions)
-    return positions
+        costs[position] = 0
 
 
 def assign_slack(problem: PartitionProblem) -> Assignment:
     """SLACK on a prepared problem; with quotas where the problem asks for equal counts."""
-    order = _slack_order(problem.sorted_costs, problem.num_groups)
-    assignment = np.empty(len(order), dtype=np.int32)
-    assignment[order] = assign_in_order(problem, problem.sorted_costs[order])
+    n, num_groups, positive = len(problem.sorted_costs), problem.num_groups, problem.num_positive
+    negative_spreads = np.empty(-(-positive // num_groups), dtype=np.int64)
+    _block_spreads(problem.sorted_costs, num_groups, negative_spreads)
+    by_spread = np.argsort(negative_spreads, kind="stable")
+    positions, costs = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
+    _list_blocks(problem.sorted_costs, by_spread, num_groups, positive, positions, costs)
+    assignment = np.empty(n, dtype=np.int32)
+    scatter(positions, assign_in_order(problem, costs), assignment)
     return assignment
 
 

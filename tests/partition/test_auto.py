@@ -11,7 +11,7 @@ from solvers.partition._problem import PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.lower_target import lower_target
 from solvers.partition.lpt import assign_lpt
-from solvers.partition.portfolio import improve
+from solvers.partition.portfolio import assign_auto, improve
 from solvers.partition.regroup import regroup
 
 small_costs = st.one_of(
@@ -149,3 +149,17 @@ def test_equal_counts_are_never_worse_than_differencing(seed):
     costs = np.random.default_rng(seed).integers(0, 2**62 // 150, 150)
     balanced = solvers.partition(costs, 3, "auto", 0.005, equal_counts=True)
     assert balanced.makespan <= solvers.partition(costs, 3, "bldm", equal_counts=True).makespan
+
+
+def test_lpt_counts_where_the_work_ends_before_its_turn():
+    """With many items a group SLACK goes first; here it is worse than LPT, and there is no work to improve it."""
+    costs = [6, 6, 4, 6, 6, 15, 15, 7, 4, 4, 15, 15, 15, 6, 15, 15, 15, 7, 15, 7, 15, 15, 4, 7, 7, 7, 4, 6, 15, 15, 6,
+             4, 15, 7, 7, 7, 15, 6, 7, 6, 15, 4, 6, 15, 15, 4, 15, 15]  # fmt: skip
+    assert solvers.slack(costs, 3).makespan > solvers.lpt(costs, 3).makespan
+    problem = PartitionProblem.prepare(costs, 3, False)
+    for work in range(5_000):
+        assert problem.makespan_of(assign_auto(problem, work)[0]) <= solvers.lpt(costs, 3).makespan
+
+
+def test_all_of_int64_in_one_group():
+    assert solvers.auto([2**63 - 1], 1).makespan == 2**63 - 1

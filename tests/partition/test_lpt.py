@@ -1,4 +1,4 @@
-"""LPT against its definition, its guarantee, and its three kernels against each other."""
+"""LPT against its definition, its guarantee, and its two kernels against each other."""
 
 import numpy as np
 import oracles
@@ -10,10 +10,9 @@ import solvers
 from solvers._heap import group_bits
 from solvers.partition import lpt as lpt_function
 from solvers.partition._problem import PartitionProblem
-from solvers.partition.lpt import _lpt_packed, _lpt_rounds, _lpt_wide, assign_lpt
+from solvers.partition.lpt import _lpt_rounds, _lpt_wide, assign_lpt
 
 KERNELS = {
-    "packed": lambda costs, m, out: _lpt_packed(costs, m, group_bits(m), out),
     "rounds": lambda costs, m, out: _lpt_rounds(costs, m, group_bits(m), out),
     "wide": _lpt_wide,
 }
@@ -24,7 +23,7 @@ problems = st.tuples(
         st.lists(st.integers(0, 10**6), max_size=60),
         st.lists(st.integers(1, 10).map(lambda k: 2**k), max_size=60),
     ),
-    st.integers(1, 12) | st.sampled_from([127, 128, 129, 200]),
+    st.integers(1, 12) | st.sampled_from([63, 64, 65, 200]),
 )
 
 
@@ -56,7 +55,7 @@ def test_grahams_worst_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "num_groups"), [(1, 1), (1, 300), (50, 1), (127, 128), (700, 128), (1500, 129), (900, 512), (600, 5)]
+    ("count", "num_groups"), [(1, 1), (1, 300), (50, 1), (600, 5), (63, 64), (700, 64), (1500, 65), (900, 512)]
 )
 @pytest.mark.parametrize("kind", ["lognormal", "few values", "long tail", "all equal", "powers of two"])
 def test_kernels_agree(kind: str, count: int, num_groups: int) -> None:
@@ -83,7 +82,7 @@ def used_kernel(monkeypatch: pytest.MonkeyPatch, costs: list[int], num_groups: i
 
     module = sys.modules[lpt_function.__module__]
     used = []
-    for name in ("_lpt_packed", "_lpt_rounds", "_lpt_wide"):
+    for name in ("_lpt_rounds", "_lpt_wide"):
 
         def spy(*arguments: object, name: str = name, kernel: object = getattr(module, name)) -> None:
             used.append(name)
@@ -99,14 +98,13 @@ def used_kernel(monkeypatch: pytest.MonkeyPatch, costs: list[int], num_groups: i
 
 def test_which_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wide heap from the very load on that does not fit a packed key; see that the load just below does."""
-    assert used_kernel(monkeypatch, [5, 4, 3], 2) == "_lpt_packed"
-    assert used_kernel(monkeypatch, [5, 4, 3], 128) == "_lpt_rounds"
-    for num_groups, bits, kernel in ((64, 6, "_lpt_packed"), (200, 8, "_lpt_rounds")):
+    assert used_kernel(monkeypatch, [5, 4, 3], 2) == "_lpt_rounds"
+    for num_groups, bits in ((64, 6), (200, 8)):
         capacity = 2 ** (63 - bits) - 1  # the largest load that fits beside a group number
         fits = next(
             c for c in range(capacity * num_groups // (num_groups + 1) + 2, 0, -1) if c + c // num_groups <= capacity
         )
-        assert used_kernel(monkeypatch, [fits], num_groups) == kernel
+        assert used_kernel(monkeypatch, [fits], num_groups) == "_lpt_rounds"
         assert used_kernel(monkeypatch, [fits + 1], num_groups) == "_lpt_wide"
         assert used_kernel(monkeypatch, [2**62, 9, 8, 8, 1], num_groups) == "_lpt_wide"
 

@@ -113,13 +113,13 @@ def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def as_costs(costs: ArrayLike, name: str = "costs") -> tuple[NDArray[np.int64], int, int]:
-    """Return non-negative int64 costs, their largest and their sum, which fits int64, or raise naming the item."""
-    array = as_int64(name, costs)
+    """Return non-negative int64 costs (read-only), their largest and their sum (in int64), or raise naming the item."""
+    array = read_only(as_int64(name, costs))
     if array.size > _MAX_ITEMS:
         raise ValueError(f"{name} must hold at most {_MAX_ITEMS} items, got {array.size}")
     if array.size == 0:
         return array, 0, 0
-    smallest, largest, total, where = _scan(read_only(array))
+    smallest, largest, total, where = _scan(array)
     if smallest < 0:
         where = int(np.argmax(array < 0))
         raise ValueError(f"{name}[{where}] must be >= 0, got {array[where]}")

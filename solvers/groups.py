@@ -69,6 +69,8 @@ def _members_of_owners(owners, offsets, owner_of_part, first_of_owner, members, 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """View `array` read-only: numba compiles a kernel for read-only and for writable arrays apart."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

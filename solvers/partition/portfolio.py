@@ -27,10 +27,11 @@ _FEW_ITEMS = 64  # of so few, bin completion often sees the end
 _MANY_A_GROUP = 16  # items: from here on, differencing two groups evens them out nearly always
 
 
-def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
+def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> tuple[int, int]:
     """Improve `assignment` in place, cheap searches first, until it is optimal, stuck, or `work` is spent.
 
-    Returns the work left. Never makes the assignment worse, and more work never ends in a worse one.
+    Returns the makespan reached and the work left. Never makes the assignment worse; more work never ends in a worse
+    one.
     """
     makespan = problem.makespan_of(assignment)
     many = len(assignment) >= _MANY_A_GROUP * problem.num_groups
@@ -43,7 +44,7 @@ def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> int
                 makespan = problem.makespan_of(assignment)
         if makespan == before:
             break
-    return work
+    return makespan, work
 
 
 def _swaps(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
@@ -86,9 +87,9 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
         if work <= price:  # and nothing instead, or else a little more budget could end worse
             return best, problem.bound, True
         candidate = differencing(problem)
-        work = improve(problem, candidate, work - price)
-        best = min(best, candidate, key=problem.makespan_of)
-        if work > 0 and problem.makespan_of(best) > problem.bound.value:
+        makespan, work = improve(problem, candidate, work - price)
+        best, reached = (candidate, makespan) if makespan < reached else (best, reached)
+        if work > 0 and reached > problem.bound.value:
             return _Closing.of(problem, best, work).run()
     return best, problem.bound, work <= 0
 
@@ -97,8 +98,8 @@ def _improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, i
     """Return the best that is had from LPT and SLACK, its makespan, and the work left."""
     reached = INT64_MAX + 1
     for candidate in _starts(problem):  # to the end, work or none, or else more of it could end worse than LPT
-        work = improve(problem, candidate, work)
-        if (makespan := problem.makespan_of(candidate)) < reached:
+        makespan, work = improve(problem, candidate, work)
+        if makespan < reached:
             best, reached = candidate, makespan
         if reached <= problem.bound.value:
             break

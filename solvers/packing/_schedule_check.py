@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
 from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
+from solvers.packing._shares_types import SharesResult
 from solvers.types import SolveStatus
 
-__all__ = ["check_schedule"]
+__all__ = ["check_schedule", "require", "require_cells", "require_over_long", "require_places", "require_slots"]
 
 
-def _require(holds: bool, rule: str) -> None:
+def require(holds: bool, rule: str) -> None:
     if not holds:
         raise CertificateError(rule)
 
@@ -62,12 +63,12 @@ def check_schedule(
     cost_list, token_list = as_costs(costs)[0].tolist(), as_costs(tokens, "tokens")[0].tolist()
     if objective not in OBJECTIVES or over_long not in OVER_LONG:
         raise ValueError(f"objective and over_long must be known, got {objective!r} and {over_long!r}")
-    _require(result.cap == cap, f"cap is {cap}, not {result.cap}")
-    _require(result.objective == objective, f"objective is {objective!r}, not {result.objective!r}")
-    _check_slots(result, num_ranks, num_slots, min_slots, slots_multiple_of)
-    _check_over_long(result, token_list, cap, over_long)
-    cells = _check_places(result, len(cost_list))
-    _check_cells(result, cells, cost_list, token_list, cap, allow_empty)
+    require(result.cap == cap, f"cap is {cap}, not {result.cap}")
+    require(result.objective == objective, f"objective is {objective!r}, not {result.objective!r}")
+    require_slots(result, num_ranks, num_slots, min_slots, slots_multiple_of)
+    require_over_long(result, token_list, cap, over_long)
+    cells = require_places(result, len(cost_list))
+    require_cells(result, cells, cost_list, token_list, cap, allow_empty)
     kept = sorted((item for cell in cells.values() for item in cell), key=lambda item: -cost_list[item])
     _check_value(result, sum(cost_list[item] for item in kept), stages)
     samples = [(cost_list[item], min(token_list[item], cap)) for item in kept]
@@ -78,36 +79,36 @@ def check_schedule(
         _check_bound(result, samples, [result.num_slots], stages)
 
 
-def _check_slots(
-    result: ScheduleResult, num_ranks: int, num_slots: int | str | None, least: int, multiple: int
+def require_slots(
+    result: ScheduleResult | SharesResult, num_ranks: int, num_slots: int | str | None, least: int, multiple: int
 ) -> None:
     k = result.num_slots
     for name, array in (("slot_loads", result.slot_loads), ("slot_tokens", result.slot_tokens)):
-        _require(
+        require(
             array.dtype == np.int64 and array.shape == (num_ranks, k),
             f"every rank has num_slots = {k} slots: {name} must be int64[{num_ranks}, {k}], got {array.dtype} of shape "
             f"{array.shape}",
         )
-    _require(k >= least, f"num_slots = {k} is below min_slots = {least}")
-    _require(k % multiple == 0, f"num_slots = {k} is no multiple of slots_multiple_of = {multiple}")
-    _require(num_slots in (None, "fewest", k), f"num_slots = {num_slots} was asked for, not {k}")
+    require(k >= least, f"num_slots = {k} is below min_slots = {least}")
+    require(k % multiple == 0, f"num_slots = {k} is no multiple of slots_multiple_of = {multiple}")
+    require(num_slots in (None, "fewest", k), f"num_slots = {num_slots} was asked for, not {k}")
 
 
-def _check_over_long(result: ScheduleResult, tokens: list[int], cap: int, over_long: str) -> None:
+def require_over_long(result: ScheduleResult | SharesResult, tokens: list[int], cap: int, over_long: str) -> None:
     over = [item for item, t in enumerate(tokens) if t > cap]
-    _require(
+    require(
         over_long != "error" or not over, f"sample {over[0] if over else -1} is over the cap, which over_long refuses"
     )
     dropped, own = over if over_long == "drop" else [], over if over_long == "own" else []
-    _require(result.dropped.tolist() == dropped, f"dropped must be {dropped}, got {result.dropped.tolist()}")
-    _require(result.own.tolist() == own, f"own must be {own}, got {result.own.tolist()}")
+    require(result.dropped.tolist() == dropped, f"dropped must be {dropped}, got {result.dropped.tolist()}")
+    require(result.own.tolist() == own, f"own must be {own}, got {result.own.tolist()}")
 
 
-def _check_places(result: ScheduleResult, n: int) -> dict[tuple[int, int], list[int]]:
+def require_places(result: ScheduleResult | SharesResult, n: int) -> dict[tuple[int, int], list[int]]:
     """Return the samples of each micro-batch."""
     ranks, slots = result.rank_of_item, result.slot_of_item
     for name, array in (("rank_of_item", ranks), ("slot_of_item", slots)):
-        _require(
+        require(
             array.dtype == np.int32 and array.shape == (n,),
             f"every sample has one place: {name} must be int32[{n}], got {array.dtype} of shape {array.shape}",
         )
@@ -116,16 +117,16 @@ def _check_places(result: ScheduleResult, n: int) -> dict[tuple[int, int], list[
     cells: dict[tuple[int, int], list[int]] = {}
     for item, (rank, slot) in enumerate(zip(ranks.tolist(), slots.tolist(), strict=True)):
         if item in dropped:
-            _require(rank == slot == -1, f"sample {item} was dropped but lies on rank {rank} in slot {slot}")
+            require(rank == slot == -1, f"sample {item} was dropped but lies on rank {rank} in slot {slot}")
             continue
-        _require(0 <= rank < num_ranks, f"sample {item} is on rank {rank}, outside 0..{num_ranks - 1}")
-        _require(0 <= slot < num_slots, f"sample {item} is in slot {slot}, outside 0..{num_slots - 1}")
+        require(0 <= rank < num_ranks, f"sample {item} is on rank {rank}, outside 0..{num_ranks - 1}")
+        require(0 <= slot < num_slots, f"sample {item} is in slot {slot}, outside 0..{num_slots - 1}")
         cells.setdefault((rank, slot), []).append(item)
     return cells
 
 
-def _check_cells(
-    result: ScheduleResult,
+def require_cells(
+    result: ScheduleResult | SharesResult,
     cells: dict[tuple[int, int], list[int]],
     costs: list[int],
     tokens: list[int],
@@ -137,13 +138,13 @@ def _check_cells(
     for rank, slot in itertools.product(range(len(loads)), range(result.num_slots)):
         items = cells.get((rank, slot), [])
         where = f"micro-batch of rank {rank}, slot {slot}"
-        _require(bool(items) or allow_empty, f"the {where} is empty")
+        require(bool(items) or allow_empty, f"the {where} is empty")
         load, volume = sum(costs[item] for item in items), sum(tokens[item] for item in items)
         alone = own.intersection(items)
-        _require(not alone or len(items) == 1, f"the {where} holds {len(items)} samples, among them {alone} of `own`")
-        _require(bool(alone) or volume <= cap, f"the {where} holds {volume} tokens, over cap = {cap}")
-        _require(load == loads[rank][slot], f"the {where} costs {load}, not slot_loads = {loads[rank][slot]}")
-        _require(volume == volumes[rank][slot], f"the {where} holds {volume} tokens, not {volumes[rank][slot]}")
+        require(not alone or len(items) == 1, f"the {where} holds {len(items)} samples, among them {alone} of `own`")
+        require(bool(alone) or volume <= cap, f"the {where} holds {volume} tokens, over cap = {cap}")
+        require(load == loads[rank][slot], f"the {where} costs {load}, not slot_loads = {loads[rank][slot]}")
+        require(volume == volumes[rank][slot], f"the {where} holds {volume} tokens, not {volumes[rank][slot]}")
 
 
 def _check_value(result: ScheduleResult, total: int, stages: int) -> None:
@@ -157,11 +158,11 @@ def _check_value(result: ScheduleResult, total: int, stages: int) -> None:
     else:
         value = (k + stages - 1) * max(max(rank) for rank in loads)
         perfect = (k + stages - 1) * -(-total // (ranks * k))
-    _require(result.value == value, f"the {result.objective} objective is {value}, not value = {result.value}")
-    _require(result.perfect == perfect, f"perfect is {perfect}, not {result.perfect}")
+    require(result.value == value, f"the {result.objective} objective is {value}, not value = {result.value}")
+    require(result.perfect == perfect, f"perfect is {perfect}, not {result.perfect}")
     bound = result.lower_bound
-    _require(0 <= bound <= value, f"lower_bound = {bound} must be within 0..value = {value}")
-    _require(
+    require(0 <= bound <= value, f"lower_bound = {bound} must be within 0..value = {value}")
+    require(
         (result.status is SolveStatus.OPTIMAL) == (bound == value),
         f"status is {result.status.value} with value {value} and lower_bound {bound}",
     )
@@ -178,7 +179,7 @@ def _check_bound(result: ScheduleResult, samples: list[tuple[int, int]], slots: 
         proven = _best_pipeline(costs, ranks, slots, stages) if pipeline else _largest_group(costs, ranks)
     else:
         raise CertificateError(f"lower_bound is by an unknown argument {name!r}")
-    _require(result.lower_bound <= proven, f"lower_bound = {result.lower_bound}, but '{name}' proves {proven} at most")
+    require(result.lower_bound <= proven, f"lower_bound = {result.lower_bound}, but '{name}' proves {proven} at most")
 
 
 def _permitted(

@@ -8,11 +8,11 @@ from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_first_fit_decreasing", "first_fit", "first_fit_decreasing"]
+__all__ = ["assign_first_fit_decreasing", "fill_first_fit", "first_fit", "first_fit_decreasing"]
 
 
 @kernel
-def _first_fit(sizes, cap, max_items, room, group_of_position):
+def fill_first_fit(sizes, cap, max_items, room, group_of_position):
     """``room[v]`` is the largest room in the tree below v, whose leaves are the groups; those not yet open have `cap`.
 
     The tree has a leaf more than there are open groups, so its root always has room enough.
@@ -41,7 +41,7 @@ def _first_fit(sizes, cap, max_items, room, group_of_position):
 def _assign(problem: PackingProblem, sizes: NDArray[np.int64]) -> Assignment:
     assignment = np.empty(len(sizes), dtype=np.int32)
     leaves = 1 << max(problem.most_groups - 1, 0).bit_length()
-    _first_fit(read_only(sizes), problem.cap, problem.max_items, np.empty(2 * leaves, dtype=np.int64), assignment)
+    fill_first_fit(read_only(sizes), problem.cap, problem.max_items, np.empty(2 * leaves, dtype=np.int64), assignment)
     return assignment
 
 

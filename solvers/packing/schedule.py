@@ -8,7 +8,7 @@ slot has to be that tall; the other slots share the rest evenly.
 
 import time
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,15 @@ from solvers.arguments import as_budget, as_costs, as_count
 from solvers.bounds import Bound, best_bound
 from solvers.errors import InfeasibleError, TimeLimitError
 from solvers.groups import group_loads, read_only
-from solvers.packing._arguments import as_cap
+from solvers.packing._arguments import (
+    MOST_BINS,
+    as_cap,
+    as_choice,
+    as_flag,
+    as_slots,
+    check_as_many,
+    check_over_long,
+)
 from solvers.packing._schedule_bounds import (
     forced_heights,
     least_micro_batches,
@@ -43,7 +51,6 @@ from solvers.types import SolveStatus
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "schedule_micro_batches"]
 
-_MOST_BINS = 2**26
 _MOST_TRIED = 4  # numbers of slots that are tried where the number is free
 _CLOSE = 512  # within 1/512 of the bound no further number of slots is tried
 _PACKING_BUDGET = 0.01  # seconds' worth of search for the fewest micro-batches, where these decide on K
@@ -82,52 +89,14 @@ class _Found(NamedTuple):
     ended: bool
 
 
-def _as_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value
-
-
-def _as_flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-def _as_slots(value: SupportsIndex | str | None, min_slots: int, multiple: int) -> int | Literal["fewest"] | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if value != "fewest":
-            raise ValueError(f"num_slots must be an integer, 'fewest' or None, got {value!r}")
-        return "fewest"
-    slots = as_count("num_slots", value)
-    if slots < min_slots:
-        raise ValueError(f"num_slots = {slots} contradicts min_slots = {min_slots}: give num_slots >= {min_slots}")
-    if slots % multiple:
-        raise ValueError(
-            f"num_slots = {slots} contradicts slots_multiple_of = {multiple}: give a multiple, such as "
-            f"{slots - slots % multiple + multiple}"
-        )
-    return slots
-
-
 def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepared:
     """Check the samples, leave out or set apart those over the cap, sort the rest, and pack them under the cap."""
     all_costs, _, _ = as_costs(costs)
     all_tokens, _, _ = as_costs(tokens, "tokens")
-    if len(all_costs) != len(all_tokens):
-        raise ValueError(f"costs and tokens must be as many, got {len(all_costs)} and {len(all_tokens)}")
+    check_as_many("tokens", len(all_tokens), len(all_costs))
     cap = request.cap
-    over = np.flatnonzero(all_tokens > cap)
+    over = check_over_long(all_tokens, cap, request.over_long)
     none = np.empty(0, dtype=np.int64)
-    if len(over) and request.over_long == "error":
-        item = int(over[0])
-        raise InfeasibleError(
-            f"no micro-batch can hold sample {item}: tokens[{item}] = {all_tokens[item]} is over cap = {cap} by "
-            f"{all_tokens[item] - cap} (samples over the cap: {len(over)}); over_long='own' gives each a micro-batch "
-            "of its own, over_long='drop' leaves them out"
-        )
     dropped = over if request.over_long == "drop" else none
     own = over if request.over_long == "own" else none
     kept = np.flatnonzero(all_tokens <= cap) if len(dropped) else np.arange(len(all_costs))
@@ -188,9 +157,9 @@ def _first_slots(prepared: _Prepared, request: _Request) -> int:
             f"{num_ranks} ranks of {first} slots ({why}) are {bins} micro-batches, but there are {n} {left}, short by "
             f"{bins - n}; allow_empty=True permits empty micro-batches"
         )
-    if bins > _MOST_BINS:
+    if bins > MOST_BINS:
         raise ValueError(
-            f"num_ranks * num_slots must be <= {_MOST_BINS} micro-batches, got {num_ranks} * {first} = {bins}"
+            f"num_ranks * num_slots must be <= {MOST_BINS} micro-batches, got {num_ranks} * {first} = {bins}"
         )
     return first
 
@@ -233,7 +202,7 @@ def _search(
 
 def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[int]:
     """Numbers of slots worth trying where the number is free: the next few; for a pipeline, the best by their bound."""
-    most = _MOST_BINS // request.num_ranks
+    most = MOST_BINS // request.num_ranks
     if not request.allow_empty:
         most = min(most, len(prepared.kept) // request.num_ranks)
     if request.objective != "pipeline":
@@ -408,9 +377,9 @@ def schedule_micro_batches(
     min_slots = as_count("min_slots", min_slots)
     multiple = as_count("slots_multiple_of", slots_multiple_of)
     request = _Request(
-        as_count("num_ranks", num_ranks), as_cap(cap), _as_choice("objective", objective, OBJECTIVES),
-        _as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
-        _as_flag("allow_empty", allow_empty), _as_choice("over_long", over_long, OVER_LONG),
+        as_count("num_ranks", num_ranks), as_cap(cap), as_choice("objective", objective, OBJECTIVES),
+        as_slots(num_slots, min_slots, multiple), min_slots, multiple, as_count("stages", stages),
+        as_flag("allow_empty", allow_empty), as_choice("over_long", over_long, OVER_LONG),
         work_units(as_budget(time_budget)),
     )  # fmt: skip
     if request.stages > 1 and request.objective != "pipeline":

@@ -1,0 +1,85 @@
+"""What cutting shares returns: a slot for every sample on the rank where it lies, and how few slots there can be."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.types import SolveStatus, relative_gap
+
+__all__ = ["SharesResult"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharesResult:
+    """Every rank's share cut into micro-batches, with a certificate on how many there are.
+
+    Attributes
+    ----------
+    rank_of_item : int32[n], read-only
+        The rank of each sample, as given; -1 if it was dropped.
+    slot_of_item : int32[n], read-only
+        The slot in which that rank computes it; -1 if it was dropped.
+    num_slots : int
+        K, the same on every rank.
+    slot_loads : int64[R, K], read-only
+        The cost of each micro-batch; descending on every rank.
+    slot_tokens : int64[R, K], read-only
+        The tokens of each micro-batch: at most `cap`, but for the samples in `own`.
+    cap : int
+        The cap that was asked for.
+    lower_bound : int
+        Proven: these shares cannot be cut into fewer slots under the same rules.
+    bound_name : str
+        The argument that proves it, for the rank that needs most: ``"volume"`` (its tokens over the cap) or
+        ``"halves"`` (its samples of more than half the cap, no two of which share a micro-batch); samples of
+        `own` and the rules on the number of slots come on top.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``num_slots == lower_bound``.
+    dropped : int64[], read-only
+        Ascending indices of the samples over the cap that were left out, as ``over_long="drop"`` asks.
+    own : int64[], read-only
+        Ascending indices of the samples over the cap that have a micro-batch to themselves, as ``"own"`` asks.
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    rank_of_item: NDArray[np.int32]
+    slot_of_item: NDArray[np.int32]
+    num_slots: int
+    slot_loads: NDArray[np.int64]
+    slot_tokens: NDArray[np.int64]
+    cap: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    dropped: NDArray[np.int64]
+    own: NDArray[np.int64]
+    runtime_s: float = field(compare=False)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.slot_loads)
+
+    @property
+    def gap(self) -> float:
+        """``(num_slots - lower_bound) / lower_bound``."""
+        return relative_gap(self.num_slots, self.lower_bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SharesResult):
+            return NotImplemented
+        return self._numbers() == other._numbers() and all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
+
+    def _numbers(self) -> tuple[object, ...]:
+        return self.num_slots, self.cap, self.lower_bound, self.bound_name, self.status
+
+    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
+        return (
+            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
+        )  # fmt: skip

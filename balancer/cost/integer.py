@@ -87,7 +87,7 @@ def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: 
 
 
 def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int = 2**20) -> IntegerCost:
-    """Round seconds to the coarsest of ns, ps and fs that is off by at most 0.1 % at any length, or else to the finest.
+    """Round seconds to the coarsest of ns, ps and fs that is off by at most 0.1 % at any length, or else is off least.
 
     Parameters
     ----------

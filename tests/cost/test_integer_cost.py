@@ -1,5 +1,6 @@
 """From coefficients to the integers that plans are made with: what rounding loses is said, and mostly nothing."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -69,11 +70,33 @@ def test_the_coarsest_unit_that_is_fine_enough():
 @given(st.floats(1e-9, 1e3), st.floats(0, 1e-6), st.integers(1, 2**20))
 def test_seconds_round_as_said(a, b, longest):
     cost = integer_seconds(a, b, longest=longest)
-    per_second = {"ns": 1e9, "ps": 1e12, "fs": 1e15}[cost.unit]
+    per_unit = {"ns": 10**9, "ps": 10**12, "fs": 10**15}
+    per_second = per_unit[cost.unit]
     for length in (1, longest):
         exact = (a * length + b * length**2) * per_second
         assert abs(cost.model.a * length + cost.model.b * length**2 - exact) <= exact * (cost.rounding + 1e-9)
-    assert cost.rounding <= 1e-3 or cost.unit == "fs" or max(cost.model.a, cost.model.b) > INT64_MAX // 1001
+    if cost.rounding > 1e-3:
+        for units in per_unit.values():
+            assert max(a, b) * units > INT64_MAX or cost.rounding <= largest_error(a, b, units, longest)
+
+
+def largest_error(a, b, units_per_second, longest):
+    """Of either coefficient rounded to whole units."""
+    exact_a, exact_b = Fraction(a) * units_per_second, Fraction(b) * units_per_second
+    rounded_a, rounded_b = round(exact_a), round(exact_b)
+    if not rounded_a and not rounded_b:
+        return math.inf
+    of_length = [
+        abs(rounded_a - exact_a + (rounded_b - exact_b) * length) / (exact_a + exact_b * length)
+        for length in (1, longest)
+    ]
+    return float(max(of_length))
+
+
+def test_no_finer_unit_than_helps():
+    """Of a second coefficient below half a femtosecond no unit holds anything: then the coarsest will do."""
+    cost = integer_seconds(1e-9, 2.220446049250313e-16, longest=4509)
+    assert (cost.unit, cost.rounding > 1e-3) == ("ns", True)
 
 
 def test_time_of_a_model_at_a_throughput():

@@ -250,8 +250,7 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
         target, slots = _target(plan_file, placements, problem)
         plan = replay_plan(problem, target, settings.method, settings.time_budget, slots)
         why = why_not_relocate(problem) if settings.placement == "relocate" else ""
-        eps = plan.eps if settings.micro_batches is not None else settings.eps
-        yield replace(plan, placement=effective(problem, settings.placement), eps=eps, fell_back=why)
+        yield replace(plan, placement=effective(problem, settings.placement), eps=settings.eps, fell_back=why)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")
 

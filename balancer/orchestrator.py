@@ -353,9 +353,8 @@ def assemble(
     if part_order is not None:
         parts[last] = _reordered(parts[last], part_order, len(step.home.samples))
     settings = step.settings
-    eps = 0.0 if settings.micro_batches else settings.eps
     phases = {
-        name: PhasePlan(items, replace(plans[name], placement=settings.placement, eps=eps))
+        name: PhasePlan(items, replace(plans[name], placement=settings.placement, eps=settings.eps))
         for name, items in by_name.items()
     }
     return StepPlan(

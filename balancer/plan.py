@@ -210,7 +210,7 @@ class DispatchPlan:
 
         Known for plain additive costs; O(n log n), computed when asked for.
         """
-        plain = self.cost.additive and self.micro_batches is None and self.constraints.rank_speeds is None
+        plain = self.cost.additive and self.constraints.rank_speeds is None  # with slots, too, no rank's sum is larger
         if not plain or self.constraints.initial_loads is not None:
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample

@@ -20,7 +20,7 @@ from balancer.placement import Placement
 from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
-from balancer.schedule import make_schedule, schedule_bound
+from balancer.schedule import Schedule, make_schedule, relocate_schedule, schedule_bound
 from balancer.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
 from solvers.relocation import as_eps
@@ -190,7 +190,8 @@ def plan_problem(
     check_placement(placement)
     as_eps(eps)
     if problem.micro_batches is not None:
-        return _schedule(problem, problem.micro_batches, method, time_budget, placement, started)
+        plan = _schedule(problem, problem.micro_batches, method, time_budget, placement, eps, started)
+        return replace(plan, placement=effective(problem, placement), eps=eps)
     result = _solve(problem, name, time_budget)
     placed = place(problem, result.group_of_item, placement, eps, time_budget)
     target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
@@ -272,17 +273,33 @@ def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makes
 
 
 def _schedule(
-    problem: Problem, micro_batches: MicroBatches, method: str, time_budget: float, placement: str, started: float
+    problem: Problem,
+    micro_batches: MicroBatches,
+    method: str,
+    time_budget: float,
+    placement: str,
+    eps: float,
+    started: float,
 ) -> DispatchPlan:
-    """Plan rank and slot of every sample; ranks may exchange all their micro-batches, and no more."""
+    """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
     if method != "auto":
         raise ValueError(f"method {method!r} makes no micro-batches; use 'auto'")
     found = make_schedule(problem, micro_batches, time_budget)
+    fell_back = ""
+    if placement == "relocate" and problem.topology.num_ranks > 1:
+        moved = relocate_schedule(problem, micro_batches, found, eps, time_budget)
+        if not isinstance(moved, str):
+            return _scheduled(problem, moved, method, started)
+        placement, fell_back = "rearrange", moved
     placed = place(problem, found.rank_of_sample, placement, 0, time_budget)
+    found = found._replace(rank_of_sample=placed.rank_of_sample)
+    return replace(_scheduled(problem, found, method, started), fell_back=fell_back)
+
+
+def _scheduled(problem: Problem, found: Schedule, method: str, started: float) -> DispatchPlan:
     num_ranks, slots = problem.topology.num_ranks, (found.slot_of_sample, found.num_slots)
-    target = Placement.by_slots(placed.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
-    plan = _plan(problem, target, found.bound, method, None, started, slots)
-    return replace(plan, placement=effective(problem, placement), fell_back=placed.fell_back)
+    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
+    return _plan(problem, target, found.bound, method, None, started, slots)
 
 
 def _plan(

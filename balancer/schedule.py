@@ -3,10 +3,14 @@
 Without constraints one search lays out all micro-batches of all ranks. A constraint is about what a rank holds, however
 that is cut; then samples are partitioned over the ranks under the constraints and with room for K micro-batches, and
 each rank's share is cut into K that are as even as they can be, or in lockstep as even as where all ranks wait anyway.
+So it is, too, where samples are to stay near their homes: they are relocated first, and what each rank then has is cut.
 """
 
-from collections.abc import Iterable
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +19,14 @@ from numpy.typing import NDArray
 import solvers
 from balancer.constraints import Cap, Constraints
 from balancer.micro_batches import MicroBatches
+from balancer.placing import place, why_not_relocate
 from balancer.problem import Problem
 from solvers.bounds import Bound, makespan_bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.packing import ScheduleResult, schedule_micro_batches
+from solvers.groups import group_loads
+from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
 
-__all__ = ["Schedule", "make_schedule", "schedule_bound"]
+__all__ = ["Schedule", "make_schedule", "relocate_schedule", "schedule_bound"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
@@ -52,9 +58,7 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = _jointly(problem, micro_batches, budget)
-    schedule = Schedule(
-        joint.rank_of_item, joint.slot_of_item, joint.num_slots, Bound(joint.lower_bound, joint.bound_name)
-    )
+    schedule = _schedule_of(joint)
     if not constrained:
         return schedule
     given = isinstance(micro_batches.count, int)
@@ -138,6 +142,95 @@ def _ranks_first(
     return Schedule(ranks, slots, held, bound)
 
 
+def relocate_schedule(
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, eps: float, time_budget: float
+) -> Schedule | str:
+    """Lay out the micro-batches anew with as many samples as possible where they lie, or nearby.
+
+    Samples are relocated as if there were no micro-batches, and each rank's share is cut.
+
+    Returns
+    -------
+    Schedule or str
+        One that takes at most 1 + `eps` times as long as `found`; or why there is none.
+    """
+    if reason := why_not_relocate(problem):
+        return reason
+    taken = _takes(problem, micro_batches, found)
+    longest, least = math.floor((1 + Fraction(eps)) * taken), math.inf
+    one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
+    for more in range(1 + one_more):
+        k = found.num_slots + more * micro_batches.multiple_of
+        with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
+            for moved in _relocated(problem, micro_batches, found, k, eps, longest, time_budget):
+                takes = _takes(problem, micro_batches, moved)
+                if takes <= longest:
+                    return moved
+                least = min(least, takes)
+    if least == math.inf:
+        return f"relocated, the samples of a rank were not found to fit {found.num_slots} micro-batches"
+    over = least / taken - 1
+    return f"relocated, micro-batches would take {over:.2%} longer than the best found, more than eps = {eps:g}"
+
+
+def _relocated(
+    problem: Problem,
+    micro_batches: MicroBatches,
+    found: Schedule,
+    num_slots: int,
+    eps: float,
+    longest: int,
+    time_budget: float,
+) -> Iterator[Schedule]:
+    """Relocate samples within what `num_slots` micro-batches a rank hold, and cut the shares.
+
+    Where more than a rank's sum counts, relocation may have a part of `eps` only, first the larger and then a smaller.
+    """
+    lengths, cap, given = problem.batch.lengths, micro_batches.max_tokens, problem.constraints
+    ranks, parts = found.rank_of_sample, [1.0]
+    targets = _targets(problem, micro_batches, found, num_slots, longest, time_budget)
+    if targets is not None:  # a rank's sum may be far below the makespan, and is to be
+        ranks, parts = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget), [1 / 2, 1 / 8]
+    if (lengths <= cap).all():
+        room = num_slots * cap if given.max_tokens_per_rank is None else min(given.max_tokens_per_rank, num_slots * cap)
+        given = replace(given, max_tokens_per_rank=room)
+    whole = replace(problem, constraints=given, micro_batches=None)
+    for part in parts:
+        placed = place(whole, ranks, "relocate", eps * part, time_budget)
+        if placed.fell_back:
+            continue
+        shares = cut_shares(
+            problem.costs, lengths, placed.rank_of_sample, problem.topology.num_ranks, cap, num_slots=num_slots,
+            allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
+        )  # fmt: skip
+        yield Schedule(placed.rank_of_sample, shares.slot_of_item, num_slots, found.bound)
+
+
+def _targets(
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, num_slots: int, longest: int, time_budget: float
+) -> NDArray[np.int64] | None:
+    """Return what micro-batches may take for a step to take `longest`: int64[K], descending; None: any sum will do."""
+    if micro_batches.schedule == "step":
+        return None
+    if micro_batches.schedule == "pipeline":
+        return np.full(num_slots, longest // (num_slots + micro_batches.pipeline_stages - 1), dtype=np.int64)
+    numbered = replace(micro_batches, count=num_slots)
+    model = found if num_slots == found.num_slots else _schedule_of(_jointly(problem, numbered, time_budget))
+    heights: NDArray[np.int64] = np.sort(_slot_loads(problem, model).max(axis=0))[::-1]
+    return np.maximum(heights + (longest - int(heights.sum())) // num_slots, 0)
+
+
+def _slot_loads(problem: Problem, schedule: Schedule) -> NDArray[np.int64]:
+    """Return the cost of each micro-batch: int64[ranks, K]."""
+    shape = problem.topology.num_ranks, schedule.num_slots
+    bins = schedule.rank_of_sample * np.int32(schedule.num_slots) + schedule.slot_of_sample
+    return group_loads(problem.costs, bins, shape[0] * shape[1]).reshape(shape)
+
+
+def _takes(problem: Problem, micro_batches: MicroBatches, schedule: Schedule) -> int:
+    return micro_batches.makespan(_slot_loads(problem, schedule))
+
+
 def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
     """Return the best bound on what any schedule takes; that on micro-batches comes with a schedule.
 
@@ -153,6 +246,11 @@ def _jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) 
     """Lay out all micro-batches of all ranks at once, whatever the constraints."""
     num_ranks, keywords = problem.topology.num_ranks, micro_batches.solver_keywords()
     return schedule_micro_batches(problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget, **keywords)
+
+
+def _schedule_of(joint: ScheduleResult) -> Schedule:
+    bound = Bound(joint.lower_bound, joint.bound_name)
+    return Schedule(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
 
 
 def _of_ranks(problem: Problem) -> Bound:

@@ -9,7 +9,7 @@ from solvers._jit import kernel
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
 
-__all__ = ["level_shares", "pack_shares"]
+__all__ = ["level_shares", "meet_targets", "pack_shares"]
 
 
 @kernel
@@ -43,49 +43,61 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
 
 
 @kernel
-def level_shares(costs, tokens, offsets, cap, num_slots, packed, slot_of_position):
+def level_shares(costs, tokens, offsets, cap, head_starts, packed, slot_of_position):
     """LPT under the cap on every rank: the costliest sample first, to the slot of least cost that has room.
+
+    Slot k has cost ``head_starts[k]`` before anything is in it; they ascend.
 
     `costs` descend within a rank; ties go to the slot of fewest samples, then to the lowest. A sample over the cap has
     a slot of its own. Where a sample finds no room, its rank keeps to the bins of `packed`, of which there are at most
-    `num_slots`, and gives their cheapest samples to slots that would be empty. Slots are numbered by descending cost.
+    `num_slots`. Slots that would be empty get the cheapest samples of others. Slots are numbered by descending cost.
     O(n K + R K log K).
     """
+    num_slots = len(head_starts)
     loads = np.empty(num_slots, dtype=np.int64)
     used = np.empty(num_slots, dtype=np.int64)
     counts = np.empty(num_slots, dtype=np.int64)
-    number = np.empty(num_slots, dtype=np.int32)
     for r in range(len(offsets) - 1):
         first, end = offsets[r], offsets[r + 1]
         slots = slot_of_position[first:end]
+        loads[:] = head_starts
         if not _lpt_under_cap(costs[first:end], tokens[first:end], cap, loads, used, counts, slots):
             slots[:] = packed[first:end]
-            if len(slots) >= num_slots:
-                fill_empty_bins(slots, num_slots)
-            loads[:] = 0
-            counts[:] = 0
-            for i in range(len(slots)):
-                loads[slots[i]] += costs[first + i]
-                counts[slots[i]] += 1
-        order = np.argsort((counts == 0).astype(np.int64), kind="mergesort")  # those that hold nothing come last
-        order = order[np.argsort(-loads[order], kind="mergesort")]
-        for k in range(num_slots):
-            number[order[k]] = k
-        for i in range(len(slots)):
-            slots[i] = number[slots[i]]
+        if len(slots) >= num_slots:
+            fill_empty_bins(slots, num_slots)
+        _number_by_cost(costs[first:end], num_slots, slots)
+
+
+@kernel
+def _number_by_cost(costs, num_slots, slots):
+    """Number the slots by descending cost, those that hold nothing last. Returns whether any number changes."""
+    loads = np.zeros(num_slots, dtype=np.int64)
+    counts = np.zeros(num_slots, dtype=np.int64)
+    number = np.empty(num_slots, dtype=np.int32)
+    for i in range(len(slots)):
+        loads[slots[i]] += costs[i]
+        counts[slots[i]] += 1
+    order = np.argsort((counts == 0).astype(np.int64), kind="mergesort")
+    order = order[np.argsort(-loads[order], kind="mergesort")]
+    changed = False
+    for k in range(num_slots):
+        number[order[k]] = k
+        changed |= order[k] != k
+    for i in range(len(slots)):
+        slots[i] = number[slots[i]]
+    return changed
 
 
 @kernel
 def _lpt_under_cap(costs, tokens, cap, loads, used, counts, slots):
-    """Return whether every sample found room."""
-    loads[:] = 0
+    """Return whether every sample found room; `loads` begin as they are."""
     used[:] = 0
     counts[:] = 0
     alone = 0
     for i in range(len(costs)):
         if tokens[i] > cap:
             slots[i] = alone
-            loads[alone] = costs[i]
+            loads[alone] += costs[i]
             counts[alone] = 1
             alone += 1
     for i in range(len(costs)):
@@ -104,3 +116,82 @@ def _lpt_under_cap(costs, tokens, cap, loads, used, counts, slots):
         used[best] += tokens[i]
         counts[best] += 1
     return True
+
+
+@kernel
+def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
+    """Bring the slots of every rank under `targets`, int64[K], descending, where exchanges do it.
+
+    The slot that is most above its target gives another an item, or swaps one for a cheaper, such that what the two
+    are above theirs becomes least. None is emptied; slots stay numbered by descending cost. An exchange looks at every
+    pair of an item there and one elsewhere; a rank makes a few, and no more than it has items.
+    """
+    num_slots = len(targets)
+    above = np.empty(num_slots, dtype=np.int64)
+    used = np.empty(num_slots, dtype=np.int64)
+    counts = np.empty(num_slots, dtype=np.int64)
+    for r in range(len(offsets) - 1):
+        first, end = offsets[r], offsets[r + 1]
+        c, t, slots = costs[first:end], tokens[first:end], slot_of_position[first:end]
+        left, numbered = len(slots), False
+        while not numbered:
+            above[:] = -targets
+            used[:] = 0
+            counts[:] = 0
+            for i in range(len(slots)):
+                above[slots[i]] += c[i]
+                used[slots[i]] += t[i]
+                counts[slots[i]] += 1
+            while left > 0 and above.max() > 0:
+                give, take = _best_exchange(c, t, cap, slots, above, used, counts, np.argmax(above))
+                if give < 0:
+                    break
+                other = slots[take] if take < len(slots) else take - len(slots)
+                _exchange(c, t, slots, above, used, counts, give, other, take)
+                left -= 1
+            numbered = not _number_by_cost(c, num_slots, slots) or left == 0
+
+
+@kernel
+def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
+    """Return the item that slot `worst` gives and the item it takes; n + slot for none; -1 where nothing helps.
+
+    The largest of the two slots' excess becomes as small as can be; ties go to the first that is met.
+    """
+    n, best_give, best_take, least = len(slots), -1, -1, above[worst]
+    for give in range(n):
+        if slots[give] != worst or tokens[give] > cap:
+            continue
+        if counts[worst] > 1:
+            for slot in range(len(above)):
+                if slot != worst and used[slot] + tokens[give] <= cap:
+                    after = max(above[worst] - costs[give], above[slot] + costs[give])
+                    if after < least:
+                        best_give, best_take, least = give, n + slot, after
+        for take in range(n):
+            slot = slots[take]
+            moved = costs[give] - costs[take]
+            after = max(above[worst] - moved, above[slot] + moved)
+            if moved <= 0 or after >= least or slot == worst:
+                continue
+            more = tokens[give] - tokens[take]
+            if used[slot] + more <= cap and used[worst] - more <= cap:
+                best_give, best_take, least = give, take, after
+    return best_give, best_take
+
+
+@kernel
+def _exchange(costs, tokens, slots, above, used, counts, give, other, take):
+    """Move item `give` to slot `other`, and item `take`, where it is one, the other way."""
+    worst = slots[give]
+    cost, volume, count = costs[give], tokens[give], 1
+    if take < len(slots):
+        cost, volume, count = cost - costs[take], volume - tokens[take], 0
+        slots[take] = worst
+    slots[give] = other
+    above[worst] -= cost
+    above[other] += cost
+    used[worst] -= volume
+    used[other] += volume
+    counts[worst] -= count
+    counts[other] += count

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
-from solvers.arguments import as_costs, as_count, as_int64
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_int64
 from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.packing._arguments import (
@@ -26,7 +26,7 @@ from solvers.packing._arguments import (
 )
 from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_check import check_shares
-from solvers.packing._shares_kernels import level_shares, pack_shares
+from solvers.packing._shares_kernels import level_shares, meet_targets, pack_shares
 from solvers.packing._shares_types import SharesResult
 from solvers.types import SolveStatus
 
@@ -86,6 +86,17 @@ def _as_ranks(rank_of_item: ArrayLike, n: int, num_ranks: int) -> NDArray[np.int
     return ranks.astype(np.int32)
 
 
+def _as_targets(targets: ArrayLike, num_slots: object, costs: NDArray[np.int64]) -> NDArray[np.int64]:
+    array, largest, _ = as_costs(targets, "targets")
+    if len(array) != num_slots:
+        raise ValueError(f"targets must be one for each of num_slots = {num_slots}, got {len(array)}")
+    if (np.diff(array) > 0).any():
+        raise ValueError("targets must descend")
+    if largest + int(costs.sum()) > INT64_MAX:
+        raise ValueError("the sum of costs and the largest of targets must fit int64")
+    return array
+
+
 def _fewest(shares: _Shares, rules: _Rules) -> tuple[NDArray[np.int64], str]:
     """Return how many micro-batches each rank needs at least, proven, and what proves it for the neediest."""
     over = shares.tokens > rules.cap
@@ -139,7 +150,7 @@ def _held(shares: _Shares, rank: int) -> int:
     return int(shares.offsets[rank + 1] - shares.offsets[rank])
 
 
-def _cut(shares: _Shares, rules: _Rules) -> tuple[NDArray[np.int32], int, int, str]:
+def _cut(shares: _Shares, rules: _Rules, targets: NDArray[np.int64] | None) -> tuple[NDArray[np.int32], int, int, str]:
     """Return the slot of each kept sample, K, and the bound on it."""
     tokens = read_only(shares.tokens[shares.by_tokens])
     packed, bins = np.empty(len(tokens), dtype=np.int32), np.zeros(rules.num_ranks, dtype=np.int64)
@@ -149,10 +160,12 @@ def _cut(shares: _Shares, rules: _Rules) -> tuple[NDArray[np.int32], int, int, s
     packed_of_item = np.empty_like(packed)
     packed_of_item[shares.by_tokens] = packed
     found = np.empty_like(packed)
-    level_shares(
-        read_only(shares.costs[shares.by_costs]), read_only(shares.tokens[shares.by_costs]), read_only(shares.offsets),
-        rules.cap, num_slots, read_only(packed_of_item[shares.by_costs]), found,
-    )  # fmt: skip
+    costs, tokens = read_only(shares.costs[shares.by_costs]), read_only(shares.tokens[shares.by_costs])
+    heads = np.zeros(num_slots, dtype=np.int64) if targets is None else targets[0] - targets
+    offsets, bins_of_item = read_only(shares.offsets), read_only(packed_of_item[shares.by_costs])
+    level_shares(costs, tokens, offsets, rules.cap, read_only(heads), bins_of_item, found)
+    if targets is not None:
+        meet_targets(costs, tokens, offsets, rules.cap, read_only(targets), found)
     slots = np.empty_like(found)
     slots[shares.by_costs] = found
     return slots, num_slots, rules.slots_for(int(least.max())), name
@@ -170,14 +183,15 @@ def cut_shares(
     slots_multiple_of: int = 1,
     allow_empty: bool = False,
     over_long: str = "error",
+    targets: ArrayLike | None = None,
 ) -> SharesResult:
     """Cut what every rank holds into micro-batches: the same number K on every rank, none of more than `cap` tokens.
 
     Every rank packs its own samples by first fit decreasing; K is the largest number that one of them needs, raised to
     what the rules ask for. Then each rank deals its samples anew over its K micro-batches by LPT under the cap: the
     costliest first, to the micro-batch of least cost that has room. A rank on which this leaves a sample without room
-    keeps to its packing. At last each rank's micro-batches are put in descending order of cost, so that the costliest
-    of all ranks meet. No sample leaves its rank, and no rank looks at another's samples.
+    keeps to its packing. Each rank's micro-batches are put in descending order of cost, so that the costliest of all
+    ranks meet. No sample leaves its rank, and no rank looks at another's samples.
 
     Parameters
     ----------
@@ -200,6 +214,10 @@ def cut_shares(
     over_long : str
         What to do with samples of more than `cap` tokens. ``"error"``: refuse them; ``"own"``: a micro-batch for each
         of them alone, reported in ``own``; ``"drop"``: leave them out, reported in ``dropped``.
+    targets : int64[K], optional
+        What micro-batches of each slot should not cost more than, descending; needs a `num_slots`. Ranks then deal so
+        that all are as far below them as each other, and exchange samples between those above and others. By default
+        those of a rank are to cost the same.
 
     Returns
     -------
@@ -251,7 +269,8 @@ def cut_shares(
     dropped, own = (over, over[:0]) if over_long == "drop" else (over[:0], over)
     kept = np.delete(np.arange(len(all_costs)), dropped)
     shares = _Shares.of(all_costs[kept], all_tokens[kept], all_ranks[kept], rules.num_ranks)
-    slots, found, least, name = _cut(shares, rules)
+    wanted = None if targets is None else _as_targets(targets, rules.num_slots, all_costs)
+    slots, found, least, name = _cut(shares, rules, wanted)
     num_bins = rules.num_ranks * found
     bins = (shares.ranks * np.int64(found) + slots).astype(np.int32)
     rank_of, slot_of = (np.full(len(all_costs), -1, dtype=np.int32) for _ in range(2))

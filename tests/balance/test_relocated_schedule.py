@@ -1,0 +1,91 @@
+"""Micro-batches near home: as quick as any within eps, and far less across nodes; or the reason why not."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer import MicroBatches, balance
+from balancer.micro_batches import SCHEDULES
+
+
+def check(plan):
+    """Every rule that the plan was made under, on the samples that it keeps."""
+    assert plan.micro_batches is not None
+    slots = plan.slot_of_sample, plan.num_ranks, plan.num_slots
+    assert plan.micro_batches.violation(plan.lengths, plan.rank_of_sample, *slots) is None
+    tokens = np.bincount(plan.rank_of_sample, plan.lengths, plan.num_ranks).astype(np.int64)
+    kept = np.delete(np.arange(len(plan.lengths) + len(plan.dropped)), plan.dropped)
+    assert plan.constraints.violation(plan.rank_of_sample, tokens, kept) is None
+    spent = [[0] * plan.num_slots for _ in range(plan.num_ranks)]
+    costs = plan.cost.sample_costs(plan.lengths)
+    for rank, slot, cost in zip(plan.rank_of_sample, plan.slot_of_sample, costs, strict=True):
+        spent[rank][slot] += int(cost)
+    assert plan.micro_batches.makespan(np.array(spent)) == plan.makespan >= plan.lower_bound
+
+
+def lognormal(seed, count, longest=32_768):
+    return np.random.default_rng(seed).lognormal(np.log(2000) - 0.5, 1, count).clip(1, longest).astype(np.int64)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("cost", ["linear", "quadratic:a=24576,b=1"])
+def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
+    lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
+    # Of a pipeline each micro-batch more costs a K-th, so there must be room.
+    micro_batches = MicroBatches(65_536, schedule, count=3 if schedule == "pipeline" else None)
+    far, near = (
+        balance(lengths, 16, 4, homes, cost, micro_batches=micro_batches, placement=placement)
+        for placement in ("rearrange", "relocate")
+    )
+    assert near.fell_back == ""
+    assert near.makespan <= 1.001 * far.makespan
+    assert near.inter_node_volume < 0.1 * far.inter_node_volume
+    assert near.inter_node_bound <= near.inter_node_volume
+    check(near)
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=30),
+    st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 3)]),
+    st.integers(5, 60),
+    st.sampled_from(SCHEDULES),
+    st.sampled_from([None, "fewest"]),
+    st.sampled_from(["own", "drop"]),
+    st.sampled_from([0, 1e-3, 0.2]),
+    st.sampled_from([{}, {"equal_counts": True}, {"max_tokens_per_rank": 900}, {"keep_together": True}]),
+    st.integers(0, 9),
+)
+def test_never_more_than_eps_beyond_the_best_found(
+    lengths, ranks, cap, schedule, count, over_long, eps, constraint, seed
+):
+    if "keep_together" in constraint:
+        constraint = {"keep_together": np.arange(len(lengths)) // 2}
+    homes = np.random.default_rng(seed).integers(0, ranks[0], len(lengths))
+    rules = MicroBatches(cap, schedule, count, allow_empty=True, over_long=over_long)
+    far, near = (
+        balance(lengths, *ranks, homes, micro_batches=rules, placement=placement, eps=eps, **constraint)
+        for placement in ("rearrange", "relocate")
+    )
+    check(near)
+    assert near.makespan <= (1 + eps) * far.makespan
+    assert near.inter_node_bound <= near.inter_node_volume
+    if near.fell_back:
+        assert (near.makespan, near.num_slots) == (far.makespan, far.num_slots)
+
+
+def test_what_does_not_fit_is_said():
+    """One sample fills its micro-batch, and under the cap the others leave hardly any room."""
+    lengths, homes = lognormal(1, 1024), np.arange(1024) // 64
+    plan = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batch_tokens=32_768)
+    assert "relocated, micro-batches would take" in plan.fell_back
+    assert "more than eps = 0.001" in plan.fell_back
+    generous = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batch_tokens=32_768, eps=0.2)
+    assert generous.fell_back == ""
+    assert generous.inter_node_volume < 0.1 * plan.inter_node_volume
+
+
+def test_samples_at_home_that_are_even_already_stay():
+    plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], micro_batch_tokens=8)
+    assert plan.rank_of_sample.tolist() == [0, 0, 1, 1]
+    assert (plan.num_slots, plan.inter_node_volume, plan.gap) == (2, 0, 0)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from balancer import __version__
+from balancer.cli_parser import Command
 from balancer.cli_parts import (
     READY_BUDGET,
     PlanJob,
@@ -27,7 +28,16 @@ from balancer.cli_parts import (
     progress,
     run_plan,
 )
-from balancer.cli_phases import PHASES_ALONE, batch_options, cost_option, phase_options, phases_job, refuse
+from balancer.cli_phases import (
+    PHASES_ALONE,
+    batch_options,
+    constraints_of_one,
+    cost_option,
+    phase_constraint_options,
+    phase_options,
+    phases_job,
+    refuse,
+)
 from balancer.cli_pictures import Pictures, picture_options
 from balancer.compare_command import compare_command
 from balancer.cost import parse_cost
@@ -108,6 +118,7 @@ _ADVICE = {
     "over_long='own'": "--over-long own",
     "over_long='drop'": "--over-long drop",
     "allow_empty=True": "--allow-empty-micro-batches",
+    "mode='separate'": "--mode separate",
 }
 
 
@@ -125,8 +136,14 @@ def _fail(code: int, message: str) -> NoReturn:
     sys.exit(code)
 
 
+class _Commands(click.Group):
+    command_class = Command
+
+
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="balancer", message="%(prog)s %(version)s")
 @click.pass_context
@@ -141,14 +158,9 @@ cli.add_command(fit_command)
 cli.add_command(simulate_command)
 
 
-_equal_counts_option = click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
-
-
 def _constraint_options(command: Any) -> Any:
-    """Add what a plan must keep to on every rank."""
+    """Add what else a plan of one phase must keep to on every rank."""
     options = (
-        _equal_counts_option,
-        click.option("--max-tokens-per-rank", type=int, metavar="T", help="No rank gets a larger sum of lengths."),
         click.option("--min-samples-per-rank", type=int, default=0, metavar="K", help="Every rank gets K or more."),
         click.option("--max-samples-per-rank", type=int, metavar="K", help="No rank gets more than K samples."),
         click.option(
@@ -192,6 +204,7 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
 @click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
 @phase_options
 @method_option(METHODS)
+@phase_constraint_options
 @_constraint_options
 @micro_batch_options
 @budget_option
@@ -206,8 +219,11 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
     if options["phases"]:
-        refuse(options, ("length", *_ONE_PHASE_ALONE), "--phase")
-        job = phases_job(log, {name: value for name, value in options.items() if name not in _ONE_PHASE_ALONE})
+        refuse(options, ("length",), "--phase, which names the columns of each phase")
+        refuse(options, ("compare_placements",), "--phase; balancer compare has strategies to compare")
+        refuse(options, _ONE_PHASE_ALONE, f"--phase: {_WHY_NOT}")
+        alone = ("length", *_ONE_PHASE_ALONE)
+        job = phases_job(log, {name: value for name, value in options.items() if name not in alone})
     else:
         refuse(options, PHASES_ALONE, "--length; name the phases with --phase NAME=COL[+COL...]")
         job = _single_job(log, {name: value for name, value in options.items() if name not in PHASES_ALONE})
@@ -215,9 +231,10 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
 
 
 _ONE_PHASE_ALONE = (
-    "equal_counts", "max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank", "caps", "keep_together",
+    "min_samples_per_rank", "max_samples_per_rank", "caps", "keep_together",
     "allowed_ranks", "rank_speeds", "initial_loads", "compare_placements",
 )  # fmt: skip
+_WHY_NOT = "a phase of several keeps to --max-tokens-per-rank, --equal-counts and --every-rank-nonempty alone"
 
 
 def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
@@ -227,6 +244,7 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     compare = options.pop("compare_placements")
     if len(costs) > 1:
         raise InputError(f"--cost must be given once, got {len(costs)}; several are for --phase")
+    of_every_rank = constraints_of_one(options)
     caps = tuple(_capped(text) for text in options.pop("caps"))
     per_rank: dict[str, Any] = {
         name: _one_a_rank(f"--{name.replace('_', '-')}", options.pop(name)) for name in ("rank_speeds", "initial_loads")
@@ -235,8 +253,9 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     opened = open_log(log)
     columns = choose_length(opened, length)
     settings = LogSettings(
-        topology=topology, columns=columns, cost=cost, caps=caps, micro_batches=micro_batches, **per_rank, **options
-    )
+        topology=topology, columns=columns, cost=cost, caps=caps, micro_batches=micro_batches,
+        **of_every_rank, **per_rank, **options,
+    )  # fmt: skip
     short = replace(settings, time_budget=min(settings.time_budget, READY_BUDGET))
     make_ready(plan_log(opened, short), settings.method)
 
@@ -295,7 +314,7 @@ def report_command(
 @click.argument("numbers", nargs=-1)
 @click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
 @method_option(PARTITIONERS)
-@_equal_counts_option
+@click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
 @budget_option
 @json_option
 def solve_command(

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from balancer.batch import HOMES
+from balancer.cli_parser import BARE, NamedFlag
 from balancer.cli_parts import READY_BUDGET, PlanJob, add_options, make_ready, micro_batches_of
 from balancer.cost import parse_cost
 from balancer.errors import InputError
@@ -27,13 +28,16 @@ __all__ = [
     "batch_options",
     "by_phase",
     "chosen_strategies",
+    "constraints_of_one",
     "cost_option",
     "open_phases",
+    "phase_constraint_options",
     "phase_options",
     "phases_job",
     "refuse",
     "strategies_option",
     "title_of",
+    "unconstrained",
 ]
 
 PHASES_ALONE = (
@@ -106,8 +110,23 @@ def phase_options(command: Any) -> Any:
     return add_options(command, options)
 
 
+def phase_constraint_options(command: Any) -> Any:
+    """Add what every rank's share of a phase must keep to; without phases, of the one there is."""
+    options = (
+        click.option(
+            "--equal-counts", cls=NamedFlag,
+            help="Every rank gets as many as any other, within one; with phases, items of NAME [default: of the last].",
+        ),
+        click.option(
+            "--max-tokens-per-rank", multiple=True, metavar="[NAME=]T",
+            help="No rank gets a larger sum of lengths; with phases, in NAME [default: in the last].",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
 def refuse(options: dict[str, Any], names: Iterable[str], beside: str) -> None:
-    """Refuse options that do not go with another."""
+    """Refuse options that do not go with another, or say why."""
     given = [_OPTION_OF.get(name, f"--{name.replace('_', '-')}") for name in names if options[name]]
     if given:
         raise InputError(f"{', '.join(given)} cannot be combined with {beside}")
@@ -147,6 +166,39 @@ def _bytes(text: str) -> dict[str, int]:
     return dict(zip(("bytes_in", "bytes_out"), map(int, words), strict=False))
 
 
+def _max_tokens(text: str) -> int:
+    """Read the number of ``--max-tokens-per-rank``."""
+    if not re.fullmatch("[+-]?[0-9]{1,19}", text):
+        raise InputError(f"--max-tokens-per-rank must be a whole number T, or NAME=T for a phase, got {text!r}")
+    return int(text)
+
+
+def _constraints(options: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Take what each phase's shares must keep to out of all options; where no phase is named, the last is meant."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    texts = [text if "=" in text else f"{names[-1]}={text}" for text in options.pop("max_tokens_per_rank")]
+    for name, text in by_phase("--max-tokens-per-rank", texts, names).items():
+        found[name]["max_tokens_per_rank"] = _max_tokens(text)
+    for given in options.pop("equal_counts"):
+        name = names[-1] if given == BARE else given.strip()
+        if name not in names:
+            raise InputError(f"--equal-counts {name}: there is no such phase; phases are {', '.join(names)}")
+        found[name]["equal_counts"] = True
+    return found
+
+
+def constraints_of_one(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the same out of all options where no phases are named."""
+    tokens, counts = options.pop("max_tokens_per_rank"), options.pop("equal_counts")
+    named = [f"--max-tokens-per-rank {text}" for text in tokens if "=" in text]
+    named += [f"--equal-counts {name}" for name in counts if name != BARE]
+    if named:
+        raise InputError(f"{named[0]} is for a phase, but there are none: name them with --phase NAME=COL[+COL...]")
+    if len(tokens) > 1:
+        raise InputError(f"--max-tokens-per-rank must be given once, got {', '.join(tokens)}; several are for --phase")
+    return {"max_tokens_per_rank": _max_tokens(tokens[0]) if tokens else None, "equal_counts": bool(counts)}
+
+
 def _phases(options: dict[str, Any]) -> tuple[Phase, ...]:
     """Take the options that say what each phase is out of all options."""
     columns = by_phase("--phase", options.pop("phases"))
@@ -156,14 +208,14 @@ def _phases(options: dict[str, Any]) -> tuple[Phase, ...]:
     }
     sizes = by_phase("--bytes", options.pop("byte_sizes"), columns)
     nonempty = options.pop("every_rank_nonempty")
-    costs = _costs(options.pop("costs"), columns)
+    costs, constraints = _costs(options.pop("costs"), columns), _constraints(options, tuple(columns))
     for name in nonempty:
         if name not in columns:
             raise InputError(f"--every-rank-nonempty {name}: there is no such phase; phases are {', '.join(columns)}")
     phases = []
     for name, column in columns.items():
         chosen: dict[str, Any] = {option: given[name] for option, given in texts.items() if name in given}
-        chosen |= _bytes(sizes[name]) if name in sizes else {}
+        chosen |= constraints[name] | (_bytes(sizes[name]) if name in sizes else {})
         if name in items:
             chosen["totals"] = column
         cost = parse_cost(costs[name])
@@ -189,6 +241,18 @@ def chosen_strategies(text: str | None, settings: StepSettings) -> tuple[str, ..
     if text is None:
         return tuple(STRATEGIES) if settings.micro_batches is None else ("orchestrated",)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def unconstrained(settings: StepSettings, chosen: Iterable[str]) -> Iterator[str]:
+    """Say, if it is so, that some of these strategies do not keep to what the phases ask for."""
+    asking = [phase for phase in settings.phases if phase.equal_counts or phase.max_tokens_per_rank is not None]
+    staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not settings.phases[-1]],
+               "sorted_batches": asking}  # fmt: skip
+    if names := [name for name in chosen if staying.get(name)]:
+        yield (
+            f"--max-tokens-per-rank and --equal-counts hold for phases that are balanced; {', '.join(names)} "
+            f"leave{'s' * (len(names) == 1)} some where they lie."
+        )
 
 
 def title_of(log: str, settings: StepSettings) -> str:

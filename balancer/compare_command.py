@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from balancer.cli_parser import command
 from balancer.cli_parts import (
     budget_option,
     json_option,
@@ -19,9 +20,11 @@ from balancer.cli_phases import (
     chosen_strategies,
     cost_option,
     open_phases,
+    phase_constraint_options,
     phase_options,
     strategies_option,
     title_of,
+    unconstrained,
 )
 from balancer.errors import InputError
 from balancer.offline_steps import compare_log
@@ -31,10 +34,11 @@ from balancer.report.summary import RunSummary
 __all__ = ["compare_command"]
 
 
-@click.command("compare", short_help="Plan a log by several strategies, side by side.")
+@command("compare", short_help="Plan a log by several strategies, side by side.")
 @click.argument("log", type=click.Path())
 @batch_options
 @phase_options
+@phase_constraint_options
 @cost_option
 @method_option(METHODS)
 @micro_batch_options
@@ -86,4 +90,7 @@ def compare_command(
         return
     from balancer.report.table import print_comparison
 
-    print_comparison(table_console(), summaries, title_of(log, settings), runtime_s)
+    console = table_console()
+    print_comparison(console, summaries, title_of(log, settings), runtime_s)
+    for line in unconstrained(settings, chosen):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from balancer.cli_parser import command
 from balancer.cost.fit import WEIGHTS, CostFit, fit_cost
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
@@ -14,7 +15,7 @@ from balancer.io.measurements import read_measurements
 __all__ = ["fit_command"]
 
 
-@click.command("fit", short_help="Fit a cost model to measured step times.")
+@command("fit", short_help="Fit a cost model to measured step times.")
 @click.argument("measurements", type=click.Path())
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
 @click.option(

@@ -68,7 +68,7 @@ class Step:
         """Return the problem of one phase by itself."""
         num_ranks, phase = self.topology.num_ranks, items.phase
         batch = self.batch(items)
-        least = int(phase.every_rank_nonempty and len(items.lengths) >= num_ranks)
+        least = int(phase.every_rank_nonempty and self._has_enough(batch))
         constraints = Constraints.of(
             len(items.lengths),
             num_ranks,
@@ -80,6 +80,13 @@ class Step:
             return Problem.of(batch, self.topology, items.cost, constraints)
         except (ValueError, solvers.SolverError) as error:
             raise _about(items, error) from None
+
+    def _has_enough(self, batch: GlobalBatch) -> bool:
+        """Whether there is an item for every rank, in each group where nothing leaves its group."""
+        num_ranks = self.topology.num_ranks
+        size = self.settings.group_size or num_ranks
+        items_of_group = np.bincount(batch.home.rank_of_sample // size, minlength=num_ranks // size)
+        return bool((items_of_group >= size).all())
 
 
 def orchestrate(
@@ -174,6 +181,12 @@ def _check_settings(settings: Settings, phases: Sequence[Phase], num_ranks: int)
         size = as_count("group_size", settings.group_size)
         if num_ranks % size:
             raise ValueError(f"group_size must divide the {num_ranks} ranks, got {size}")
+        if equal := [phase.name for phase in phases if phase.equal_counts]:
+            raise ValueError(
+                f"equal_counts of phase {equal[0]!r} cannot be combined with group_size: groups hold unequal numbers"
+            )
+    if settings.mode != "separate":
+        _check_joint(phases)
     if settings.micro_batches is None:
         return
     if settings.group_size is not None:
@@ -183,6 +196,23 @@ def _check_settings(settings: Settings, phases: Sequence[Phase], num_ranks: int)
         if not sums or phase.equal_counts or phase.max_tokens_per_rank is not None:
             what = f"cost '{phase.cost}'" if not sums else "equal_counts or max_tokens_per_rank"
             raise ValueError(f"micro_batch_tokens cannot be combined with {what} of phase {phase.name!r}")
+
+
+def _check_joint(phases: Sequence[Phase]) -> None:
+    """Refuse encoders whose sum cannot be made even."""
+    names = [phase.name for phase in phases]
+    fed = {phase.feeds or names[-1] for phase in phases[:-1]}
+    encoders = [phase for phase in phases[:-1] if phase.name not in fed]
+    for phase in encoders if len(encoders) > 1 else ():
+        given = [
+            name for name in ("equal_counts", "max_tokens_per_rank", "every_rank_nonempty") if getattr(phase, name)
+        ]
+        what = given[0] if given else f"cost '{phase.cost}'"
+        if given or not parse_cost(phase.cost).additive:
+            raise ValueError(
+                f"{what} of phase {phase.name!r} cannot be combined with balancing encoders jointly; "
+                "use mode='separate'"
+            )
 
 
 def plan_phases(step: Step) -> dict[str, DispatchPlan]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from balancer.cli_parser import command
 from balancer.cli_parts import (
     add_options,
     budget_option,
@@ -22,9 +23,11 @@ from balancer.cli_phases import (
     chosen_strategies,
     cost_option,
     open_phases,
+    phase_constraint_options,
     phase_options,
     strategies_option,
     title_of,
+    unconstrained,
 )
 from balancer.cli_pictures import PictureFiles, picture_options
 from balancer.cost import module
@@ -77,11 +80,12 @@ def _model_options(command: Any) -> Any:
     return add_options(command, options)
 
 
-@click.command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
+@command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
 @click.argument("log", type=click.Path())
 @batch_options
 @phase_options
 @_model_options
+@phase_constraint_options
 @cost_option
 @method_option(METHODS)
 @micro_batch_options
@@ -144,6 +148,8 @@ def simulate_command(
         click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
         return
     _print(found, cluster, assumed, title_of(log, settings), runtime_s)
+    for line in unconstrained(settings, chosen):
+        click.echo(line)
     files.say(as_json)
 
 

@@ -226,6 +226,9 @@ OPTIONS = {
     "budget nan, lpt": ([*SHAPE, "--time-budget", "nan", "--method", "lpt"], ["time", "budget", "nan"]),
     "cap 0": ([*SHAPE, "--max-tokens-per-rank", 0], ["max", "tokens", ">= 1", "0"]),
     "cap many": ([*SHAPE, "--max-tokens-per-rank", "many"], ["--max-tokens-per-rank", "many"]),
+    "cap of a phase": ([*SHAPE, "--max-tokens-per-rank", "llm=9"], ["--max-tokens-per-rank llm=9", "--phase NAME="]),
+    "caps": ([*SHAPE, "--max-tokens-per-rank", 8, "--max-tokens-per-rank", 9], ["must be given once, got 8, 9"]),
+    "counts of a phase": ([*SHAPE, "--equal-counts=llm"], ["--equal-counts llm", "--phase NAME="]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }

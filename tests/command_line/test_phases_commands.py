@@ -62,6 +62,7 @@ def document_of(outcome):
         (*ITEMS, "--micro-batch-tokens", 3000),
         ("--every-rank-nonempty", "audio", "--placement", "any"),
         ("--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
+        ("--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
     ],
 )
 def test_report_says_what_plan_said(options, out, command, log):
@@ -155,6 +156,86 @@ def test_idle_ranks_are_counted(command, tmp_path):
     assert "ranks without an item, mean and most 3, 3" in command("plan", "log.parquet", *arguments).words
 
 
+def counts_of(phase, count):
+    """Items of a phase on each rank, step by step."""
+    counts = np.zeros((-(-ROWS // (RANKS * BATCH)), RANKS), dtype=int)
+    for row in plan_rows("plan.parquet"):
+        counts[row["step"], row["rank"]] += count if row["phase"] == phase else 0
+    return counts
+
+
+def tokens_of(phase, lengths):
+    tokens = np.zeros((-(-ROWS // (RANKS * BATCH)), RANKS), dtype=int)
+    for row in plan_rows("plan.parquet"):
+        tokens[row["step"], row["rank"]] += lengths[row["sample"]] if row["phase"] == phase else 0
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--equal-counts",), ["llm"]),
+        (("--equal-counts", "vision"), ["vision"]),
+        (("--equal-counts=vision", "--equal-counts"), ["vision", "llm"]),
+        (("--equal-counts", "vision", "--equal-counts", "audio"), ["vision", "audio"]),
+    ],
+)
+def test_equal_counts_of_a_phase(flags, named, command, log):
+    asked = ("--cost", "quadratic:a=0,b=1")  # under which long samples are alone on their ranks, unless asked not to
+    outcome = command("plan", *flags, log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet")
+    assert outcome.code == 0, outcome.err
+    for phase in ("vision", "audio", "llm"):
+        counts = counts_of(phase, 1)
+        assert bool((np.ptp(counts, axis=1) <= 1).all()) == (phase in named), phase
+    assert [phase["equal_counts"] for phase in description_of("plan.parquet")["phases"]] == [
+        phase in named for phase in ("vision", "audio", "llm")
+    ]
+    assert command("report", "plan.parquet").code == 0
+
+
+def test_token_caps_of_phases(command, log):
+    llm = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
+    asked = ("--cost", "quadratic:a=0,b=1")
+    caps, lengths = {"audio": 1000, "llm": 1620}, {"audio": FRAMES, "llm": llm}
+    for options, kept in ((), False), (("--max-tokens-per-rank", 1620, "--max-tokens-per-rank", "audio=1000"), True):
+        outcome = command("plan", log, *SHAPE, *PHASES, *asked, *options, "--out", "plan.parquet")
+        assert outcome.code == 0, outcome.err
+        for phase, cap in caps.items():
+            assert (tokens_of(phase, lengths[phase]).max() <= cap) == kept, phase
+    found = {phase["name"]: phase["max_tokens_per_rank"] for phase in description_of("plan.parquet")["phases"]}
+    assert found == {"vision": None, "audio": 1000, "llm": 1620}
+
+
+def test_a_plan_that_breaks_its_cap_fails_the_report(command, log):
+    asked = ("--max-tokens-per-rank", 1620, "--out", "plan.parquet")
+    assert command("plan", log, *SHAPE, *PHASES, *asked).code == 0
+
+    def crowd(rows):
+        there = [row for row in rows if row["phase"] == "llm" and row["step"] == 0]
+        for position, row in enumerate(there):
+            row["rank"], row["position"] = 0, position
+
+    tamper("plan.parquet", crowd)
+    outcome = command("report", "plan.parquet")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "step 0: phase 'llm': rank 0 holds" in outcome.err
+    assert "cap 1620" in outcome.err
+
+
+@pytest.mark.parametrize("options", [("--every-rank-nonempty", "vision"), ("--every-rank-nonempty", "audio")])
+def test_a_group_with_too_few_items_needs_dummies(options, command, tmp_path):
+    """Its ranks cannot all have an item, however many the other group has."""
+    pq.write_table(pa.table({"image": [0, 5, 0, 0, 7, 8, 9, 9], "audio": [1] * 8, "text": [1] * 8}), "log.parquet")
+    arguments = (
+        "--ranks", 4, "--batch-per-rank", 2, "--phase", "vision=image", "--phase", "audio=audio", "--phase", "llm=text",
+        "--group-size", 2, *options,
+    )  # fmt: skip
+    said = document_of(command("plan", "log.parquet", *arguments, "--out", "plan.parquet", "--json"))
+    assert document_of(command("report", "plan.parquet", "--json"))["phases"].keys() == said["phases"].keys()
+    named = options[1]
+    assert said["phases"][named]["dummy_ranks_max"] == (1 if named == "vision" else 0)
+
+
 def test_a_tampered_plan_fails_the_report(command, log):
     assert command("plan", log, *SHAPE, *PHASES, *ITEMS, "--out", "plan.parquet").code == 0
     tamper("plan.parquet", lambda rows: rows.pop(0))
@@ -193,6 +274,15 @@ def test_compare_prints_a_table(command, log):
     assert "llm_only" not in outcome.words
 
 
+def test_compare_says_who_keeps_to_caps(command, log):
+    asked = ("--max-tokens-per-rank", "audio=2500")
+    outcome = command("compare", log, *SHAPE, *PHASES, *asked)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "phases that are balanced; as_sampled, llm_only, sorted_batches leave some where they lie" in outcome.words
+    outcome = command("compare", log, *SHAPE, *PHASES, *asked, "--strategies", "orchestrated,per_phase_home")
+    assert "where they lie" not in outcome.words
+
+
 def test_compare_with_micro_batches_has_one_strategy(command, log):
     document = document_of(command("compare", log, *SHAPE, *PHASES, "--micro-batch-tokens", 9000, "--json"))
     assert list(document["strategies"]) == ["orchestrated"]
@@ -203,8 +293,35 @@ def test_compare_with_micro_batches_has_one_strategy(command, log):
 REFUSED = {
     "length too": (("--length", "text_tokens"), ["--length cannot be combined with --phase"]),
     "options of one phase": (
-        ("--equal-counts", "--cap", "x=3"),
-        ["--equal-counts, --cap cannot be combined"],
+        ("--min-samples-per-rank", 1, "--cap", "x=3"),
+        ["--min-samples-per-rank, --cap cannot be combined with --phase", "--max-tokens-per-rank, --equal-counts"],
+    ),
+    "placements": (("--compare-placements",), ["--compare-placements cannot be combined with --phase"]),
+    "cap of no phase": (("--max-tokens-per-rank", "x=9"), ["--max-tokens-per-rank 'x=9'", "are vision, audio, llm"]),
+    "cap of a phase twice": (
+        ("--max-tokens-per-rank", 9, "--max-tokens-per-rank", "llm=9"),
+        ["--max-tokens-per-rank names phase 'llm' twice"],
+    ),
+    "cap that is no number": (("--max-tokens-per-rank", "llm=many"), ["--max-tokens-per-rank must be", "'many'"]),
+    "no cap at all": (("--max-tokens-per-rank", "llm="), ["--max-tokens-per-rank 'llm=' must be NAME=VALUE"]),
+    "cap of nothing": (("--max-tokens-per-rank", 0), ["--max-tokens-per-rank of phase 'llm' must be >= 1, got 0"]),
+    "cap of micro-batches too": (
+        ("--max-tokens-per-rank", 99999, "--micro-batch-tokens", 9999),
+        ["--micro-batch-tokens cannot be combined with --equal-counts or --max-tokens-per-rank of phase 'llm'"],
+    ),
+    "counts of no phase": (("--equal-counts=x",), ["--equal-counts x: there is no such phase", "vision, audio, llm"]),
+    "counts of a file": (("--equal-counts", "second.parquet"), ["unexpected extra argument"]),
+    "counts of groups": (
+        ("--equal-counts", "--group-size", 2),
+        ["--equal-counts of phase 'llm' cannot be combined with --group-size"],
+    ),
+    "counts of a sum": (
+        ("--equal-counts", "vision", "--mode", "joint"),
+        ["--equal-counts of phase 'vision' cannot be combined", "--mode separate"],
+    ),
+    "costs of a sum": (
+        ("--cost", "audio=padded", "--mode", "auto"),
+        ["cost 'padded' of phase 'audio' cannot be combined", "--mode separate"],
     ),
     "no name": (("--phase", "image_patches"), ["--phase 'image_patches' must be NAME=VALUE"]),
     "no columns": (("--phase", "x="), ["--phase 'x=' must be NAME=VALUE"]),
@@ -240,7 +357,7 @@ REFUSED = {
 @pytest.mark.parametrize("verb", ["plan", "compare"])
 def test_refused(name, verb, command, log, tmp_path):
     options, words = REFUSED[name]
-    if verb == "compare" and name in ("length too", "options of one phase"):
+    if verb == "compare" and name in ("length too", "options of one phase", "placements"):
         return  # no options of compare
     outcome = command(verb, log, *SHAPE, *PHASES, *options, *(("--out", "plan.parquet") if verb == "plan" else ()))
     assert (outcome.code, outcome.out) == (2, "")

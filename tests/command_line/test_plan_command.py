@@ -194,7 +194,7 @@ def test_convolution_costs(command, log):
 
 
 def test_equal_counts(command, log):
-    assert command("plan", log, *SHAPE, "--equal-counts", "--out", "plan.parquet").code == 0
+    assert command("plan", "--equal-counts", log, *SHAPE, "--out", "plan.parquet").code == 0
     for step, size in enumerate((18, 18, 14)):
         counts = oracles.counts_of([row["rank"] for row in plan_rows("plan.parquet") if row["step"] == step], RANKS)
         assert sum(counts) == size

@@ -1,0 +1,51 @@
+"""How words become options, for every command: one class of commands in place of click's own."""
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import click
+
+__all__ = ["BARE", "Command", "NamedFlag", "command"]
+
+BARE = ""
+"""What a :class:`NamedFlag` holds where it stands without a name."""
+
+
+class NamedFlag(click.Option):
+    """A flag that may name a phase: ``--flag``, ``--flag NAME`` or ``--flag=NAME``; may be given several times.
+
+    The word behind it is its name only if a ``--phase`` calls a phase so: else ``--flag log.parquet`` would take the
+    log for one.
+    """
+
+    def __init__(self, *declarations: Any, **attributes: Any) -> None:
+        super().__init__(*declarations, **{"multiple": True, "metavar": "[NAME]", **attributes})
+
+
+class Command(click.Command):
+    """A command of the balancer."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of a command line."""
+        flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
+        return super().parse_args(ctx, _with_names(args, flags) if flags else args)
+
+
+def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:
+    """Make a command of a function, as ``click.command`` does."""
+    return click.command(name, cls=Command, **attributes)
+
+
+def _with_names(args: list[str], flags: Iterable[str]) -> list[str]:
+    """Give each of these flags that no phase's name follows an empty value."""
+    given = [after for word, after in pairwise(args) if word == "--phase"]
+    given += [word.removeprefix("--phase=") for word in args if word.startswith("--phase=")]
+    phases = {text.partition("=")[0].strip() for text in given}
+    named: list[str] = []
+    for i, word in enumerate(args):
+        if word == "--":
+            return named + args[i:]
+        bare = word in flags and not (i + 1 < len(args) and args[i + 1].strip() in phases)
+        named.append(f"{word}={BARE}" if bare else word)
+    return named

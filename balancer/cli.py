@@ -43,7 +43,7 @@ from balancer.compare_command import compare_command
 from balancer.cost import parse_cost
 from balancer.errors import FitError, InputError, PlanError
 from balancer.fit_command import fit_command
-from balancer.io.logs import LengthLog, choose_length, open_log
+from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.io.plan_writer import PlanWriter
 from balancer.log_settings import LogSettings
 from balancer.offline import describe, holds_phases, load_plans, plan_log
@@ -198,7 +198,9 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
 @click.argument("log", type=click.Path())
 @batch_options
 @click.option(
-    "--length", metavar="COL[+COL...]", help="Columns whose sum is the length [default: the only integer one]."
+    "--length",
+    metavar="COL[+COL...]",
+    help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
 )
 @cost_option
 @click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
@@ -251,7 +253,7 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     }
     cost, micro_batches = parse_cost(costs[0] if costs else "linear"), micro_batches_of(options)
     opened = open_log(log)
-    columns = choose_length(opened, length)
+    columns = default_columns(opened) if length is None else choose_length(opened, length)
     settings = LogSettings(
         topology=topology, columns=columns, cost=cost, caps=caps, micro_batches=micro_batches,
         **of_every_rank, **per_rank, **options,

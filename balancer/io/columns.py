@@ -45,6 +45,8 @@ class LengthLog:
         Those of them that hold integers. For CSV and JSON lines the first rows decide.
     is_manifest : bool
         True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
+    float_columns : tuple of str
+        Those that hold floats; as ``integer_columns``.
     """
 
     path: Path
@@ -52,6 +54,17 @@ class LengthLog:
     columns: tuple[str, ...]
     integer_columns: tuple[str, ...]
     is_manifest: bool
+    float_columns: tuple[str, ...] = ()
+
+
+# Last words of a name, in lower case, by which a column of integers is told for what it is.
+_NAMES_OF_ROWS = re.compile(
+    "ids?|idx|index|ix|[ug]uid|uid|pk|key|hash|seed|row|rownum|line|lineno|no|nr|serial|shard|timestamp|ts|epoch|"
+    "offset|label|unnamed|(sample|row|doc|document|record|item|example|image|video|audio|user|file|data)id"
+)
+_NAMES_OF_LENGTHS = re.compile(
+    "len|lengths?|tokens?|frames?|patch|patches|samples|size|count|chars|words|bytes|duration"
+)
 
 
 def default_length(log: LengthLog) -> tuple[str, ...]:
@@ -70,17 +83,39 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        If several columns hold integers, or none does.
+        If several columns hold integers, or none does, or one does whose name is that of an identifier.
     """
     if log.is_manifest:
         return ("duration",)
-    if len(log.integer_columns) == 1:
-        return log.integer_columns
-    count = len(log.integer_columns) or "no"
-    raise InputError(
-        f"{log.path}: {count} columns of integers, so which one is the length is open; "
-        f"columns there are: {_listed(log.columns)}\nsay which with --length COLUMN[+COLUMN...]"
-    )
+    if len(log.integer_columns) != 1:
+        count = len(log.integer_columns) or "no"
+        raise not_told(log, f"{count} columns of integers, so which one is the length is open")
+    (name,) = log.integer_columns
+    if _NAMES_OF_ROWS.fullmatch(_last_word(name)):
+        raise not_told(log, f"the only column of integers, {name!r}, is by its name an identifier, not a length")
+    return log.integer_columns
+
+
+def is_named_so(name: str) -> bool:
+    """Whether a column's name says that it holds lengths, whatever the numbers look like."""
+    return _NAMES_OF_LENGTHS.fullmatch(_last_word(name)) is not None
+
+
+def _last_word(name: str) -> str:
+    """Return the last word of a name such as ``sample_id`` or ``sampleId``, in lower case."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+", name)
+    return words[-1].lower() if words else ""
+
+
+def not_told(log: LengthLog, why: str) -> InputError:
+    """Give the error about a log of which nobody said what the length is, with what to type."""
+    say = "say which with --length COLUMN[+COLUMN...]"
+    if log.float_columns:
+        say += (
+            f"; floats ({_listed(log.float_columns, 5)}) are lengths only where they are whole numbers: write seconds "
+            "as frames, or as JSON lines with a 'duration', which become frames of 10 ms"
+        )
+    return InputError(f"{log.path}: {why}; columns there are: {_listed(log.columns)}\n{say}")
 
 
 def parse_length(expression: str) -> tuple[str, ...]:
@@ -182,9 +217,9 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", ... ({len(names) - 30} more)" if len(names) > 30 else ""
-    return (", ".join(n if n == n.strip() and n else repr(n) for n in names[:30]) or "none") + more
+def _listed(names: Sequence[str], most: int = 30) -> str:
+    more = f", ... ({len(names) - most} more)" if len(names) > most else ""
+    return (", ".join(n if n == n.strip() and n else repr(n) for n in names[:most]) or "none") + more
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ from balancer.io.columns import (
     from_numpy,
     from_python,
     from_text,
+    is_named_so,
     no_rows,
+    not_told,
     parse_length,
     shown,
     unit_of,
@@ -48,6 +50,7 @@ from balancer.io.lists import lists_from_arrow, lists_from_python
 __all__ = [
     "LengthLog",
     "choose_length",
+    "default_columns",
     "default_length",
     "file_sha256",
     "open_log",
@@ -65,6 +68,8 @@ _JSON_HEAD_ROWS = 100
 _NPY_ROWS = 1 << 20
 _LIST_ROWS = 1 << 14  # a row of lists may hold many values
 _MOST_ROWS = 1 << 20
+_HEAD_ROWS = 1 << 10  # that are looked at for a column that counts rows
+_FEWEST_COUNTED = 10  # fewer may be so by chance
 
 _IPC_FILE = b"ARROW1"
 _MAGIC = {b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
@@ -125,12 +130,36 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
         raise no_rows(path)
     kind = _format_of(path, head)
     try:
-        columns, integers = _FORMATS[kind].inspect(path)
+        columns, integers, floats = _FORMATS[kind].inspect(path)
     except InputError:
         raise
     except _LIBRARY_ERRORS as error:
         raise _damaged(path, kind, error) from error
-    return LengthLog(path, kind, tuple(columns), tuple(integers), kind == "jsonl" and "duration" in columns)
+    is_manifest = kind == "jsonl" and "duration" in columns
+    return LengthLog(path, kind, tuple(columns), tuple(integers), is_manifest, tuple(floats))
+
+
+def default_columns(log: LengthLog) -> tuple[str, ...]:
+    """Choose the columns whose sum is the length, when nobody named them, with a look at the first rows.
+
+    Raises
+    ------
+    InputError
+        As :func:`default_length`, or if the only column of integers counts rows.
+    """
+    columns = default_length(log)
+    if log.is_manifest or log.columns == ("length",) or is_named_so(columns[0]):
+        return columns
+    try:
+        wanted = Wanted({"": columns}, dict.fromkeys(columns, _FORMATS[log.format].to_lengths), {}, {})
+        block = next(assembled(log.path, _raw_blocks(log, columns, _HEAD_ROWS), wanted))
+    except InputError:
+        return columns  # which is complained of where the log is read
+    first = block.sums[""][:_HEAD_ROWS]
+    if len(first) >= _FEWEST_COUNTED and bool((np.diff(first) == 1).all()):
+        many = f"{first[0]}, {first[1]}, {first[2]}, ..."
+        raise not_told(log, f"the only column of integers, {columns[0]!r}, counts rows ({many}) and holds no lengths")
+    return columns
 
 
 def read_columns(
@@ -186,7 +215,7 @@ def read_columns(
         lengths["duration"] = frames_from_seconds
     listed = dict.fromkeys(lists, to_lists) if to_lists else {}
     wanted = Wanted(dict(sums), lengths, dict.fromkeys(keys, known.to_keys), listed)
-    return assembled(log.path, _raw_blocks(log, wanted.columns, bool(lists)), wanted)
+    return assembled(log.path, _raw_blocks(log, wanted.columns, _LIST_ROWS if lists else _MOST_ROWS), wanted)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -214,10 +243,10 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
 
 
-def _raw_blocks(log: LengthLog, columns: Sequence[str], has_lists: bool) -> Iterator[RawBlock]:
+def _raw_blocks(log: LengthLog, columns: Sequence[str], most_rows: int) -> Iterator[RawBlock]:
     """Read the needed columns, and turn whatever the libraries raise into errors about the file."""
     try:
-        yield from _FORMATS[log.format].read(log, columns, _LIST_ROWS if has_lists else _MOST_ROWS)
+        yield from _FORMATS[log.format].read(log, columns, most_rows)
     except InputError:
         raise
     except FileNotFoundError:
@@ -252,16 +281,18 @@ def _first_line(error: BaseException) -> str:
 
 
 _Names = Sequence[str]
+_Columns = tuple[_Names, _Names, _Names]  # all, those of integers, those of floats
 
 
-def _arrow_columns(schema: Any) -> tuple[_Names, _Names]:
-    def is_integer(kind: Any) -> bool:
-        return bool(pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind))
+def _arrow_columns(schema: Any) -> _Columns:
+    def of(is_kind: Callable[[Any], bool]) -> _Names:
+        kinds = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in schema]
+        return [field.name for field, kind in zip(schema, kinds, strict=True) if is_kind(kind)]
 
-    return schema.names, [field.name for field in schema if is_integer(field.type)]
+    return schema.names, of(pa.types.is_integer), of(pa.types.is_floating)
 
 
-def _inspect_parquet(path: Path) -> tuple[_Names, _Names]:
+def _inspect_parquet(path: Path) -> _Columns:
     with pa.OSFile(os.fspath(path)) as source, pq.ParquetFile(source) as file:
         if file.metadata.num_rows == 0:
             raise no_rows(path)
@@ -286,7 +317,7 @@ def _open_ipc(source: Any, columns: Sequence[int] | None = None) -> tuple[Any, I
     return stream.schema, iter(stream)
 
 
-def _inspect_ipc(path: Path) -> tuple[_Names, _Names]:
+def _inspect_ipc(path: Path) -> _Columns:
     with pa.memory_map(os.fspath(path)) as source:
         return _arrow_columns(_open_ipc(source)[0])
 
@@ -314,20 +345,20 @@ def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
     )
 
 
-def _inspect_csv(path: Path) -> tuple[_Names, _Names]:
+def _inspect_csv(path: Path) -> _Columns:
     with pa.OSFile(os.fspath(path)) as source:
         head = source.read(_HEAD_BYTES)
         source.seek(0)
         if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
             raise no_rows(path)
         with _open_csv(source, path) as reader:
-            columns, integers = _arrow_columns(reader.schema)
+            columns, integers, floats = _arrow_columns(reader.schema)
     if all(re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", name, re.IGNORECASE) for name in columns):
         raise InputError(
             f"{path}: the first line reads {shown(','.join(columns))}, which looks like data; "
             "a CSV log begins with a line that names its columns"
         )
-    return columns, integers
+    return columns, integers, floats
 
 
 def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
@@ -371,7 +402,7 @@ def _json_problem(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
 
 
-def _inspect_json(path: Path) -> tuple[_Names, _Names]:
+def _inspect_json(path: Path) -> _Columns:
     kinds: dict[str, set[type]] = {}
     rows = 0
     for _, row in islice(_json_rows(path), _JSON_HEAD_ROWS):
@@ -380,7 +411,9 @@ def _inspect_json(path: Path) -> tuple[_Names, _Names]:
             kinds.setdefault(name, set()).add(type(value))
     if not rows:
         raise no_rows(path)
-    return list(kinds), [name for name, found in kinds.items() if found - {type(None)} == {int}]
+    there = {name: found - {type(None)} for name, found in kinds.items()}
+    floats = [name for name, found in there.items() if Decimal in found and found <= {int, Decimal}]
+    return list(kinds), [name for name, found in there.items() if found == {int}], floats
 
 
 def _read_json(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
@@ -403,11 +436,16 @@ def _open_npy(path: Path) -> dict[str, Any]:
     return {name: array[name] for name in array.dtype.names}
 
 
-def _inspect_npy(path: Path) -> tuple[_Names, _Names]:
+def _inspect_npy(path: Path) -> _Columns:
     columns = _open_npy(path)
     if list(columns) == ["length"] and columns["length"].dtype.kind not in "iuf":
         raise Place(path, "length").column_of(columns["length"].dtype)
-    return list(columns), [name for name, cells in columns.items() if cells.dtype.kind in "iu" and cells.ndim == 1]
+    flat = {name: cells.dtype.kind for name, cells in columns.items() if cells.ndim == 1}
+    return (
+        list(columns),
+        [n for n, kind in flat.items() if kind in "iu"],
+        [n for n, kind in flat.items() if kind == "f"],
+    )
 
 
 def _read_npy(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
@@ -419,7 +457,7 @@ def _read_npy(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBl
 @dataclass(frozen=True, slots=True)
 class _Format:
     title: str
-    inspect: Callable[[Path], tuple[_Names, _Names]]  # all columns, those of integers
+    inspect: Callable[[Path], _Columns]
     read: Callable[[LengthLog, _Names, int], Iterator[RawBlock]]  # columns, and how many rows a block may have
     to_lengths: ToLengths
     to_keys: ToKeys

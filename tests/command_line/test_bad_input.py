@@ -107,6 +107,18 @@ LOGS = {
         (),
         ["log.parquet", "2 columns of integers", "tokens, other", "--length"],
     ),
+    "an identifier": (
+        lambda f: write_log(f / "log.parquet", {"sample_id": [7, 3], "seconds": [0.5, 1.5]}),
+        "log.parquet",
+        (),
+        ["'sample_id', is by its name an identifier", "--length COLUMN", "floats (seconds)", "'duration'"],
+    ),
+    "a count of rows": (
+        lambda f: write_csv(f / "log.csv", range(100), "value"),
+        "log.csv",
+        (),
+        ["'value', counts rows (0, 1, 2, ...)", "--length COLUMN"],
+    ),
     "null": (
         lambda f: write_log(f / "log.parquet", columns_of([1, 2, None, 4])),
         "log.parquet",

@@ -21,6 +21,7 @@ from balancer.io import logs
 from balancer.io.assemble import Wanted, assembled
 from balancer.io.logs import (
     LengthLog,
+    default_columns,
     default_length,
     file_sha256,
     open_log,
@@ -71,7 +72,7 @@ DATA = {
 def test_head_tells_format_and_columns(kind, tmp_path):
     log = open_log(str(write(kind, tmp_path, DATA)))
     assert log == LengthLog(
-        tmp_path / WRITERS[kind][1], WRITERS[kind][2], tuple(DATA), ("text_tokens", "image_tokens"), False
+        tmp_path / WRITERS[kind][1], WRITERS[kind][2], tuple(DATA), ("text_tokens", "image_tokens"), False, ("score",)
     )
 
 
@@ -850,6 +851,64 @@ def test_default_length():
         default_length(log_with("abc", "bc"))
     with pytest.raises(InputError, match=r"no columns of integers.*columns there are: a, b\nsay .*--length"):
         default_length(log_with("ab", ""))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["id", "sample_id", "sampleId", "sampleID", "ID", "docid", "Index", "idx", "row", "row_no", "uid", "Unnamed: 0",
+     "cache-key", "timestamp", "image.id", "line_2"],
+)  # fmt: skip
+def test_an_identifier_is_no_length(name):
+    with pytest.raises(InputError, match=r"integers, '.*', is by its name an identifier.*\nsay which with --length"):
+        default_length(log_with(["text", name], [name]))
+
+
+@pytest.mark.parametrize("name", ["n", "tokens", "num_tokens", "length", "id_len", "rows_read", "paid", "grid", "väl"])
+def test_other_names_are_lengths(name):
+    assert default_length(log_with(["text", name], [name])) == (name,)
+
+
+def test_floats_are_named_where_the_length_is_open():
+    log = LengthLog(Path("log.csv"), "csv", ("id", "duration", "score"), ("id",), False, ("duration", "score"))
+    with pytest.raises(
+        InputError, match=r"floats \(duration, score\) are lengths only where .* JSON lines with a 'dur"
+    ):
+        default_length(log)
+
+
+@every_format
+@pytest.mark.parametrize("start", [0, 1, 70_000])
+def test_a_column_that_counts_rows_is_no_length(kind, start, tmp_path):
+    path = write(kind, tmp_path, {"note": ["a"] * 3000, "value": list(range(start, start + 3000))})
+    counts = rf"'value', counts rows \({start}, {start + 1}, {start + 2}, \.\.\.\)"
+    with pytest.raises(InputError, match=rf"{counts} and holds no lengths; columns .*: note, value\nsay which"):
+        default_columns(open_log(path))
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("tokens", list(range(50))),  # by its name
+        ("value", [3, 4, 5]),  # few
+        ("value", [*range(500), 7, *range(501, 600)]),
+        ("value", [7] * 50),
+    ],
+)
+def test_a_column_that_may_be_lengths_is_taken(kind, name, values, tmp_path):
+    path = write(kind, tmp_path, {"note": ["a"] * len(values), name: values})
+    assert default_columns(open_log(path)) == (name,)
+
+
+def test_a_bad_cell_is_left_to_who_reads_the_log(tmp_path):
+    path = write("parquet", tmp_path, {"value": [1, -2] + [3] * 20})
+    assert default_columns(open_log(path)) == ("value",)
+    assert "-2 is negative" in failure(path, "value")
+
+
+def test_an_array_of_lengths_may_count(tmp_path):
+    np.save(tmp_path / "log.npy", np.arange(100))
+    assert default_columns(open_log(tmp_path / "log.npy")) == ("length",)
 
 
 def test_many_columns_are_not_all_listed():

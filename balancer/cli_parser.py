@@ -1,5 +1,6 @@
 """How words become options, for every command: one class of commands in place of click's own."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -24,12 +25,18 @@ class NamedFlag(click.Option):
 
 
 class Command(click.Command):
-    """A command of the balancer."""
+    """A command whose options with one value are given once: click would take the last and say nothing."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line."""
         flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
-        return super().parse_args(ctx, _with_names(args, flags) if flags else args)
+        args = _with_names(args, flags) if flags else args
+        given = Counter(self.make_parser(ctx).parse_args(list(args))[2])
+        for option, times in given.items():
+            if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
+                name = option.opts[-1]
+                raise click.UsageError(f"{name} {option.make_metavar(ctx)} is given {times} times; give it once", ctx)
+        return super().parse_args(ctx, args)
 
 
 def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:

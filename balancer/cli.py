@@ -119,6 +119,8 @@ _ADVICE = {
     "over_long='drop'": "--over-long drop",
     "allow_empty=True": "--allow-empty-micro-batches",
     "mode='separate'": "--mode separate",
+    "method='auto'": "--method auto",
+    "method='exact'": "--method exact",
 }
 
 

@@ -136,17 +136,19 @@ class Constraints:
         """Names of the constraints with a value for each sample, which :meth:`to_json` leaves out."""
         return tuple(name for name in self.names() if name in ("keep_together", "allowed_ranks", "caps"))
 
+    def all_caps(self, lengths: NDArray[np.int64]) -> tuple[Cap, ...]:
+        """Return every quantity of which no rank gets too much, tokens among them, in the order that solvers see."""
+        if self.max_tokens_per_rank is None:
+            return self.caps
+        return (Cap("max_tokens_per_rank", lengths, self.max_tokens_per_rank), *self.caps)
+
     def solver_keywords(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """Return the constraints as :func:`solvers.partition` takes them."""
-        sizes = [cap.amounts for cap in self.caps]
-        limits = [cap.limit for cap in self.caps]
-        if self.max_tokens_per_rank is not None:
-            sizes.insert(0, lengths)
-            limits.insert(0, self.max_tokens_per_rank)
+        caps = self.all_caps(lengths)
         given: dict[str, Any] = {
             "equal_counts": self.equal_counts or None,
-            "sizes": np.stack(sizes, axis=1) if sizes else None,
-            "caps": np.array(limits, dtype=np.int64) if limits else None,
+            "sizes": np.stack([cap.amounts for cap in caps], axis=1) if caps else None,
+            "caps": np.array([cap.limit for cap in caps], dtype=np.int64) if caps else None,
             "min_items": self.min_samples_per_rank or None,
             "max_items": self.max_samples_per_rank,
             "keep_together": self.keep_together,
@@ -158,24 +160,22 @@ class Constraints:
 
     def in_domain_words(self, error: SolverError, numbers: NDArray[np.int64]) -> SolverError:
         """Return an error of the solvers as one about samples, by their `numbers`, ranks and constraints here."""
-        capped = [cap.name for cap in self.caps]
-        limits = [cap.limit for cap in self.caps]
-        if self.max_tokens_per_rank is not None:
-            capped.insert(0, "max_tokens_per_rank")
-            limits.insert(0, self.max_tokens_per_rank)
+        caps = self.all_caps(np.empty(0, dtype=np.int64))
         certificate = getattr(error, "certificate", None)
-        quantity = certificate.quantity if certificate is not None else None
-        index = 0 if quantity is None else quantity
-        named = f"{capped[index]} = {limits[index]}" if index < len(capped) else "caps"
+        if certificate is not None and certificate.quantity is not None:
+            caps = caps[certificate.quantity : certificate.quantity + 1]
+        named = " and ".join(f"{cap.name} = {cap.limit}" for cap in caps) or "caps"
+        tokens = [cap.name for cap in caps] == ["max_tokens_per_rank"]
         words = {
-            "caps": named, "sizes": "amounts", "max_items": "max_samples_per_rank", "min_items": "min_samples_per_rank",
+            "caps": named, "sizes": "lengths" if tokens else "amounts", "size": "length" if tokens else "amount",
+            "max_items": "max_samples_per_rank", "min_items": "min_samples_per_rank",
             "allowed": "allowed_ranks", "speeds": "rank_speeds", "group": "rank", "groups": "ranks", "item": "sample",
             "items": "samples",
         }  # fmt: skip
         message = re.sub(
             r"\bitems? \d+(, \d+)*",
             lambda named: re.sub(r"\d+", lambda index: str(numbers[int(index[0])]), named[0]),
-            str(error),
+            re.sub(r"\b(sizes?)\[:, \d+\]", r"\1", str(error)),  # columns of an array that the caller never saw
         )
         error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
         return error

@@ -1,5 +1,6 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.limits import as_limit
+from balancer.smallest_cap import needed
 from solvers.arguments import as_count
+from solvers.errors import SolverError
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
@@ -18,6 +21,14 @@ SCHEDULES = OBJECTIVES
 
 OVER_LONG = ("error", "own", "drop")
 """What a sample over the cap gets."""
+
+
+_WORDS = (
+    (r"tokens\[\d+\] = (\d+) is over cap =", r"its length \1 is over micro_batch_tokens ="),
+    ("num_slots", "num_micro_batches"), ("min_slots", "min_micro_batches"), ("under cap", "under micro_batch_tokens"),
+    ("slots_multiple_of", "micro_batches_multiple_of"), ("slots", "micro-batches"),
+)  # fmt: skip
+"""What :func:`solvers.packing.schedule_micro_batches` calls its arguments, and what these fields are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,17 @@ class MicroBatches:
             "allow_empty": self.allow_empty,
             "over_long": self.over_long,
         }
+
+    def in_domain_words(self, error: SolverError, lengths: NDArray[np.int64], num_ranks: int) -> SolverError:
+        """Return an error of the solvers as one about these fields, and what the cap would have to be."""
+        message = str(error)
+        for word, ours in _WORDS:
+            message = re.sub(rf"\b{word}(?!\w)", ours, message)
+        if isinstance(self.count, int) and self.over_long != "own" and "too few" in message:
+            remedy = needed("micro_batch_tokens", lengths, num_ranks * self.count, self.max_tokens)
+            message += remedy.replace("; ", f"; with num_micro_batches = {self.count} ", 1)
+        error.args = (message,)
+        return error
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``MicroBatches(**fields)`` is this again."""

@@ -29,6 +29,7 @@ from balancer.placing import effective, why_not_relocate
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import plan_problem, replay_plan
 from balancer.problem import Problem
+from balancer.smallest_cap import AskedCap, most_needed
 from balancer.step_plan import StepPlan
 from balancer.topology import Topology
 from solvers.bounds import Bound
@@ -40,6 +41,7 @@ __all__ = [
     "Homes",
     "PlanDigest",
     "Slots",
+    "caps_of",
     "checked_target",
     "describe",
     "describe_source",
@@ -129,8 +131,32 @@ def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[DispatchPlan]:
                 return
             plan = plan_problem(problem, settings.method, settings.time_budget, settings.placement, settings.eps)
         except SolverError as error:
-            raise type(error)(f"{log.path}: step {step}: {error}") from None
+            further = _most_needed(log, settings, step)
+            raise type(error)(f"{log.path}: step {step}: {error}{further}") from None
         yield plan
+
+
+def _most_needed(log: LengthLog, settings: LogSettings, failed: int) -> str:
+    """Say which step further on needs the largest caps."""
+    num_ranks = settings.topology.num_ranks
+    asked = caps_of(SINGLE_PHASE, settings.max_tokens_per_rank, settings.micro_batches, num_ranks)
+    if not asked:
+        return ""
+    blocks = read_columns(log, {SINGLE_PHASE: settings.columns})
+    steps = global_batches(blocks, settings.samples_per_step, settings.drop_last)
+    return most_needed(asked, (block.sums for block in steps), failed)
+
+
+def caps_of(
+    phase: str, max_tokens: int | None, micro_batches: MicroBatches | None, num_ranks: int, name: str = ""
+) -> list[AskedCap]:
+    """Return the caps on the tokens of a phase."""
+    asked = [] if max_tokens is None else [AskedCap(phase, f"max_tokens_per_rank{name}", max_tokens, num_ranks)]
+    if micro_batches is not None and micro_batches.over_long == "error":
+        count = micro_batches.count
+        bins = num_ranks * count if isinstance(count, int) else None
+        asked.append(AskedCap(phase, "micro_batch_tokens", micro_batches.max_tokens, bins))
+    return asked
 
 
 class PlanDigest:

@@ -23,7 +23,7 @@ from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.io.plan_writer import PlanWriter
 from balancer.items import parse_items
 from balancer.micro_batches import MicroBatches
-from balancer.offline import Homes, PlanDigest, Slots, checked_target, describe_source, source_of
+from balancer.offline import Homes, PlanDigest, Slots, caps_of, checked_target, describe_source, source_of
 from balancer.orchestrator import Settings, Step, assemble, encoder_slots, in_slots, step_batch
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
@@ -32,6 +32,7 @@ from balancer.plan import DispatchPlan
 from balancer.planner import EPS, check_method, replay_plan
 from balancer.problem import Problem
 from balancer.ragged import Ragged
+from balancer.smallest_cap import most_needed
 from balancer.step_plan import StepPlan
 from balancer.strategies import STRATEGIES, plan_step, sorted_window
 from balancer.topology import Topology
@@ -218,7 +219,26 @@ def plan_steps(log: LengthLog, settings: StepSettings) -> Iterator[StepPlan]:
     """
     steps = _Steps(log, settings)
     for rows in _rows_of_steps(log, settings):
-        yield steps.plan(rows, "orchestrated")
+        try:
+            plan = steps.plan(rows, "orchestrated")
+        except SolverError as error:
+            error.args = (f"{error}{_most_needed(log, settings, rows.number)}", *error.args[1:])
+            raise
+        yield plan
+
+
+def _most_needed(log: LengthLog, settings: StepSettings, failed: int) -> str:
+    """Say which step further on needs the largest caps."""
+    num_ranks, last = settings.topology.num_ranks, settings.phases[-1]
+    asked = []
+    for phase in settings.phases:
+        micro_batches = settings.micro_batches if phase is last else None
+        name = f" of phase {phase.name!r}"
+        asked += caps_of(phase.name, phase.max_tokens_per_rank, micro_batches, num_ranks, name)
+    if not asked:
+        return ""
+    steps = (resolve_phases(rows.columns, settings.phases) for rows in _rows_of_steps(log, settings))
+    return most_needed(asked, ({items.phase.name: items.lengths for items in step} for step in steps), failed)
 
 
 def compare_log(

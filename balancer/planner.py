@@ -21,6 +21,7 @@ from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
 from balancer.schedule import Schedule, make_schedule, relocate_schedule, schedule_bound
+from balancer.smallest_cap import with_smallest_cap
 from balancer.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
 from solvers.relocation import as_eps
@@ -245,7 +246,8 @@ def _solve(problem: Problem, method: str, time_budget: float) -> solvers.Partiti
     try:
         return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
     except solvers.SolverError as error:
-        raise constraints.in_domain_words(error, problem.batch.numbers) from None
+        error = constraints.in_domain_words(error, problem.batch.numbers)
+        raise with_smallest_cap(error, constraints.all_caps(problem.batch.lengths), keywords, num_ranks) from None
 
 
 def _bound(problem: Problem) -> Bound:
@@ -373,7 +375,7 @@ def _under_cap(
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
             f"max_tokens_per_rank = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
-            f"(bound '{even.bound_name}')"
+            f"(bound '{even.bound_name}'), and {even.makespan} would do"
         )
     if even.makespan > cap:
         raise solvers.SolverError(

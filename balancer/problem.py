@@ -1,7 +1,7 @@
 """One phase's problem: a global batch, the ranks it is for, what it costs, and what the plan must keep to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from balancer.constraints import Constraints
 from balancer.cost import CostModel
 from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
+from balancer.smallest_cap import least_cap, needed
 from balancer.topology import Topology
 from solvers.arguments import as_costs
 from solvers.errors import InfeasibleError
@@ -131,7 +132,7 @@ class Problem:
             constraints = constraints.without(over)
         costs = np.delete(cost.sample_costs(lengths, batch.first_sample), over, axis=0)
         if constraints.max_tokens_per_rank is not None:
-            _check_cap(batch, topology.num_ranks, constraints.max_tokens_per_rank)
+            _check_cap(batch, topology.num_ranks, constraints, cost)
         if micro_batches is not None and micro_batches.over_long == "error":
             remedy = (
                 f"; MicroBatches({micro_batches.max_tokens}, over_long='own') gives such a sample a micro-batch of its "
@@ -195,14 +196,19 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
         )
 
 
-def _check_cap(batch: GlobalBatch, num_ranks: int, cap: int) -> None:
-    _check_longest(batch, "max_tokens_per_rank", cap)
+def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+    cap = constraints.max_tokens_per_rank or 0
+    if least_cap(batch.lengths, num_ranks) <= cap:
+        return
+    others = replace(constraints, max_tokens_per_rank=None, initial_loads=None, rank_speeds=None)
+    keywords = others.solver_keywords(batch.lengths)
+    remedy = needed("max_tokens_per_rank", batch.lengths, num_ranks, cap, cost.padded, **keywords)
+    _check_longest(batch, "max_tokens_per_rank", cap, remedy)
     total, room = sum(batch.lengths.tolist()), cap * num_ranks
-    if total > room:
-        raise InfeasibleError(
-            f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
-            f"max_tokens_per_rank = {cap}"
-        )
+    raise InfeasibleError(
+        f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
+        f"max_tokens_per_rank = {cap}{remedy}"
+    )
 
 
 def _check_longest(batch: GlobalBatch, name: str, cap: int, remedy: str = "") -> None:

@@ -245,7 +245,11 @@ def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int
 def _jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> ScheduleResult:
     """Lay out all micro-batches of all ranks at once, whatever the constraints."""
     num_ranks, keywords = problem.topology.num_ranks, micro_batches.solver_keywords()
-    return schedule_micro_batches(problem.costs, problem.batch.lengths, num_ranks, time_budget=time_budget, **keywords)
+    lengths = problem.batch.lengths
+    try:
+        return schedule_micro_batches(problem.costs, lengths, num_ranks, time_budget=time_budget, **keywords)
+    except SolverError as error:
+        raise micro_batches.in_domain_words(error, lengths, num_ranks) from None
 
 
 def _schedule_of(joint: ScheduleResult) -> Schedule:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -268,7 +269,7 @@ def test_a_cap_that_the_free_plan_keeps_makes_no_plan_worse(problem):
 
 @pytest.mark.parametrize("cost", ["linear", "quadratic:a=0,b=1", "padded"])
 def test_a_sample_over_the_cap_is_named(cost):
-    with pytest.raises(InfeasibleError, match=r"sample 1 has length 12, 2 more than max_tokens_per_rank = 10"):
+    with pytest.raises(InfeasibleError, match=r"sample 1 has length 12, 2 more than max_tokens_per_rank = 10; for"):
         balancer.balance([3, 12, 1], 4, cost=cost, max_tokens_per_rank=10)
 
 
@@ -276,6 +277,71 @@ def test_a_sample_over_the_cap_is_named(cost):
 def test_a_batch_over_the_cap_says_by_how_much(cost):
     with pytest.raises(InfeasibleError, match=r"the batch has 27 tokens, 7 more than 2 ranks hold .* = 10"):
         balancer.balance([9, 9, 9], 2, cost=cost, max_tokens_per_rank=10)
+
+
+TOO_SMALL = [
+    ({"lengths": [3, 12, 9], "max_tokens_per_rank": 10}, ["= 10; for this batch max_tokens_per_rank must be", " 12"]),
+    ({"lengths": [9, 9, 9], "max_tokens_per_rank": 10}, ["max_tokens_per_rank must be at least 18, which does"]),
+    (
+        {"lengths": [6, 6, 6], "max_tokens_per_rank": 11},
+        ["max_tokens_per_rank = 11: the lengths need at least 3 ranks of 11", "must be at least 12, which does"],
+    ),
+    (
+        {"lengths": [6, 6, 6, 1, 1, 1, 1], "max_tokens_per_rank": 11, "equal_counts": True},
+        ["max_tokens_per_rank must be at least 13, which does"],
+    ),
+    (
+        {"lengths": [6, 6, 5, 5, 2], "max_tokens_per_rank": 12, "keep_together": [0, 0, 0, 1, 1]},
+        ["= 12: samples 0, 1, 2 of length 17 together", "must be at least 17, which does"],
+    ),
+    (
+        {"lengths": [6, 6, 5, 5], "max_tokens_per_rank": 20, "caps": {"kv": ([1, 1, 1, 4], 3)}},
+        ["kv = 3: the amounts of all samples sum to 7", "the cap on kv must be at least 4, which does"],
+    ),
+    (
+        {"lengths": [9, 9], "max_tokens_per_rank": 17, "caps": {"kv": ([1, 1], 9)},
+         "allowed_ranks": [[True, False]] * 2},
+        ["(length 18 together) may be in rank 0 only", "must be at least 18, which does"],
+    ),
+    (
+        {"lengths": [7] * 7, "num_ranks": 3, "micro_batches": balancer.MicroBatches(17, count=1)},
+        ["num_micro_batches = 1 is too few: under micro_batch_tokens = 17 the 7 samples need at least 4 micro-batches",
+         "; with num_micro_batches = 1 for this batch micro_batch_tokens must be at least 21, which does"],
+    ),
+    (
+        {"lengths": [7, 1, 7, 1], "cost": "padded", "max_tokens_per_rank": 10},
+        ["some rank gets at least 14 tokens (bound 'padded'), and 14 would do"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "words"), TOO_SMALL)
+def test_an_error_about_a_cap_says_which_would_do_in_words_of_the_caller(asked, words):
+    with pytest.raises(InfeasibleError) as caught:
+        balancer.balance(**{"num_ranks": 2} | asked)
+    for word in words:
+        assert word in str(caught.value)
+    assert "[:" not in str(caught.value)
+    assert "sizes" not in str(caught.value)
+    assert "slots" not in str(caught.value)
+
+
+@given(problems(lengths=st.lists(st.integers(0, 60), max_size=16), methods=("auto",)))
+def test_the_cap_that_is_said_to_do_does(problem):
+    """And none below the one that is said to be needed, as far as all plans of a few samples show."""
+    asked = {**problem, "max_tokens_per_rank": 1}
+    try:
+        balancer.balance(**asked)
+    except InfeasibleError as error:
+        said = r"at least (\d+)(?: tokens \(.*\))?, (?:which does|and (\d+) (?:does|would do))$"
+        found = re.search(said, str(error))
+        assert found is not None, str(error)  # noqa: PT017
+        least, enough = int(found[1]), int(found[2] or found[1])
+        assert least <= enough
+        assert max(naive_tokens(balancer.balance(**{**problem, "max_tokens_per_rank": enough}))) <= enough
+        if least > 1:
+            with pytest.raises(SolverError):
+                balancer.balance(**{**problem, "max_tokens_per_rank": least - 1})
 
 
 def test_three_samples_for_two_ranks():

@@ -326,6 +326,29 @@ def test_infeasible_cap(lengths, cap, words, cost, refused, tmp_path):
     refused(arguments, ["log.csv", "step 1", *words], code=1)
 
 
+def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
+    write_csv(tmp_path / "log.csv", [3, 4, 5, 6, 1, 9, 1, 1, 1, 12, 20, 1, 1, 1, 2, 3])
+    shape = ["plan", "log.csv", *SHAPE]
+    refused(
+        [*shape, "--max-tokens-per-rank", 8],
+        ["step 0: the batch has 18 tokens", "--max-tokens-per-rank must be at least 9, which does",
+         "\nfurther on step 2 needs --max-tokens-per-rank of at least 20\n"], code=1,
+    )  # fmt: skip
+    refused([*shape, "--max-tokens-per-rank", 12], ["step 2: ", "at least 20, which does\n"], code=1)
+    refused(
+        [*shape, "--micro-batch-tokens", 5, "--micro-batches", 3],
+        ["step 0: sample 3 has length 6", "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,
+    )  # fmt: skip
+    refused(
+        [*shape, "--micro-batch-tokens", 9, "--micro-batches", 1],
+        ["step 2: ", "length 20", "--over-long own"], code=1,
+    )  # fmt: skip
+    refused(
+        [*shape, "--micro-batch-tokens", 6, "--micro-batches", 1, "--over-long", "own"],
+        ["step 0: --micro-batches = 1 is too few: under --micro-batch-tokens = 6", "may do is 2"], code=1,
+    )  # fmt: skip
+
+
 def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
     assert command("plan", log, *SHAPE, "--out", OUT).code == 0
     before = (tmp_path / OUT).read_bytes()

@@ -392,6 +392,19 @@ def test_refused_altogether(arguments, words, command, log):
         assert word in outcome.err
 
 
+def test_caps_of_phases_that_are_too_small(command, log):
+    outcome = command("plan", log, *SHAPE, *PHASES, "--max-tokens-per-rank", 500, "--max-tokens-per-rank", "audio=950")
+    assert (outcome.code, outcome.out) == (1, "")
+    first, second = outcome.err.splitlines()
+    assert "step 0: phase 'llm': row 12 has length 1091, 591 more than --max-tokens-per-rank = 500" in first
+    assert "for this batch --max-tokens-per-rank must be at least" in first
+    loads = np.array(TEXT) + np.array(FRAMES)
+    needed = [max(step.max(), -(-step.sum() // RANKS)) for step in np.split(loads, [18, 36])]
+    worst = int(np.argmax(needed))
+    said = f"further on step {worst} needs --max-tokens-per-rank of phase 'llm' of at least {needed[worst]}"
+    assert second == said
+
+
 def test_an_infeasible_step_is_named(command, log):
     outcome = command("plan", log, *SHAPE, *PHASES, "--micro-batch-tokens", 5)
     assert (outcome.code, outcome.out) == (1, "")

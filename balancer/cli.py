@@ -207,10 +207,10 @@ def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
 @cost_option
 @click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
 @phase_options
-@method_option(METHODS)
 @phase_constraint_options
 @_constraint_options
 @micro_batch_options
+@method_option(METHODS)
 @budget_option
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @json_option
@@ -219,7 +219,7 @@ def plan_command(log: str, out: str | None, as_json: bool, **options: Any) -> No
 
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
-    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \
+    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
     if options["phases"]:

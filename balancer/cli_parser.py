@@ -38,6 +38,37 @@ class Command(click.Command):
                 raise click.UsageError(f"{name} {option.make_metavar(ctx)} is given {times} times; give it once", ctx)
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options, under headings where they are many."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        if not any(option.opts[0] == "--ranks" for option in options):
+            return super().format_options(ctx, formatter)
+        parts: dict[str, list[tuple[str, str]]] = {}
+        heading = "Options"
+        for option in options:
+            heading = _HEADINGS.get(option.opts[0], heading)
+            if (record := option.get_help_record(ctx)) is not None:
+                parts.setdefault(heading, []).append(record)
+        for heading, records in parts.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+        return None
+
+
+_HEADINGS = {
+    "--ranks": "Global batches, and where their samples go",
+    "--length": "One phase",
+    "--phase": "Several phases",
+    "--cluster": "What runs, and on what",
+    "--equal-counts": "What every rank keeps to",
+    "--micro-batch-tokens": "Micro-batches",
+    "--method": "Solver",
+    "--strategies": "What is compared",
+    "--out": "Output",
+    "--json": "Output",
+}
+"""The option with which each part of a command's options begins."""
+
 
 def command(name: str, **attributes: Any) -> Callable[[Any], click.Command]:
     """Make a command of a function, as ``click.command`` does."""

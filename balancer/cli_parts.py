@@ -139,14 +139,15 @@ def compiling() -> Iterator[list[float]]:
         yield spent
 
 
-def make_ready(plans: Iterator[Any], method: str) -> None:
-    """Make the first plan, so that kernels are compiled, or loaded, before planning is timed.
+def make_ready(plans: Iterator[Any], method: str) -> Any:
+    """Make the first plan and return it, so that kernels are compiled, or loaded, before planning is timed.
 
-    What cannot be planned raises here as it would later.
+    What cannot be planned raises here as it would later. None for methods that read the clock.
     """
-    if method not in USES_CLOCK:
-        with slow_start():
-            next(plans, None)
+    if method in USES_CLOCK:
+        return None
+    with slow_start():
+        return next(plans, None)
 
 
 def _say(message: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+import numpy as np
 
 from balancer.batch import HOMES
 from balancer.cli_parser import BARE, NamedFlag
@@ -36,7 +37,6 @@ __all__ = [
     "phases_job",
     "refuse",
     "strategies_option",
-    "title_of",
     "unconstrained",
 ]
 
@@ -70,7 +70,8 @@ def batch_options(command: Any) -> Any:
             "--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step."
         ),
         click.option(
-            "--home", default="contiguous", show_default=True, help=f"Where samples lie before: {' | '.join(HOMES)}"
+            "--home", default="contiguous", show_default=True, metavar="H",
+            help=f"Where samples lie before: {' | '.join(HOMES)}",
         ),
         click.option("--drop-last", is_flag=True, help="Leave out a last, short step."),
         click.option(
@@ -97,14 +98,22 @@ def phase_options(command: Any) -> Any:
             "--items", metavar="NAME=F(COL,...)", **several,
             help="Several items a sample, from lists: qwen2vl_patches(widths,heights), lengths(clips).",
         ),
-        click.option("--outputs", metavar="NAME=COL|F(COL,...)", **several, help="What each item puts out, in tokens."),
-        click.option("--own", metavar="NAME=COL|F(COL,...)", **several, help="What a sample brings in besides."),
+        click.option(
+            "--outputs", metavar="NAME=COL|F(COL,...)", **several, help="What each item puts out [default: its length]."
+        ),
+        click.option(
+            "--own", metavar="NAME=COL|F(COL,...)", **several,
+            help="What samples of a phase that is fed bring in besides [default: their length less what it is fed].",
+        ),
         click.option("--feeds", metavar="NAME=NAME", **several, help="Which phase takes the outputs, if not the last."),
         click.option(
-            "--bytes", "byte_sizes", metavar="NAME=IN[,OUT]", **several, help="Bytes of an element, in and out."
+            "--bytes", "byte_sizes", metavar="NAME=IN[,OUT]", **several,
+            help="Bytes of an element, in and out [default: 1].",
         ),
         click.option("--every-rank-nonempty", metavar="NAME", **several, help="Every rank gets an item, if enough."),
-        click.option("--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)}."),
+        click.option(
+            "--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)} [default: separate]."
+        ),
         click.option("--group-size", type=int, metavar="G", help="Exchange within groups of G ranks alone."),
     )  # fmt: skip
     return add_options(command, options)
@@ -223,8 +232,8 @@ def _phases(options: dict[str, Any]) -> tuple[Phase, ...]:
     return tuple(phases)
 
 
-def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSettings]:
-    """Read the options that plan several phases."""
+def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSettings, str]:
+    """Read the options that plan several phases; the third is a title, of several lines where something is assumed."""
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     options.pop("length", None)
     phases, micro_batches = _phases(options), micro_batches_of(options)
@@ -232,8 +241,8 @@ def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSetti
     opened = open_log(log)
     settings = StepSettings(topology=topology, phases=phases, micro_batches=micro_batches, **chosen)
     short = replace(settings, time_budget=min(settings.time_budget, READY_BUDGET))
-    make_ready(plan_steps(opened, short), settings.method)
-    return opened, settings
+    first = make_ready(plan_steps(opened, short), settings.method)
+    return opened, settings, _title_of(log, settings, first)
 
 
 def chosen_strategies(text: str | None, settings: StepSettings) -> tuple[str, ...]:
@@ -255,24 +264,45 @@ def unconstrained(settings: StepSettings, chosen: Iterable[str]) -> Iterator[str
         )
 
 
-def title_of(log: str, settings: StepSettings) -> str:
-    """Return what is planned, in a line."""
+def _title_of(log: str, settings: StepSettings, first: StepPlan | None) -> str:
+    """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     ranks = f"{settings.topology.num_ranks} ranks x {settings.batch_per_rank}"
     names = ", ".join(phase.name for phase in settings.phases)
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in settings.phases)
     unit = "; 1 byte an element, for want of --bytes" if by_default else ""
-    return f"{os.path.basename(log)}: {names}, {ranks}{unit}"
+    lines = [f"{os.path.basename(log)}: {names}, {ranks}{unit}"]
+    silent = [phase.name for phase in settings.phases[:-1] if phase.outputs is None]
+    if silent:
+        put = "puts out" if len(silent) == 1 else "put out"
+        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in, for want of --outputs")
+    return "\n".join((*lines, *(_overfed(first) if first is not None else ())))
+
+
+def _overfed(plan: StepPlan) -> Iterator[str]:
+    """Say of each phase without ``--own`` that it is fed more than its length, as far as the first step shows."""
+    for name, phase in plan.phases.items():
+        items = phase.items
+        if not items.fed_by or items.phase.own is not None:
+            continue
+        fed = np.zeros(plan.num_samples, dtype=np.int64)
+        for feeder in items.fed_by:
+            np.add.at(fed, plan.phases[feeder].items.sample_of_item, plan.phases[feeder].items.outputs)
+        if over := int((fed > items.lengths).sum()):
+            yield (
+                f"{name}: in {over:,} of the first {plan.num_samples:,} samples it is fed more than its length: check "
+                f"--outputs, and that --phase {name}=... counts what it is fed, or say with --own what it has besides"
+            )
 
 
 def phases_job(log: str, options: dict[str, Any]) -> PlanJob:
     """Read the options of ``balancer plan`` that plan several phases."""
-    opened, settings = open_phases(log, options)
+    opened, settings, title = open_phases(log, options)
 
     def append(writer: PlanWriter, step: int, first_row: int, plan: StepPlan) -> None:
         append_step(writer, step, first_row, plan, settings.several_items)
 
     return PlanJob(
-        title_of(log, settings),
+        title,
         settings.samples_per_step,
         plan_steps(opened, settings),
         append,

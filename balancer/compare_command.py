@@ -23,7 +23,6 @@ from balancer.cli_phases import (
     phase_constraint_options,
     phase_options,
     strategies_option,
-    title_of,
     unconstrained,
 )
 from balancer.errors import InputError
@@ -38,10 +37,10 @@ __all__ = ["compare_command"]
 @click.argument("log", type=click.Path())
 @batch_options
 @phase_options
-@phase_constraint_options
 @cost_option
-@method_option(METHODS)
+@phase_constraint_options
 @micro_batch_options
+@method_option(METHODS)
 @budget_option
 @strategies_option
 @click.option("--steps", type=int, metavar="K", help="Plan the first K steps alone.")
@@ -60,7 +59,7 @@ def compare_command(
     """  # noqa: D301 (click's mark, not an escape)
     if not options["phases"]:
         raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
-    opened, settings = open_phases(log, options)
+    opened, settings, title = open_phases(log, options)
     chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
@@ -91,6 +90,6 @@ def compare_command(
     from balancer.report.table import print_comparison
 
     console = table_console()
-    print_comparison(console, summaries, title_of(log, settings), runtime_s)
+    print_comparison(console, summaries, title, runtime_s)
     for line in unconstrained(settings, chosen):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -26,7 +26,6 @@ from balancer.cli_phases import (
     phase_constraint_options,
     phase_options,
     strategies_option,
-    title_of,
     unconstrained,
 )
 from balancer.cli_pictures import PictureFiles, picture_options
@@ -85,10 +84,10 @@ def _model_options(command: Any) -> Any:
 @batch_options
 @phase_options
 @_model_options
-@phase_constraint_options
 @cost_option
-@method_option(METHODS)
+@phase_constraint_options
 @micro_batch_options
+@method_option(METHODS)
 @budget_option
 @strategies_option
 @click.option(
@@ -126,7 +125,7 @@ def simulate_command(
                "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
     model_names = by_phase("--model", options.pop("models"), by_phase("--phase", options["phases"]))
     models, parameters = _models(options, model_names, cluster)
-    opened, settings = open_phases(log, options)
+    opened, settings, title = open_phases(log, options)
     chosen = chosen_strategies(strategies, settings)
     started = time.perf_counter()
     data = SimulationData(waits, step or 0)
@@ -147,7 +146,7 @@ def simulate_command(
     if as_json:
         click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
         return
-    _print(found, cluster, assumed, title_of(log, settings), runtime_s)
+    _print(found, cluster, assumed, title, runtime_s)
     for line in unconstrained(settings, chosen):
         click.echo(line)
     files.say(as_json)

@@ -146,6 +146,28 @@ def test_tables(command, log):
     assert "plan.parquet: complete, checked" in command("report", "plan.parquet").words
 
 
+@pytest.mark.parametrize("verb", ["plan", "compare"])
+def test_what_is_assumed_is_said(verb, command, tmp_path):
+    columns = {"image": [9, 0, 9, 9], "tokens": [4, 0, 3, 4], "text": [1, 2, 5, 3], "all": [5, 2, 8, 7]}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    shape = (verb, "log.parquet", "--ranks", 2, "--batch-per-rank", 2, "--phase", "v=image")
+    silent, fed = "v: puts out as many elements as taken in, for want of --outputs", "it is fed more than its length"
+    for options, said in (
+        (("--phase", "llm=all"), [silent, "llm: in 3 of the first 4 samples it is fed more than its length"]),
+        (("--phase", "llm=text", "--outputs", "v=tokens"), ["llm: in 2 of the first 4 samples it is fed more"]),
+        (("--phase", "llm=all", "--outputs", "v=tokens"), []),
+        (("--phase", "llm=text", "--outputs", "v=tokens", "--own", "llm=text"), []),
+        (("--phase", "llm=all", "--own", "llm=text"), [silent]),
+        (("--phase", "llm=all", "--phase", "w=all", "--own", "w=text"), ["v, llm: put out as many elements"]),
+    ):
+        outcome = command(*shape, *options)
+        assert (outcome.code, outcome.err) == (0, "")
+        for words in said:
+            assert words in outcome.words
+        assert ("for want of --outputs" in outcome.words) == any("put" in words for words in said)
+        assert (fed in outcome.words) == any("fed" in words for words in said)
+
+
 def test_idle_ranks_are_counted(command, tmp_path):
     pq.write_table(pa.table({"image": [0, 0, 5, 0], "text": [1, 2, 3, 4]}), tmp_path / "log.parquet")
     arguments = ("--ranks", 4, "--batch-per-rank", 1, "--phase", "v=image", "--phase", "llm=text")

@@ -446,6 +446,29 @@ def test_help_of_plan(command):
         assert name in outcome.words
 
 
+@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+def test_options_stand_under_headings(name, command):
+    out = command(name, "--help").out
+    parts = [
+        "Global batches, and where their samples go",
+        "Several phases",
+        "What every rank keeps to",
+        "Micro-batches",
+    ]
+    headings = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert [heading for heading in headings if heading in parts] == parts
+    assert len(set(headings)) == len(headings)
+
+
+@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+def test_the_example_in_help_can_be_pasted(name, command):
+    out = command(name, "--help").out
+    lines = out.splitlines()
+    first = max(i for i, line in enumerate(lines) if line.strip().startswith(f"balancer {name} "))
+    assert lines[first].endswith(" \\")
+    assert "        " not in lines[first]
+
+
 @pytest.mark.parametrize("name", ["plan", "solve"])
 def test_examples_in_help_stand_on_a_line_of_their_own(name, command):
     """Ready to be copied, and without the mark that keeps click from wrapping them."""

@@ -46,7 +46,7 @@ from balancer.fit_command import fit_command
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.io.plan_writer import PlanWriter
 from balancer.log_settings import LogSettings
-from balancer.offline import describe, holds_phases, load_plans, plan_log
+from balancer.offline import describe, holds_phases, load_plans, log_of, plan_log
 from balancer.offline_steps import load_steps
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import METHODS, PLACEMENTS
@@ -306,7 +306,7 @@ def report_command(
             summary.add_step(replayed)
             pictures.add(replayed)
             tick(replayed.num_samples)
-    pictures.write(summary, plan)
+    pictures.write(summary, plan, log or log_of(plan))
     runtime_s = time.perf_counter() - started
     print_run(summary, f"{plan}: complete, checked", runtime_s, as_json, None, compile_s=sum(compiled))
     pictures.files.say(as_json)

@@ -94,14 +94,15 @@ class Pictures:
         if self.files:
             self.data.add(plan)
 
-    def write(self, summary: RunSummary, source: str) -> None:
-        """Write what was asked for."""
+    def write(self, summary: RunSummary, source: str, log: str | None) -> None:
+        """Write what was asked for, of a plan and the log that it was made from, if there is one."""
         if self.files.page is not None:
             from balancer.report.plan_page import write_page
 
             if self.data.picture is None:
                 raise self.files.missing_step(source, summary.steps)
-            write_page(self.files.page, summary, self.data, source)
+            of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
+            write_page(self.files.page, summary, self.data, f"{source}{of_log}")
         if self.files.plot is not None:
             from balancer.report.figures import plot_loads
 

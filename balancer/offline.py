@@ -38,6 +38,7 @@ from solvers.types import SolveStatus
 from solvers.verify import TRUSTED_BOUNDS
 
 __all__ = [
+    "FellBack",
     "Homes",
     "PlanDigest",
     "Slots",
@@ -48,6 +49,7 @@ __all__ = [
     "holds_phases",
     "load_plan",
     "load_plans",
+    "log_of",
     "plan_log",
     "source_of",
 ]
@@ -160,14 +162,32 @@ def caps_of(
 
 
 class PlanDigest:
-    """The digest of a plan file: SHA-256 over the digests of its plans in order."""
+    """The digest of a plan file: SHA-256 over the digests of its plans in order; and what no replay can find out.
+
+    Attributes
+    ----------
+    fell_back : dict of str to dict of str to list of [int, int]
+        Of each phase why samples were not relocated from their homes, and in which steps: first and last of each run.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
+        self._steps = 0
+        self.fell_back: dict[str, dict[str, list[list[int]]]] = {}
 
     def add(self, plan: DispatchPlan | StepPlan) -> None:
         """Take in the next plan."""
         self._hash.update(bytes.fromhex(plan.digest()))
+        one = {SINGLE_PHASE: plan} if isinstance(plan, DispatchPlan) else {}
+        plans = one if isinstance(plan, DispatchPlan) else {name: phase.plan for name, phase in plan.phases.items()}
+        for name, phase in plans.items():
+            if phase.fell_back:
+                runs = self.fell_back.setdefault(name, {}).setdefault(phase.fell_back, [])
+                if runs and runs[-1][1] == self._steps - 1:
+                    runs[-1][1] = self._steps
+                else:
+                    runs.append([self._steps, self._steps])
+        self._steps += 1
 
     def hexdigest(self) -> str:
         """Digest of the plans so far."""
@@ -189,7 +209,28 @@ def describe_source(log: LengthLog, steps: int, samples: int, digest: PlanDigest
         "samples": samples,
         "digest": digest.hexdigest(),
         "version": __version__,
+        **({"fell_back": digest.fell_back} if digest.fell_back else {}),
     }
+
+
+class FellBack:
+    """Why a plan file says that samples were not relocated, by phase and step."""
+
+    def __init__(self, plan_file: PlanFile) -> None:
+        self._runs: dict[str, list[tuple[int, int, str]]] = {}
+        try:
+            for phase, reasons in plan_file.description.get("fell_back", {}).items():
+                runs = [(int(first), int(last), reason) for reason, of in reasons.items() for first, last in of]
+                self._runs[phase] = sorted(runs)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"{plan_file.path}: its description is not one this version reads: {error!r}") from None
+
+    def of(self, phase: str, step: int) -> str:
+        """Return why in this step, empty if they were; steps are asked for in order."""
+        runs = self._runs.get(phase, [])
+        while runs and runs[0][1] < step:
+            runs.pop(0)
+        return runs[0][2] if runs and runs[0][0] <= step else ""
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
@@ -241,6 +282,12 @@ def holds_phases(path: str | os.PathLike[str]) -> bool:
     return isinstance(open_plan(path).description.get("phases"), list)
 
 
+def log_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the log that a plan file says it was made from; None where it holds its own lengths."""
+    source = open_plan(path).description.get("source")
+    return str(source["file"]) if isinstance(source, dict) and "file" in source else None
+
+
 def _settings_of(plan_file: PlanFile) -> LogSettings:
     try:
         return LogSettings.from_json(plan_file.description)
@@ -267,7 +314,7 @@ def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Length
 
 def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iterator[DispatchPlan]:
     settings = _settings_of(plan_file)
-    placed = iter(plan_file.steps())
+    placed, fell_back = iter(plan_file.steps()), FellBack(plan_file)
     step = 0
     for step, problem in enumerate(_problems(source_of(plan_file, log), settings)):
         placements = next(placed, None) if len(problem.costs) else _nothing(step)
@@ -275,7 +322,9 @@ def _replay_log(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Iter
             raise PlanError(f"{plan_file.path}: step {step} is missing")
         target, slots = _target(plan_file, placements, problem)
         plan = replay_plan(problem, target, settings.method, settings.time_budget, slots)
-        why = why_not_relocate(problem) if settings.placement == "relocate" else ""
+        why = ""
+        if settings.placement == "relocate":
+            why = fell_back.of(SINGLE_PHASE, step) or why_not_relocate(problem)
         yield replace(plan, placement=effective(problem, settings.placement), eps=settings.eps, fell_back=why)
     if next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {step}")

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.io.plan_writer import PlanWriter
 from balancer.items import parse_items
 from balancer.micro_batches import MicroBatches
-from balancer.offline import Homes, PlanDigest, Slots, caps_of, checked_target, describe_source, source_of
+from balancer.offline import FellBack, Homes, PlanDigest, Slots, caps_of, checked_target, describe_source, source_of
 from balancer.orchestrator import Settings, Step, assemble, encoder_slots, in_slots, step_batch
 from balancer.phases import Columns, Phase, PhaseItems, resolve_phases
 from balancer.placement import Placement
@@ -374,7 +374,7 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
 
 
 def _replay(plan_file: PlanFile, log: LengthLog, settings: StepSettings) -> Iterator[StepPlan]:
-    steps, placed = _Steps(log, settings), _placed(plan_file)
+    steps, placed, fell_back = _Steps(log, settings), _placed(plan_file), FellBack(plan_file)
     rows = None
     for rows in _rows_of_steps(log, settings):
         with _named(log, rows):
@@ -386,7 +386,7 @@ def _replay(plan_file: PlanFile, log: LengthLog, settings: StepSettings) -> Iter
         unknown = set(found) - {items.phase.name for items in step.items}
         if unknown:
             raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
-        yield _replay_step(where, step, found, rows.first_row)
+        yield _replay_step(where, step, found, rows, fell_back)
     if rows is not None and next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {rows.number}")
 
@@ -402,21 +402,24 @@ def _placed(plan_file: PlanFile) -> Iterator[tuple[int, dict[str, PlanStep]]]:
         yield number, found
 
 
-def _replay_step(where: str, step: Step, found: Mapping[str, PlanStep], first_row: int) -> StepPlan:
+def _replay_step(
+    where: str, step: Step, found: Mapping[str, PlanStep], of_step: _Rows, fell_back: FellBack
+) -> StepPlan:
     """Check every phase of a step, the last one first, and put the step plan together."""
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}"
-        order, rows = _ordered(inside, items, found.get(name), first_row)
+        order, rows = _ordered(inside, items, found.get(name), of_step.first_row)
         num_slots = _num_slots(step, rows) if last is None else last.num_slots
         slots = rows.slot[order], num_slots
         _check_slots(inside, items, slots, last)
         problem = _problem(step, items, num_slots, last is None)
         target = checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
         _check_groups(inside, step, problem, target)
-        plans[name] = replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
+        plan = replay_plan(problem, target, step.settings.method, _budget(step, items), slots)
+        plans[name] = replace(plan, fell_back=fell_back.of(name, of_step.number))
         last = last or plans[name]
     return assemble(step, plans, "orchestrated", 0.0)
 

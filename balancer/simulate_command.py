@@ -230,20 +230,27 @@ def _document(found: Simulation, assumed: Mapping[str, Any], runtime_s: float) -
 
 def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], title: str, runtime_s: float) -> None:
     """Print a row a strategy of what a step takes, one of what it holds, and what was assumed."""
+    from balancer.report.table import as_alike
+
     console = table_console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
     times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
     peaks = _table("most at a time", (*first.phases, "GiB a GPU", "samples/s"))
-    for name, run in found.strategies.items():
-        parts = (run.seconds, run.deviation_s * run.steps, run.compute_s, run.waiting_s)
+    runs = found.strategies.values()
+    parts = [
+        as_alike([run.seconds / run.steps for run in runs]),
+        as_alike([run.deviation_s for run in runs]),
+        as_alike([run.compute_s / run.steps for run in runs]),
+        as_alike([run.waiting_s / run.steps for run in runs]),
+        as_alike([run.exchange_s / run.steps for run in runs], 2, least=True),
+    ]
+    rates = as_alike([run.samples_per_s for run in runs], 4)
+    for i, (name, run) in enumerate(found.strategies.items()):
         faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
-        times.add_row(
-            name, *[f"{seconds / run.steps:.3g}" for seconds in parts], f"{run.exchange_s / run.steps:.2g}",
-            f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x",
-        )  # fmt: skip
+        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x")
         tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
-        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", f"{run.samples_per_s:,.4g}")
+        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", rates[i])
     console.print(times)
     console.print(peaks)
     for line in (*_remarks(found, cluster, assumed), f"{runtime_s:.2f} s"):

@@ -8,7 +8,7 @@ from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, StepPicture, WorstStep
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary
-from balancer.report.table import as_bytes, as_percent, as_ratio, left_out
+from balancer.report.table import as_bytes, as_percent, as_ratios, left_out
 
 __all__ = ["page", "write_page"]
 
@@ -33,7 +33,7 @@ def page(summary: RunSummary, data: PageData, source: str) -> str:
     data : PageData
         Of the same steps, at least one.
     source : str
-        What the run was of, such as the plan's path.
+        What the run was of, such as the plan's path and its log: the page's heading and title.
     """
     cards = [_headline(name, phase) for name, phase in summary.phases.items()]
     footer = "Every number is recomputed from the plan and its log."
@@ -61,9 +61,10 @@ def _headline(name: str, phase: PhaseSummary) -> str:
         as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
     )
     numbers = phase.as_json()
+    ratios = as_ratios((phase.ratio_before, phase.ratio_after, phase.ratio_bound))
     rows = {
-        "imbalance ratio": f"{as_ratio(phase.ratio_before)} → {as_ratio(phase.ratio_after)}",
-        "best possible, proven": as_ratio(phase.ratio_bound),
+        "imbalance ratio": f"{ratios[0]} → {ratios[1]}",
+        "best possible, proven": ratios[2],
         "mean gap to the bound": as_percent(numbers["gap_mean"]),
         "largest gap": as_percent(numbers["gap_max"]),
         "steps proven optimal": f"{phase.proven_optimal_steps:,} of {phase.steps:,}",
@@ -164,7 +165,15 @@ def _worst(data: PageData) -> str:
     columns = (
         ("step", True), ("before", True), ("after", True), ("at best", True), ("capped by row", True), ("length", True)
     )  # fmt: skip
-    groups = [(named(name), map(_worst_row, sorted(phase.worst, reverse=True))) for name, phase in data.phases.items()]
+    worst = {name: sorted(phase.worst, reverse=True) for name, phase in data.phases.items()}
+    steps = [step for phase in worst.values() for step in phase]
+    ratios = zip(
+        as_ratios(step.ratio_before for step in steps),
+        as_ratios(step.ratio_after for step in steps),
+        as_ratios(step.ratio_bound for step in steps),
+        strict=True,
+    )
+    groups = [(named(name), [_worst_row(step, next(ratios)) for step in phase]) for name, phase in worst.items()]
     return section(
         "The worst steps",
         "The steps whose plans are the most uneven: imbalance ratio before, after, and proven to be the best possible. "
@@ -174,7 +183,6 @@ def _worst(data: PageData) -> str:
     )
 
 
-def _worst_row(worst: WorstStep) -> tuple[str, ...]:
+def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:
     cap = ("—", "—") if worst.cap_row is None else (f"{worst.cap_row:,}", f"{worst.cap_length:,}")
-    ratios = (worst.ratio_before, worst.ratio_after, worst.ratio_bound)
-    return f"{worst.step:,}", *map(as_ratio, ratios), *cap
+    return f"{worst.step:,}", *ratios, *cap

@@ -1,6 +1,6 @@
 """The table that a person reads on a terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,9 +11,10 @@ from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary
 
 __all__ = [
     "NARROWEST",
+    "as_alike",
     "as_bytes",
     "as_percent",
-    "as_ratio",
+    "as_ratios",
     "left_out",
     "print_comparison",
     "print_loads",
@@ -33,8 +34,9 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     table.add_column("", no_wrap=True)
     for header in ("before", "after", "best possible"):
         table.add_column(header, justify="right", style="bold green" if header == "after" else "")
-    for name, phase in summary.phases.items():
-        for i, row in enumerate(_rows(phase)):
+    ratios = as_ratios(ratio for phase in summary.phases.values() for ratio in _ratios(phase))
+    for n, (name, phase) in enumerate(summary.phases.items()):
+        for i, row in enumerate(_rows(phase, ratios[3 * n : 3 * n + 3])):
             table.add_row(Text(name if i == 0 else ""), *row)
         table.add_section()
     console.print(table)
@@ -60,12 +62,16 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     table.add_column("imbalance ratio", no_wrap=True)
     for header in (*first.phases, "crosses nodes a step"):
         table.add_column(header, justify="right")
-    for name, summary in summaries.items():
-        ratios = [as_ratio(phase.ratio_after) for phase in summary.phases.values()]
+    bounds = summaries.get("orchestrated", first)
+    columns = [
+        as_ratios([*(summary.phases[name].ratio_after for summary in summaries.values()), phase.ratio_bound])
+        for name, phase in bounds.phases.items()
+    ]
+    for i, (name, summary) in enumerate(summaries.items()):
+        ratios = [column[i] for column in columns]
         table.add_row(name, *ratios, as_bytes(summary.inter_node_bytes / summary.steps))
     table.add_section()
-    bounds = summaries.get("orchestrated", first)
-    table.add_row("best possible", *[as_ratio(phase.ratio_bound) for phase in bounds.phases.values()], "")
+    table.add_row("best possible", *[column[-1] for column in columns], "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
@@ -110,11 +116,24 @@ def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps
 
 def as_bytes(count: float) -> str:
     """Show a number of bytes in three digits and a unit."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
+    if count < 999.5:
+        return f"{count:.3g} B"
+    for unit in ("KB", "MB", "GB", "TB"):
         count /= 1000
-    return f"{count:,.3g} TB"
+        if count < 999.5 or unit == "TB":
+            break
+    return f"{as_alike([count])[0]} {unit}"
+
+
+def as_alike(values: Sequence[float], digits: int = 3, least: bool = False) -> list[str]:
+    """Show numbers that stand together with as many decimals each: so many digits of the largest, or of the `least`."""
+    there = [value for value in values if value > 0]
+    if not there:
+        return ["0"] * len(values)
+    shown = min(there) if least else max(there)
+    power = int(f"{shown:.{digits - 1}e}".partition("e")[2])  # of ten, once rounded
+    decimals = min(9, max(0, digits - 1 - power))
+    return [f"{value:,.{decimals}f}" for value in values]
 
 
 def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
@@ -124,11 +143,12 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
     for header in ("imbalance", "crosses nodes", "at least", "within nodes", "largest send"):
         table.add_column(header, justify="right")
     rows = {phase.placement: phase for run in runs.values() for phase in run.phases.values()}
-    for name, phase in rows.items():
+    ratios = as_ratios(phase.ratio_after for phase in rows.values())
+    for ratio, (name, phase) in zip(ratios, rows.items(), strict=True):
         numbers = phase.as_json()
         table.add_row(
             name,
-            as_ratio(phase.ratio_after),
+            ratio,
             as_percent(numbers["inter_node_fraction"]),
             as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else "",
             as_percent(numbers["intra_node_fraction"]),
@@ -137,13 +157,14 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
     console.print(table)
 
 
-def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
+def _ratios(phase: PhaseSummary) -> tuple[float, float, float]:
+    return phase.ratio_before, phase.ratio_after, phase.ratio_bound
+
+
+def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]:
     numbers = phase.as_json()
-    idle = [1 - 1 / ratio for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)]
-    yield (
-        "imbalance ratio",
-        *map(as_ratio, (phase.ratio_before, phase.ratio_after, phase.ratio_bound)),
-    )
+    idle = [1 - 1 / ratio for ratio in _ratios(phase)]
+    yield "imbalance ratio", *ratios
     yield "wasted rank-time", *map(as_percent, idle)
     yield "gap to the bound, mean", "", as_percent(numbers["gap_mean"]), ""
     yield "gap to the bound, largest", "", as_percent(numbers["gap_max"]), ""
@@ -167,9 +188,11 @@ def _rows(phase: PhaseSummary) -> Iterator[Sequence[str]]:
         yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
 
 
-def as_ratio(value: float) -> str:
-    """Show no plan as perfect that is not."""
-    return "1.000" if value == 1 else f"{value:.3f}" if value >= 1.0005 else f"{value:.6f}"
+def as_ratios(values: Iterable[float]) -> list[str]:
+    """Show ratios that stand together with as many decimals each, and none as perfect that is not."""
+    values = list(values)
+    decimals = 6 if any(1 < value < 1.0005 for value in values) else 3
+    return [f"{value:.{decimals}f}" for value in values]
 
 
 def as_percent(value: float | None) -> str:

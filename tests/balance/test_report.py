@@ -12,7 +12,7 @@ from rich.console import Console
 
 import balancer
 from balancer.report import PhaseSummary, RunSummary
-from balancer.report.table import print_loads, print_summary
+from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary
 
 
 def summary_of(plans):
@@ -120,6 +120,30 @@ def test_no_plan_is_shown_as_perfect_that_is_not():
     text = text_of(summary_of([plan]))
     assert "imbalance ratio 1.000 " not in text
     assert "0 ppm" not in text.replace("0.5 ppm", "")
+
+
+def test_numbers_that_stand_together_have_as_many_decimals():
+    assert as_ratios([2.5, 1.0, 1.25]) == ["2.500", "1.000", "1.250"]
+    assert as_ratios([2.5, 1.0, 1.000468]) == ["2.500000", "1.000000", "1.000468"]
+    assert as_alike([14.5, 7, 0.04, 0]) == ["14.5", "7.0", "0.0", "0.0"]
+    assert as_alike([99.96, 7]) == ["100", "7"]
+    assert as_alike([5.4e-05, 0, 0.0014], 2, least=True) == ["0.000054", "0.000000", "0.001400"]
+    assert as_alike([0, 0.0]) == ["0", "0"]
+    assert as_alike([]) == []
+    sizes = [0, 7, 289, 999.4, 999.6, 44_000, 37_940, 999_499, 999_600, 4.2e9, 5e15]
+    assert [as_bytes(size) for size in sizes] == [
+        "0 B", "7 B", "289 B", "999 B", "1.00 KB", "44.0 KB", "37.9 KB", "999 KB", "1.00 MB", "4.20 GB", "5,000 TB",
+    ]  # fmt: skip
+
+
+def test_a_ratio_close_to_perfect_sets_the_decimals_of_all_phases():
+    near, far = balancer.balance([10_001, 10_000], 2), balancer.balance([3, 2, 2], 2)
+    summary = RunSummary()
+    summary.add("near", near)
+    summary.add("far", far)
+    text = text_of(summary)
+    assert "near imbalance ratio 1.000050 1.000050 1.000050" in text
+    assert "far imbalance ratio 1.428571 1.142857 1.142857" in text
 
 
 def test_loads_of_groups():

@@ -28,7 +28,9 @@ def test_report_writes_page_and_plot(planned, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "page written to r.html" in outcome.out
     assert "figure written to r.png" in outcome.out
-    assert "Step 1 by rank" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "Step 1 by rank" in page
+    assert "<title>p.parquet, a plan of log.npy: rank balance</title>" in page
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     assert planned("report", "p.parquet", "--plot", "r.svg", "--json").out.startswith("{")
     assert "<svg" in (tmp_path / "r.svg").read_text()

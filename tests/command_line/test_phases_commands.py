@@ -71,10 +71,10 @@ def test_report_says_what_plan_said(options, out, command, log):
     assert list(said["phases"]) == list(found["phases"]) == ["vision", "audio", "llm"]
     for name, phase in found["phases"].items():
         for key, value in phase.items():
-            if key != "fell_back_steps":  # a replayed plan does not know
-                assert value == said["phases"][name][key], (name, key)
+            assert value == said["phases"][name][key], (name, key)
     assert found["streams"] == said["streams"]
-    assert (found["steps"], found["samples"]) == (said["steps"], said["samples"])
+    for key in ("steps", "samples", "fell_back_steps"):
+        assert found[key] == said[key]
 
 
 def test_json_against_loops_over_the_plan_file(command, log):
@@ -256,6 +256,35 @@ def test_a_group_with_too_few_items_needs_dummies(options, command, tmp_path):
     assert document_of(command("report", "plan.parquet", "--json"))["phases"].keys() == said["phases"].keys()
     named = options[1]
     assert said["phases"][named]["dummy_ranks_max"] == (1 if named == "vision" else 0)
+
+
+def test_a_report_says_what_was_not_relocated_and_why(command, log):
+    """Even where a replay cannot know: that no relocation was found."""
+    steps = "steps samples were balanced first and laid on nodes afterwards, which moves more. "
+    for options, phase, why in (
+        (("--cost", "audio=padded"), "audio", "Relocation takes no cost 'padded'."),
+        (("--every-rank-nonempty", "llm"), "llm", "Relocation does not take min_samples_per_rank."),
+        (("--max-tokens-per-rank", 1620, "--equal-counts", "--eps", 0), "llm", "No relocation under the cap was found"),
+    ):
+        said = command("plan", log, *SHAPE, *PHASES, *options, "--out", "plan.parquet").words
+        found = command("report", "plan.parquet").words
+        lines = [words[words.index(f"{phase}: in ") :].partition(steps)[::2] for words in (said, found)]
+        assert lines[0][0] == lines[1][0]
+        assert lines[0][1].startswith(why)
+        assert lines[1][1].startswith(why)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], {"llm": []}, {"llm": {"x": 3}}, {"llm": {"x": [[1]]}}, {"llm": {"x": [["a", 0]]}}]
+)
+def test_a_plan_that_says_otherwise_is_refused(wrong, command, log):
+    assert command("plan", log, *SHAPE, *PHASES, "--out", "plan.parquet").code == 0
+    table = pq.read_table("plan.parquet")
+    description = json.dumps(description_of("plan.parquet") | {"fell_back": wrong})
+    pq.write_table(table.replace_schema_metadata({b"balancer": description.encode()}), "plan.parquet")
+    outcome = command("report", "plan.parquet")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "its description is not one this version reads" in outcome.err
 
 
 def test_a_tampered_plan_fails_the_report(command, log):

@@ -240,7 +240,9 @@ def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
     ],
 )
 def test_bad_options(options, message, log, command):
-    code, out, err = command("simulate", log, *OPTIONS, *options)
+    pairs = zip(OPTIONS[::2], OPTIONS[1::2], strict=True)
+    others = [pair for pair in pairs if pair[0] == "--model" or pair[0] not in options]  # others are given once
+    code, out, err = command("simulate", log, *[word for pair in others for word in pair], *options)
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) <= 2

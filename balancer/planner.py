@@ -198,6 +198,8 @@ def plan_problem(
     target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
     bound = Bound(result.lower_bound, result.bound_name)
     plan = _plan(problem, target, bound, method, result.status, started)
+    if (better := _bound_beside(problem, bound, plan.makespan)) is not bound:
+        plan = _plan(problem, target, better, method, result.status, started)
     return replace(plan, placement=effective(problem, placement), eps=eps, fell_back=placed.fell_back)
 
 
@@ -226,7 +228,7 @@ def replay_plan(
         bound = schedule_bound(problem, problem.micro_batches, plan.num_slots, time_budget)
     else:
         result = _solve(problem, check_method(method, problem.cost), time_budget)
-        bound = Bound(result.lower_bound, result.bound_name)
+        bound = _bound_beside(problem, Bound(result.lower_bound, result.bound_name), plan.makespan)
     return _plan(problem, target, bound, method, None, started, slots)
 
 
@@ -265,6 +267,14 @@ def _is_plain(problem: Problem) -> bool:
     kept = problem.constraints
     busy = kept.rank_speeds is not None or kept.initial_loads is not None
     return problem.cost.additive and problem.micro_batches is None and not busy
+
+
+def _bound_beside(problem: Problem, bound: Bound, makespan: int) -> Bound:
+    """Return a better bound than a search under constraints has found, where one holds without them; else `bound`."""
+    if makespan == bound.value or not problem.constraints.names() or not _is_plain(problem):
+        return bound
+    better = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
+    return better if better.value > bound.value else bound
 
 
 def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:

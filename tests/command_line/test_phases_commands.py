@@ -63,6 +63,7 @@ def document_of(outcome):
         ("--every-rank-nonempty", "audio", "--placement", "any"),
         ("--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
         ("--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
+        ("--equal-counts", "vision", "--equal-counts"),
     ],
 )
 def test_report_says_what_plan_said(options, out, command, log):

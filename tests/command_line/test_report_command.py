@@ -35,6 +35,7 @@ def planned(command, tmp_path):
         "--cost padded",
         "--cost padded --equal-counts",
         "--equal-counts --method lpt",
+        "--equal-counts",
         "--method round_robin",
         "--max-tokens-per-rank 100000",
     ],
@@ -47,6 +48,16 @@ def test_report_says_what_plan_said(options, out, command, planned):
     found = json.loads(outcome.out)
     assert found["phases"] == said["phases"]
     assert (found["steps"], found["samples"]) == (said["steps"], said["samples"])
+
+
+def test_a_bound_that_holds_without_constraints_too_is_in_plan_and_report(command, tmp_path):
+    """The search under equal counts proves 102 of these on 6 ranks, a bound on their sums 104."""
+    lengths = [95, 12, 29, 0, 9, 97, 3, 26, 96, 15, 70, 9, 2, 71, 75]
+    write_csv(tmp_path / "log.csv", lengths)
+    arguments = ("plan", "log.csv", "--ranks", 6, "--batch-per-rank", 3, "--equal-counts", "--out", "p.parquet")
+    said = json.loads(command(*arguments, "--json").out)["phases"]["all"]
+    assert said == json.loads(command("report", "p.parquet", "--json").out)["phases"]["all"]
+    assert said["imbalance_ratio_bound"] == pytest.approx(104 * 6 / sum(lengths))
 
 
 def test_table(command, planned):

@@ -55,7 +55,7 @@ cost_option = click.option(
 
 strategies_option = click.option(
     "--strategies", metavar="S,S,...",
-    help=f"Of {', '.join(STRATEGIES)} [default: all; with micro-batches orchestrated, which alone makes them].",
+    help=f"Of {', '.join(STRATEGIES)} [default: all].",
 )  # fmt: skip
 
 
@@ -245,10 +245,10 @@ def open_phases(log: str, options: dict[str, Any]) -> tuple[LengthLog, StepSetti
     return opened, settings, _title_of(log, settings, first)
 
 
-def chosen_strategies(text: str | None, settings: StepSettings) -> tuple[str, ...]:
+def chosen_strategies(text: str | None) -> tuple[str, ...]:
     """Read ``--strategies``, each name once."""
     if text is None:
-        return tuple(STRATEGIES) if settings.micro_batches is None else ("orchestrated",)
+        return tuple(STRATEGIES)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 

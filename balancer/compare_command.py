@@ -60,7 +60,7 @@ def compare_command(
     if not options["phases"]:
         raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
     opened, settings, title = open_phases(log, options)
-    chosen = chosen_strategies(strategies, settings)
+    chosen = chosen_strategies(strategies)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:

@@ -28,8 +28,8 @@ from balancer.stream import Stream
 from balancer.topology import Topology
 from solvers.arguments import as_count
 
-__all__ = ["MODES", "Settings", "Step", "assemble", "encoder_slots", "in_slots", "orchestrate", "plan_phase",
-           "plan_phases", "step_batch"]  # fmt: skip
+__all__ = ["MODES", "Settings", "Step", "about", "assemble", "encoder_slots", "in_slots", "orchestrate",
+           "plan_in_slots", "plan_phase", "plan_phases", "step_batch"]  # fmt: skip
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -79,7 +79,7 @@ class Step:
         try:
             return Problem.of(batch, self.topology, items.cost, constraints)
         except (ValueError, solvers.SolverError) as error:
-            raise _about(items, error) from None
+            raise about(items, error) from None
 
     def _has_enough(self, batch: GlobalBatch) -> bool:
         """Whether there is an item for every rank, in each group where nothing leaves its group."""
@@ -223,7 +223,7 @@ def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     if slots is not None:
         plans[step.items[-1].phase.name] = slots
         for items in step.items[:-1]:
-            plans[items.phase.name] = _plan_in_slots(step, items, slots)
+            plans[items.phase.name] = plan_in_slots(step, items, _from_home(step, items), slots)
         return plans
     for items in encoders:
         plans[items.phase.name] = plan_phase(step, items, _from_home(step, items))
@@ -279,10 +279,10 @@ def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
             return plan_problem(problem, settings.method, settings.time_budget, settings.placement, settings.eps)
         return _plan_in_groups(problem, settings, settings.group_size)
     except (ValueError, solvers.SolverError) as error:
-        raise _about(items, error) from None
+        raise about(items, error) from None
 
 
-def _about(items: PhaseItems, error: Exception) -> Exception:
+def about(items: PhaseItems, error: Exception) -> Exception:
     """Return the error with the phase in its message, items called by their samples, and whatever else it carries."""
 
     def by_sample(match: re.Match[str]) -> str:
@@ -332,9 +332,8 @@ def _last_phase_slots(step: Step) -> DispatchPlan | None:
     return plan_phase(step, step.items[-1], problem)
 
 
-def _plan_in_slots(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
+def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
     """Plan an encoder slot by slot: each item in the slot of its sample, the items of a slot even over the ranks."""
-    problem = _from_home(step, items)
     slot_of_item = last.slot_of_sample[items.sample_of_item]
     rank_of_item = np.empty(len(items.lengths), dtype=np.int32)
     for slot in range(last.num_slots):

@@ -34,6 +34,7 @@ from balancer.cost.throughput import SaturatingThroughput, Throughput, Throughpu
 from balancer.errors import InputError
 from balancer.planner import METHODS
 from balancer.report.simulation_data import SimulationData
+from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def simulate_command(
     model_names = by_phase("--model", options.pop("models"), by_phase("--phase", options["phases"]))
     models, parameters = _models(options, model_names, cluster)
     opened, settings, title = open_phases(log, options)
-    chosen = chosen_strategies(strategies, settings)
+    chosen = chosen_strategies(strategies)
     started = time.perf_counter()
     data = SimulationData(waits, step or 0)
     with progress(as_json) as tick:
@@ -236,7 +237,8 @@ def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], titl
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
     times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
-    peaks = _table("most at a time", (*first.phases, "GiB a GPU", "samples/s"))
+    cut = any(run.most_slots > 1 for run in found.strategies.values())
+    peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
     runs = found.strategies.values()
     parts = [
         as_alike([run.seconds / run.steps for run in runs]),
@@ -250,7 +252,8 @@ def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], titl
         faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
         times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x")
         tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
-        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", rates[i])
+        slots = [as_range(run.fewest_slots, run.most_slots)] * cut
+        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
     console.print(times)
     console.print(peaks)
     for line in (*_remarks(found, cluster, assumed), f"{runtime_s:.2f} s"):

@@ -1,6 +1,9 @@
 """Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
 
 A strategy takes what all phases of a step share and returns a step plan; every one goes through one contract test.
+
+With micro-batches all but ``orchestrated`` settle ranks first, as without; then every rank cuts its own share into them
+(:mod:`balancer.shares`). By every strategy an encoder computes an item in the slot of its sample.
 """
 
 import time
@@ -11,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.micro_batches import MicroBatches
-from balancer.orchestrator import Settings, Step, assemble, plan_phase, plan_phases, step_batch
+from balancer.orchestrator import Settings, Step, assemble, plan_in_slots, plan_phase, plan_phases, step_batch
 from balancer.phases import Columns, Phase, PhaseItems
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
-from balancer.planner import EPS, replay_plan
+from balancer.planner import EPS
 from balancer.problem import Problem
 from balancer.ragged import Ragged
+from balancer.shares import balance_last, follow, keep_last
 from balancer.step_plan import StepPlan
 from balancer.stream import Stream
 from balancer.topology import Topology
@@ -28,7 +32,7 @@ __all__ = ["STRATEGIES", "plan_step", "plan_with", "sorted_window"]
 def as_sampled(step: Step) -> StepPlan:
     """Compute every phase where the samples lie: nothing is balanced, nothing moves."""
     started = time.perf_counter()
-    return assemble(step, _stay(step, step.home), "as_sampled", started)
+    return assemble(step, _together(step, keep_last(step, step.home)), "as_sampled", started)
 
 
 def llm_only(step: Step) -> StepPlan:
@@ -41,22 +45,23 @@ def llm_only(step: Step) -> StepPlan:
             volumes += _brought_in(items)
         else:
             np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
-    plan = plan_phase(step, last, replace(step.problem(last), volumes=volumes))
-    plans = _stay(step, plan.target) | {last.phase.name: plan}
-    return assemble(step, plans, "llm_only", started)
+    plan = balance_last(step, replace(step.problem(last), volumes=volumes))
+    return assemble(step, _together(step, plan), "llm_only", started)
 
 
 def per_phase_home(step: Step) -> StepPlan:
     """Balance every phase, and send its outputs home before the next phase takes them from there."""
     started = time.perf_counter()
-    at_home = _stay(step, step.home)
-    plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in step.items}
+    last = balance_last(step, _from_home(step, step.items[-1]))
+    plans = {items.phase.name: _planned_from_home(step, items, last) for items in step.items[:-1]}
+    plans[step.items[-1].phase.name] = last
+    at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
     plan = assemble(step, plans, "per_phase_home", started)
     streams: dict[str, Stream] = {}
     for name, stream in plan.streams.items():
         phase, _, way = name.rpartition(":")
         if way == "out":
-            home = at_home[phase].target
+            home = at_home[phase]
             streams[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
             stream = replace(stream, source=home)
         streams[name] = stream
@@ -73,7 +78,7 @@ def sorted_batches(step: Step) -> StepPlan:
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order)) % step.topology.num_ranks
     dealt = replace(step, home=Placement.by_sample_order(rank, step.topology.num_ranks))
-    return assemble(dealt, _stay(dealt, dealt.home), "sorted_batches", started)
+    return assemble(dealt, _together(dealt, keep_last(dealt, dealt.home)), "sorted_batches", started)
 
 
 def orchestrated(step: Step) -> StepPlan:
@@ -109,7 +114,7 @@ def plan_with(
     ----------
     strategy : str
         A name in :data:`STRATEGIES`. Those that leave a phase where it lies ignore its constraints, and all but
-        ``"orchestrated"`` ignore `mode` and make no micro-batches.
+        ``"orchestrated"`` ignore `mode`. Their micro-batches are what every rank makes of its own share.
 
     Returns
     -------
@@ -118,7 +123,7 @@ def plan_with(
     Raises
     ------
     ValueError
-        A strategy that is not there, or micro-batches from one that makes none; else as :func:`balancer.orchestrate`.
+        A strategy that is not there; else as :func:`balancer.orchestrate`.
 
     Examples
     --------
@@ -137,8 +142,6 @@ def plan_step(strategy: str, step: Step) -> StepPlan:
     """Plan by a strategy; as :func:`plan_with`, for who has found the phases' items already."""
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
-    if step.settings.micro_batches is not None and strategy != "orchestrated":
-        raise ValueError(f"strategy {strategy!r} makes no micro-batches; leave them out, or use 'orchestrated'")
     return STRATEGIES[strategy](step)
 
 
@@ -171,14 +174,16 @@ def _rows(column: ArrayLike | Ragged, rows: NDArray[np.int64]) -> ArrayLike | Ra
     return column.take(rows) if isinstance(column, Ragged) else np.asarray(column)[rows]
 
 
-def _stay(step: Step, samples: Placement) -> dict[str, DispatchPlan]:
-    """Compute every item where its sample is, whatever the constraints say."""
-    plans = {}
-    for items in step.items:
-        problem = Problem.of(step.batch(items), step.topology, items.cost)
-        target = samples.lifted(items.sample_of_item)
-        plans[items.phase.name] = replay_plan(problem, target, step.settings.method)
-    return plans
+def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:
+    """Compute every item where the last phase computes its sample, and in its slot."""
+    plans = {items.phase.name: follow(step, items, last) for items in step.items[:-1]}
+    return plans | {step.items[-1].phase.name: last}
+
+
+def _planned_from_home(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
+    """Balance a phase; where there are micro-batches, the items of each slot, which the last phase's samples set."""
+    problem = _from_home(step, items)
+    return plan_phase(step, items, problem) if last.micro_batches is None else plan_in_slots(step, items, problem, last)
 
 
 def _from_home(step: Step, items: PhaseItems) -> Problem:

@@ -11,6 +11,7 @@ from balancer.report.canvas import svg_of
 from balancer.report.page_data import MOST_ROWS
 from balancer.report.simulation_data import SimulationData, SlowStep
 from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
+from balancer.report.summary import as_range
 from balancer.report.table import as_bytes, as_percent
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
@@ -116,6 +117,8 @@ def _headline(name: str, run: StrategyTotals, first: str, base: StrategyTotals, 
         ("waiting", as_percent(run.waiting_s / run.seconds if run.seconds else 0.0)),
         ("exchange", as_percent(run.exchange_s / run.seconds if run.seconds else 0.0)),
     ]
+    if run.most_slots > 1:
+        rows.append(("micro-batches", as_range(run.fewest_slots, run.most_slots)))
     faster = run.samples_per_s / base.samples_per_s if base.samples_per_s else 1.0
     words = "the throughput that others are compared with"
     if len(data.seconds) == 1:
@@ -197,10 +200,14 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
     return section(
         "What a rank holds",
         "The most activations on any GPU in any step, estimated, and below, the most elements that any rank holds of a "
-        f"phase at a time, padding included.{warning}",
+        f"phase at a time, padding included{_in_micro_batches(assumed)}.{warning}",
         [chart("memory", "", "Activations of the fullest GPU by strategy", svg)],
         after=table(columns, [("", rows)]),
     )
+
+
+def _in_micro_batches(assumed: Assumptions) -> str:
+    return "" if assumed.settings.micro_batches is None else ", in a micro-batch"
 
 
 def _slow(found: Simulation, data: SimulationData) -> str:

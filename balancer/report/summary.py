@@ -12,7 +12,7 @@ from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.step_plan import StepPlan
 from balancer.stream import Traffic
 
-__all__ = ["PhaseSummary", "RunSummary", "StreamSummary"]
+__all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
 
 @dataclass(slots=True)
@@ -164,6 +164,11 @@ class PhaseSummary:
 def _ratio(spent: Fraction, worked: Fraction) -> float:
     """Of exact numbers, so that equal loads give exactly 1; and so does no load at all."""
     return float(spent / worked) if worked else 1.0
+
+
+def as_range(fewest: int, most: int) -> str:
+    """Show from how many to how many, or the one number."""
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
 def _finite(value: float) -> float | None:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary
+from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
 
 __all__ = [
     "NARROWEST",
@@ -55,12 +55,13 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
 
 
 def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
-    """Print one row a strategy: imbalance ratio of every phase, and what crosses nodes in a step."""
+    """Print one row a strategy: imbalance ratio of every phase, micro-batches if any, what crosses nodes in a step."""
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(summaries.values()))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("imbalance ratio", no_wrap=True)
-    for header in (*first.phases, "crosses nodes a step"):
+    cut = any(phase.schedule is not None for phase in first.phases.values())
+    for header in (*first.phases, *["micro-batches"] * cut, "crosses nodes a step"):
         table.add_column(header, justify="right")
     bounds = summaries.get("orchestrated", first)
     columns = [
@@ -68,10 +69,13 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
         for name, phase in bounds.phases.items()
     ]
     for i, (name, summary) in enumerate(summaries.items()):
-        ratios = [column[i] for column in columns]
-        table.add_row(name, *ratios, as_bytes(summary.inter_node_bytes / summary.steps))
+        last = list(summary.phases.values())[-1]
+        slots = [as_range(last.fewest_slots, last.most_slots)] * cut
+        table.add_row(
+            name, *[column[i] for column in columns], *slots, as_bytes(summary.inter_node_bytes / summary.steps)
+        )
     table.add_section()
-    table.add_row("best possible", *[column[-1] for column in columns], "")
+    table.add_row("best possible", *[column[-1] for column in columns], *[""] * cut, "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
@@ -173,12 +177,7 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
     else:
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
-        slots = (
-            f"{phase.fewest_slots}"
-            if phase.fewest_slots == phase.most_slots
-            else f"{phase.fewest_slots} to {phase.most_slots}"
-        )
-        yield f"micro-batches ({phase.schedule})", "", slots, ""
+        yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
     if phase.most_idle_ranks:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""

@@ -46,6 +46,8 @@ class StrategyTotals:
         Nothing hidden.
     activation_bytes : float
         The most of any GPU and step.
+    fewest_slots, most_slots : int
+        Micro-batches of every rank, in the steps that have fewest and most; 1 without them.
     """
 
     steps: int = 0
@@ -59,6 +61,8 @@ class StrategyTotals:
     useful_flops: float = 0.0
     peak_flops: float = 0.0
     activation_bytes: float = 0.0
+    fewest_slots: int = 0
+    most_slots: int = 0
     phases: dict[str, PhaseTotals] = field(default_factory=dict)
     streams: dict[str, list[float]] = field(default_factory=dict)
     _mean: float = 0.0
@@ -80,6 +84,8 @@ class StrategyTotals:
         self.useful_flops += step.useful_flops
         self.peak_flops = step.peak_flops
         self.activation_bytes = max(self.activation_bytes, step.activation_bytes)
+        self.fewest_slots = min(self.fewest_slots or step.num_slots, step.num_slots)
+        self.most_slots = max(self.most_slots, step.num_slots)
         for name, phase in step.phases.items():
             totals = self.phases.setdefault(name, PhaseTotals())
             totals.compute_s += phase.compute_s
@@ -124,6 +130,7 @@ class StrategyTotals:
             "mfu": self.mfu,
             "samples_per_s": self.samples_per_s,
             "activation_bytes": self.activation_bytes,
+            "micro_batches": {"fewest": self.fewest_slots, "most": self.most_slots},
             "phases": {
                 name: {
                     "compute_s": phase.compute_s / steps,
@@ -187,8 +194,7 @@ def simulate_log(
     ----------
     log : LengthLog
     settings : StepSettings
-        How the log becomes global batches and how they are planned; with micro-batches for ``orchestrated`` alone,
-        since the other strategies make none. All steps are full.
+        How the log becomes global batches and how they are planned. All steps are full.
     models : mapping of str to PhaseModel
         Of every phase.
     cluster : Cluster

@@ -92,6 +92,8 @@ class StepTime:
     activation_bytes : float
         Estimate for a GPU of the rank that holds most: the activations of all phases, of the micro-batches that are
         under way at a time.
+    num_slots : int
+        Micro-batches of every rank; 1 without them.
     """
 
     phases: Mapping[str, PhaseTime]
@@ -102,6 +104,7 @@ class StepTime:
     samples: int
     peak_flops: float
     activation_bytes: float
+    num_slots: int = 1
 
     @property
     def seconds(self) -> float:
@@ -198,6 +201,7 @@ def step_time(
         samples=plan.num_samples,
         peak_flops=plan.num_ranks * cluster.rank_flops,
         activation_bytes=_activation_bytes(found, models, last) / cluster.gpus_per_rank,
+        num_slots=plan.num_slots,
     )
     if not step.seconds <= _LONGEST_S:
         raise ValueError(

@@ -335,9 +335,20 @@ def test_compare_says_who_keeps_to_caps(command, log):
     assert "where they lie" not in outcome.words
 
 
-def test_compare_with_micro_batches_has_one_strategy(command, log):
-    document = document_of(command("compare", log, *SHAPE, *PHASES, "--micro-batch-tokens", 9000, "--json"))
-    assert list(document["strategies"]) == ["orchestrated"]
+def test_compare_with_micro_batches(command, log):
+    asked = ("compare", log, *SHAPE, *PHASES, "--micro-batch-tokens", 1300)
+    document = document_of(command(*asked, "--json"))
+    assert list(document["strategies"]) == list(STRATEGIES)
+    plan = document_of(command("plan", *asked[1:], "--json"))
+    assert document["strategies"]["orchestrated"]["phases"] == plan["phases"]
+    outcome = command(*asked)
+    assert outcome.code == 0
+    assert "micro-batches" in outcome.words
+    for name, strategy in document["strategies"].items():
+        fewest, most = (strategy["phases"]["llm"][f"micro_batches_{which}"] for which in ("min", "max"))
+        line = next(line for line in outcome.out.splitlines() if line.strip().startswith(name))
+        assert (f"{fewest} to {most}" if fewest < most else f" {fewest} ") in line
+    assert "micro-batches" not in command("compare", log, *SHAPE, *PHASES).words
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

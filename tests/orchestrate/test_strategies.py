@@ -6,15 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shares_oracles import cut as naive_cut
 from step_cases import Case, cases, labelled, travel
 
 import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
 from balancer.strategies import STRATEGIES, plan_with, sorted_window
 from balancer.stream import Stream
+from solvers.errors import InfeasibleError
 
 EVERY_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES)
 BASELINES = [name for name in STRATEGIES if name != "orchestrated"]
+MICRO_BATCHES = st.builds(
+    MicroBatches,
+    st.integers(1, 200),
+    st.sampled_from(["lockstep", "step"]),
+    at_least=st.integers(1, 3),
+    multiple_of=st.integers(1, 3),
+    allow_empty=st.just(True),
+    over_long=st.just("own"),
+)
 
 
 def planned(strategy: str, case: Case, **options):
@@ -37,9 +48,9 @@ def through(stream: Stream, held: list, labels: list) -> list:
 
 
 @EVERY_STRATEGY
-@given(case=cases())
-def test_every_part_arrives_once_in_order_at_the_rank_of_its_sample(strategy, case):
-    plan = planned(strategy, case)
+@given(case=cases(), cut=st.none() | MICRO_BATCHES)
+def test_every_part_arrives_once_in_order_at_the_rank_of_its_sample(strategy, case, cut):
+    plan = planned(strategy, case, micro_batches=cut)
     ready = []
     for name in case.encoders:
         labels = labels_of(case, name)
@@ -110,6 +121,83 @@ def test_a_phase_fed_by_one_that_is_fed(strategy):
         before = plan.streams.get(f"{name}:home")
         assert out.source == (plan[name].target if before is None else before.target)
         assert before is None or before.source == plan[name].target
+
+
+# --- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+@EVERY_STRATEGY
+@given(case=cases(), cut=MICRO_BATCHES)
+def test_micro_batches_keep_to_their_rules(strategy, case, cut):
+    plan = planned(strategy, case, micro_batches=cut)
+    llm = plan["llm"]
+    ranks, slots, lengths = llm.rank_of_sample, llm.slot_of_sample, llm.lengths
+    assert cut.violation(lengths, ranks, slots, plan.num_ranks, llm.num_slots) is None
+    cells = [[0] * llm.num_slots for _ in range(plan.num_ranks)]
+    for rank, slot, length in zip(ranks.tolist(), slots.tolist(), lengths.tolist(), strict=True):
+        cells[rank][slot] += length  # IndexError: a slot out of range
+    taken = max(map(sum, cells)) if cut.schedule == "step" else sum(map(max, zip(*cells, strict=True)))
+    assert llm.makespan == taken >= llm.lower_bound
+    for phase in plan.phases.values():
+        assert phase.plan.num_slots == llm.num_slots
+        assert phase.plan.slot_of_sample.tolist() == slots[phase.items.sample_of_item].tolist()
+        for rank in range(plan.num_ranks):  # a rank's items are in order of slots
+            held = phase.plan.slot_of_sample[phase.plan.target.samples_on_rank(rank)]
+            assert (np.diff(held) >= 0).all()
+    assert plan.digest() == planned(strategy, case, micro_batches=cut).digest()
+
+
+@pytest.mark.parametrize("strategy", BASELINES)
+@given(case=cases(), cut=MICRO_BATCHES)
+def test_baselines_settle_ranks_as_without_micro_batches_and_cut_them_one_by_one(strategy, case, cut):
+    plan, whole = (planned(strategy, case, micro_batches=micro_batches) for micro_batches in (cut, None))
+    llm, lengths = plan["llm"], case.batch["llm"]
+    assert llm.rank_of_sample.tolist() == whole["llm"].rank_of_sample.tolist()
+    slots, count = naive_cut(
+        lengths, lengths, llm.rank_of_sample.tolist(), plan.num_ranks, cut.max_tokens, min_slots=cut.at_least,
+        slots_multiple_of=cut.multiple_of, allow_empty=True, over_long="own",
+    )  # fmt: skip
+    assert (llm.slot_of_sample.tolist(), llm.num_slots) == (slots, count)
+    if strategy != "per_phase_home":
+        for name in case.encoders:
+            assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
+
+
+@pytest.mark.parametrize("strategy", ["llm_only", "per_phase_home"])
+@given(case=cases(most_samples=16), cap=st.integers(1, 200))
+def test_what_balances_ranks_leaves_no_micro_batch_empty_unless_it_may(strategy, case, cap):
+    cut = MicroBatches(cap, over_long="own")
+    try:
+        llm = planned(strategy, case, micro_batches=cut)["llm"]
+    except InfeasibleError as error:
+        assert "allow_empty=True permits empty micro-batches" in str(error)  # noqa: PT017
+        few = planned(strategy, case, micro_batches=MicroBatches(cap, over_long="own", allow_empty=True))["llm"]
+        counts = np.bincount(few.rank_of_sample, minlength=few.num_ranks)
+        assert counts.min() < few.num_slots
+        return
+    bins = llm.rank_of_sample * llm.num_slots + llm.slot_of_sample
+    assert np.bincount(bins, minlength=llm.num_ranks * llm.num_slots).min() > 0
+
+
+def test_a_rank_that_would_leave_micro_batches_empty_gets_more_samples():
+    lengths = [90, 10, 10, 10, 10, 10, 10, 10, 10, 10]
+    free = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, allow_empty=True))
+    assert sorted(np.bincount(free["llm"].rank_of_sample).tolist()) == [1, 9]
+    assert free.num_slots == 1
+    free = plan_with(
+        "llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, count=2, allow_empty=True)
+    )
+    assert (free["llm"].slot_loads.min(), free.num_slots) == (0, 2)
+    full = plan_with("llm_only", {"t": lengths}, {"llm": "t"}, 2, micro_batches=MicroBatches(90, count=2))
+    assert full["llm"].slot_loads.min() > 0
+    assert full["llm"].fell_back == "relocation does not take min_samples_per_rank"
+
+
+def test_what_stays_where_it_is_may_leave_micro_batches_empty():
+    """As it breaks other constraints: nothing is planned that could keep to them."""
+    plan = plan_with("as_sampled", {"t": [9, 9, 9]}, {"llm": "t"}, 2, micro_batches=MicroBatches(9))
+    assert plan["llm"].slot_loads.tolist() == [[9, 9], [9, 0]]
+    assert plan["llm"].micro_batches.allow_empty
 
 
 # --- what each of them is --------------------------------------------------------------------------------------------
@@ -197,18 +285,19 @@ def test_raw_inputs_move_by_their_bytes():
     assert plan.streams["vision:out"].traffic(plan.topology).inter_node == 0
 
 
+def test_the_costliest_micro_batches_of_all_ranks_meet():
+    batch = {"t": [9, 1, 2, 8]}
+    plan = plan_with("as_sampled", batch, {"llm": "t"}, 2, micro_batches=MicroBatches(9))
+    assert plan["llm"].slot_loads.tolist() == [[9, 1], [8, 2]]
+    assert plan["llm"].makespan == 9 + 2
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_strategy_names_those_there_are():
     with pytest.raises(ValueError, match="unknown strategy 'best'; known strategies are as_sampled, llm_only"):
         plan_with("best", {"a": [1]}, {"llm": "a"}, 1)
-
-
-@pytest.mark.parametrize("strategy", BASELINES)
-def test_baselines_make_no_micro_batches(strategy):
-    with pytest.raises(ValueError, match=f"{strategy!r} makes no micro-batches"):
-        plan_with(strategy, {"a": [1]}, {"llm": "a"}, 1, micro_batches=MicroBatches(5))
 
 
 @pytest.mark.parametrize(
@@ -226,6 +315,29 @@ def test_bad_settings(phase, options, message):
     phases = [Phase("vision", "a", **phase), Phase("llm", "b")]
     with pytest.raises(ValueError, match=message):
         plan_with("orchestrated", {"a": [1, 2], "b": [1, 3]}, phases, 2, **options)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (
+            MicroBatches(4),
+            "phase 'llm': no micro-batch can hold sample 2: .* over cap = 4 by 5 .*over_long='own' gives",
+        ),
+        (MicroBatches(9, count=1), "phase 'llm': num_slots = 1 is too few: under cap = 9 the .* may do is 2"),
+    ],
+)
+def test_micro_batches_that_cannot_be(strategy, cut, message):
+    with pytest.raises(InfeasibleError, match=message) as caught:
+        plan_with(strategy, {"t": [1, 2, 9, 3, 4, 4]}, {"llm": "t"}, 2, micro_batches=cut)
+    assert "drop" not in str(caught.value)
+
+
+@EVERY_STRATEGY
+def test_no_samples_are_dropped(strategy):
+    with pytest.raises(ValueError, match="over_long='drop' leaves samples out"):
+        plan_with(strategy, {"t": [1]}, {"llm": "t"}, 2, micro_batches=MicroBatches(4, over_long="drop"))
 
 
 @pytest.mark.parametrize("name", ["bytes_in", "bytes_out"])

@@ -16,6 +16,7 @@ from balancer.report.page_data import MOST_ROWS
 from balancer.report.simulation_data import MOST_SLOW
 from balancer.report.simulation_figures import plot_split
 from balancer.report.simulation_page import as_seconds, simulation_page
+from balancer.report.summary import as_range
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,7 @@ def test_names_are_text(log, tmp_path):
         {"strategies": ("sorted_batches",)},
         {"ranks": 1},
         {"strategies": ("orchestrated",), "micro_batches": MicroBatches(9000, over_long="own")},
+        {"micro_batches": MicroBatches(900, "pipeline", pipeline_stages=3, over_long="own", allow_empty=True)},
         {"overlap": 1.0},
     ],
     ids=str,
@@ -185,6 +187,18 @@ def test_odd_runs_have_pages(log, options):
     assert seen.open == []
     assert "nan" not in "".join(seen.text)
     assert "inf" not in "".join(seen.text).replace("information", "").replace("infeasible", "")
+
+
+def test_how_many_micro_batches_every_strategy_makes(log):
+    cut = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True))
+    text = " ".join(Seen(simulation_page(*cut, "log")).text)
+    for run in cut[0].strategies.values():
+        assert run.most_slots > 1
+        assert f"micro-batches {as_range(run.fewest_slots, run.most_slots)}" in text
+    assert "padding included, in a micro-batch." in text
+    whole = " ".join(Seen(simulation_page(*simulated(log), "log")).text)
+    assert "micro-batches 1" not in whole
+    assert "in a micro-batch" not in whole
 
 
 def test_a_log_of_nothing_to_compute(tmp_path):

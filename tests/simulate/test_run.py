@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from balancer import Phase, offline_steps
+from balancer import MicroBatches, Phase, offline_steps
 from balancer.cli import main
-from balancer.errors import InputError
 from balancer.io.logs import open_log
 from balancer.offline_steps import StepSettings, compare_log
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
@@ -154,15 +153,24 @@ def test_bad_arguments(log):
         simulate_log(opened, settings(), MODELS, H100, strategies=["magic"])
     with pytest.raises(ValueError, match="num_steps"):
         simulate_log(opened, settings(), MODELS, H100, num_steps=0)
-    from balancer import MicroBatches
 
-    with pytest.raises(InputError, match="strategy 'as_sampled' makes no micro-batches"):
-        simulate_log(opened, settings(micro_batches=MicroBatches(5000)), MODELS, H100)
-    cut = simulate_log(opened, settings(micro_batches=MicroBatches(5000)), MODELS, H100, strategies=["orchestrated"])
-    whole = simulate_log(opened, settings(), MODELS, H100, strategies=["orchestrated"])
-    cut, whole = cut.strategies["orchestrated"], whole.strategies["orchestrated"]
-    assert cut.useful_flops == whole.useful_flops
-    assert cut.activation_bytes <= whole.activation_bytes
+
+def test_every_strategy_in_micro_batches(log):
+    """The same work in the same batches, and less of it held at a time."""
+    cut = simulate_log(open_log(log), settings(micro_batches=MicroBatches(1300)), MODELS, H100)
+    whole = simulate_log(open_log(log), settings(), MODELS, H100)
+    assert list(cut.strategies) == list(STRATEGIES)
+    for strategy, totals in cut.strategies.items():
+        before = whole.strategies[strategy]
+        assert totals.useful_flops == pytest.approx(before.useful_flops)
+        assert totals.activation_bytes < before.activation_bytes
+        assert totals.phases["llm"].peak_tokens <= 1300
+        assert 1 <= totals.fewest_slots <= totals.most_slots > 1
+        said = totals.as_json()
+        assert said["micro_batches"] == {"fewest": totals.fewest_slots, "most": totals.most_slots}
+        assert before.as_json()["micro_batches"] == {"fewest": 1, "most": 1}
+    taken = {name: totals.seconds for name, totals in cut.strategies.items()}
+    assert taken["orchestrated"] < taken["llm_only"] < taken["as_sampled"]
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -210,6 +218,23 @@ def test_the_table_says_what_was_assumed(log, command):
     assert "computing at 40% of the peak" in words
     assert "0% of exchanges hidden" in words
     assert "…" not in out
+
+
+def test_micro_batches_of_every_strategy_on_the_command_line(log, command):
+    asked = ("--steps", 2, "--micro-batch-tokens", 1300)
+    code, out, err = command("simulate", log, *OPTIONS, *asked, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)["strategies"]
+    assert list(document) == list(STRATEGIES)
+    code, out, err = command("simulate", log, *OPTIONS, *asked)
+    assert (code, err) == (0, "")
+    assert "micro-batches" in out
+    for name, numbers in document.items():
+        fewest, most = numbers["micro_batches"]["fewest"], numbers["micro_batches"]["most"]
+        line = next(line for line in out.splitlines()[10:] if line.strip().startswith(name))
+        assert str(fewest) if fewest == most else f"{fewest} to {most}" in line
+    code, out, _ = command("simulate", log, *OPTIONS, "--steps", 2)
+    assert "micro-batches" not in out
 
 
 def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):

@@ -11,7 +11,7 @@ import balancer
 from balancer import MicroBatches, Phase
 from balancer.cost import LengthPolynomial, module
 from balancer.simulate import PhaseModel, step_time
-from balancer.strategies import plan_with
+from balancer.strategies import STRATEGIES, plan_with
 
 SCHEDULES = {"lockstep": 1, "step": 1, "pipeline": 3}
 LENGTHS = [9, 7, 6, 5, 4, 4, 3, 2, 1, 1]
@@ -51,13 +51,14 @@ def test_micro_batches_hold_less_and_wait_no_less_than_none():
 ITEMS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=6, max_size=24)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @given(ITEMS, st.sampled_from(sorted(SCHEDULES)), st.sampled_from(["phase", "step"]), st.integers(1, 3))
-def test_any_step_of_micro_batches_against_loops(items, schedule, waits, num_ranks):
+def test_any_step_of_micro_batches_against_loops(strategy, items, schedule, waits, num_ranks):
     patches, tokens = zip(*items, strict=True)
     phases = [Phase("vision", "patches"), Phase("llm", "tokens")]
     cut = MicroBatches(30, schedule, pipeline_stages=SCHEDULES[schedule], allow_empty=True)
     batch = {"patches": patches, "tokens": tokens}
-    plan = plan_with("orchestrated", batch, phases, num_ranks, micro_batches=cut)
+    plan = plan_with(strategy, batch, phases, num_ranks, micro_batches=cut)
     rates = {"vision": (2, 3, 1), "llm": (0, 7, 2)}
     models = {name: model(*values, kept_bytes=4, working_bytes=i) for i, (name, values) in enumerate(rates.items())}
     step = step_time(plan, models, CLUSTER, waits=waits)
@@ -93,11 +94,6 @@ def test_any_step_of_micro_batches_against_loops(items, schedule, waits, num_ran
             }
             most = max(most, 4 * min(stages, plan.num_slots) * (held["vision"] + held["llm"]) + held["llm"])
     assert step.activation_bytes == most
-
-
-def test_only_orchestrated_makes_micro_batches():
-    with pytest.raises(ValueError, match="strategy 'llm_only' makes no micro-batches"):
-        plan_with("llm_only", {"t": [1, 2]}, {"llm": "t"}, 2, micro_batches=MicroBatches(5))
 
 
 # --- padded rows before a convolution --------------------------------------------------------------------------------

@@ -98,13 +98,14 @@ _FIELD_OF = {
     "pipeline_stages": "pipeline_stages",
     "allow_empty_micro_batches": "allow_empty",
     "over_long": "over_long",
+    "encoders": "encoders",
 }
 
 
 def micro_batches_of(options: dict[str, Any]) -> MicroBatches | None:
     """Take the micro-batch options out of all options."""
     tokens = options.pop("micro_batch_tokens")
-    given = {name: value for name in _FIELD_OF if (value := options.pop(name)) is not None}
+    given = {name: value for name in _FIELD_OF if (value := options.pop(name, None)) is not None}
     if tokens is None:
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)

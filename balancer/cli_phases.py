@@ -42,6 +42,7 @@ __all__ = [
 
 PHASES_ALONE = (
     "phases", "items", "outputs", "own", "feeds", "byte_sizes", "every_rank_nonempty", "mode", "group_size",
+    "encoders",
 )  # fmt: skip
 """The options that need phases."""
 
@@ -113,6 +114,11 @@ def phase_options(command: Any) -> Any:
         click.option("--every-rank-nonempty", metavar="NAME", **several, help="Every rank gets an item, if enough."),
         click.option(
             "--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)} [default: separate]."
+        ),
+        click.option(
+            "--encoders", metavar="W",
+            help="With micro-batches, encoders compute items in the slot of their sample (slot) or before all (step) "
+            "[default: slot].",
         ),
         click.option("--group-size", type=int, metavar="G", help="Exchange within groups of G ranks alone."),
     )  # fmt: skip

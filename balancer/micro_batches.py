@@ -14,13 +14,16 @@ from solvers.errors import SolverError
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
-__all__ = ["OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name"]
+__all__ = ["ENCODERS", "OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name"]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
 
 OVER_LONG = ("error", "own", "drop")
 """What a sample over the cap gets."""
+
+ENCODERS = ("slot", "step")
+"""When encoders compute an item: in the slot of its sample, or before the first micro-batch of the step."""
 
 
 _WORDS = (
@@ -55,6 +58,10 @@ class MicroBatches:
     over_long : str
         A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out: ``"drop"``. A plan
         lists those left out; where there are several phases none can be, since all phases have the same samples.
+    encoders : str
+        Where there are several phases. ``"slot"``: an encoder computes an item in the slot of its sample, so that what
+        it keeps for the backward pass is a slot's. ``"step"``: encoders compute all items of the step before the first
+        micro-batch, which is more even, and keep them for as long as the step takes; in plans they are in slot 0.
     """
 
     max_tokens: int
@@ -65,6 +72,7 @@ class MicroBatches:
     pipeline_stages: int = 1
     allow_empty: bool = False
     over_long: str = "error"
+    encoders: str = "slot"
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -75,6 +83,7 @@ class MicroBatches:
         set_(self, "allow_empty", bool(self.allow_empty))
         check_schedule_name(self.schedule)
         _check_choice("over_long", self.over_long, OVER_LONG)
+        _check_choice("encoders", self.encoders, ENCODERS)
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
                 raise ValueError(f"num_micro_batches must be an integer, 'fewest' or None, got {self.count!r}")

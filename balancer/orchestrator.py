@@ -28,8 +28,8 @@ from balancer.stream import Stream
 from balancer.topology import Topology
 from solvers.arguments import as_count
 
-__all__ = ["MODES", "Settings", "Step", "about", "assemble", "encoder_slots", "in_slots", "orchestrate",
-           "plan_in_slots", "plan_phase", "plan_phases", "step_batch"]  # fmt: skip
+__all__ = ["MODES", "Settings", "Step", "about", "assemble", "encoder_slots", "in_first_slot", "in_slots",
+           "orchestrate", "plan_in_slots", "plan_phase", "plan_phases", "step_batch"]  # fmt: skip
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -129,7 +129,7 @@ def orchestrate(
         Plan within groups of so many consecutive ranks, with nothing exchanged between groups; must divide the ranks.
     micro_batches : MicroBatches, optional
         Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
-        item in the slot in which the last phase computes its sample.
+        item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.
 
     Returns
     -------
@@ -217,21 +217,32 @@ def _check_joint(phases: Sequence[Phase]) -> None:
 
 def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
-    plans: dict[str, DispatchPlan] = {}
-    slots = _last_phase_slots(step)
+    last, slots = step.items[-1], _last_phase_slots(step)
+    if slots is None:
+        plans = _plan_before(step)
+        return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, last, plans))}
+    if slots.micro_batches is not None and slots.micro_batches.encoders == "step":
+        early = _plan_before(step)
+        plans = {
+            items.phase.name: in_first_slot(step, items, early[items.phase.name].target, slots.num_slots)
+            for items in step.items[:-1]
+        }
+    else:
+        plans = {
+            items.phase.name: plan_in_slots(step, items, _from_home(step, items), slots) for items in step.items[:-1]
+        }
+    return plans | {last.phase.name: slots}
+
+
+def _plan_before(step: Step) -> dict[str, DispatchPlan]:
+    """Plan all phases but the last, each over the whole step."""
     encoders = [items for items in step.items[:-1] if not items.fed_by]
-    if slots is not None:
-        plans[step.items[-1].phase.name] = slots
-        for items in step.items[:-1]:
-            plans[items.phase.name] = plan_in_slots(step, items, _from_home(step, items), slots)
-        return plans
-    for items in encoders:
-        plans[items.phase.name] = plan_phase(step, items, _from_home(step, items))
+    plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in encoders}
     if step.settings.mode != "separate" and len(encoders) > 1:
         joint = _plan_jointly(step, encoders)
         if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
             plans = {name: _with_bound(plan, plans[name]) for name, plan in joint.items()}
-    for items in step.items:
+    for items in step.items[:-1]:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
@@ -343,6 +354,13 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
     problem = in_slots(problem, encoder_slots(items, last.num_slots))
     return replay_plan(problem, target, step.settings.method, slots=(slot_of_item, last.num_slots))
+
+
+def in_first_slot(step: Step, items: PhaseItems, target: Placement, num_slots: int) -> DispatchPlan:
+    """Plan an encoder whose items are all computed before the first micro-batch: they are in slot 0."""
+    problem = in_slots(Problem.of(step.batch(items), step.topology, items.cost), encoder_slots(items, num_slots))
+    slots = np.zeros(len(items.lengths), dtype=np.int32), num_slots
+    return replay_plan(problem, target, step.settings.method, slots=slots)
 
 
 def in_slots(problem: Problem, micro_batches: MicroBatches) -> Problem:

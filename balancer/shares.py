@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.micro_batches import MicroBatches
-from balancer.orchestrator import Step, about, encoder_slots, in_slots, plan_phase
+from balancer.orchestrator import Step, about, encoder_slots, in_first_slot, in_slots, plan_in_slots, plan_phase
 from balancer.phases import PhaseItems
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
@@ -19,7 +19,7 @@ from balancer.problem import Problem
 from solvers.errors import SolverError
 from solvers.packing import SharesResult, cut_shares
 
-__all__ = ["balance_last", "follow", "keep_last"]
+__all__ = ["balance_before_last", "balance_last", "follow", "keep_last"]
 
 
 def keep_last(step: Step, samples: Placement) -> DispatchPlan:
@@ -55,14 +55,25 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
 
 
 def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
-    """Compute every item of a phase on the rank, and in the slot, of its sample in the last phase."""
-    problem = Problem.of(step.batch(items), step.topology, items.cost)
+    """Compute every item of a phase on the rank of its sample in the last phase, and in its slot or before all."""
     target = last.target.lifted(items.sample_of_item)
+    problem = Problem.of(step.batch(items), step.topology, items.cost)
     if last.micro_batches is None:
         return replay_plan(problem, target, step.settings.method)
+    if last.micro_batches.encoders == "step":
+        return in_first_slot(step, items, target, last.num_slots)
     problem = in_slots(problem, encoder_slots(items, last.num_slots))
     slots = last.slot_of_sample[items.sample_of_item], last.num_slots
     return replay_plan(problem, target, step.settings.method, slots=slots)
+
+
+def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
+    """Balance a phase; with micro-batches, the items of each slot, or all of them before the first."""
+    if last.micro_batches is None:
+        return plan_phase(step, items, problem)
+    if last.micro_batches.encoders == "step":
+        return in_first_slot(step, items, plan_phase(step, items, problem).target, last.num_slots)
+    return plan_in_slots(step, items, problem, last)
 
 
 def _in_shares(

@@ -3,7 +3,7 @@
 A strategy takes what all phases of a step share and returns a step plan; every one goes through one contract test.
 
 With micro-batches all but ``orchestrated`` settle ranks first, as without; then every rank cuts its own share into them
-(:mod:`balancer.shares`). By every strategy an encoder computes an item in the slot of its sample.
+(:mod:`balancer.shares`). By every strategy an encoder computes an item in the slot of its sample, or before the first.
 """
 
 import time
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.micro_batches import MicroBatches
-from balancer.orchestrator import Settings, Step, assemble, plan_in_slots, plan_phase, plan_phases, step_batch
+from balancer.orchestrator import Settings, Step, assemble, plan_phases, step_batch
 from balancer.phases import Columns, Phase, PhaseItems
 from balancer.placement import Placement
 from balancer.plan import DispatchPlan
 from balancer.planner import EPS
 from balancer.problem import Problem
 from balancer.ragged import Ragged
-from balancer.shares import balance_last, follow, keep_last
+from balancer.shares import balance_before_last, balance_last, follow, keep_last
 from balancer.step_plan import StepPlan
 from balancer.stream import Stream
 from balancer.topology import Topology
@@ -53,7 +53,9 @@ def per_phase_home(step: Step) -> StepPlan:
     """Balance every phase, and send its outputs home before the next phase takes them from there."""
     started = time.perf_counter()
     last = balance_last(step, _from_home(step, step.items[-1]))
-    plans = {items.phase.name: _planned_from_home(step, items, last) for items in step.items[:-1]}
+    plans = {
+        items.phase.name: balance_before_last(step, items, _from_home(step, items), last) for items in step.items[:-1]
+    }
     plans[step.items[-1].phase.name] = last
     at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
     plan = assemble(step, plans, "per_phase_home", started)
@@ -178,12 +180,6 @@ def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:
     """Compute every item where the last phase computes its sample, and in its slot."""
     plans = {items.phase.name: follow(step, items, last) for items in step.items[:-1]}
     return plans | {step.items[-1].phase.name: last}
-
-
-def _planned_from_home(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
-    """Balance a phase; where there are micro-batches, the items of each slot, which the last phase's samples set."""
-    problem = _from_home(step, items)
-    return plan_phase(step, items, problem) if last.micro_batches is None else plan_in_slots(step, items, problem, last)
 
 
 def _from_home(step: Step, items: PhaseItems) -> Problem:

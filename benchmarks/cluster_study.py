@@ -100,8 +100,10 @@ def main() -> None:
         for batch in (8, 32):
             title = f"{batch} samples a GPU, one GPU a rank, {context}"
             print_study(title, study(limited, 1, batch, steps))
-        cut = study(limited, 1, 32, steps, strategies=["orchestrated"], micro_batches=MicroBatches(8192))
-        print_study(f"32 samples a GPU in micro-batches of 8,192 LLM tokens, one GPU a rank, {context}", cut)
+        for encoders, when in (("slot", "encoders in each of them"), ("step", "encoders before the first")):
+            cut = study(limited, 1, 32, steps, micro_batches=MicroBatches(8192, encoders=encoders))
+            title = f"32 samples a GPU in micro-batches of 8,192 LLM tokens, {when}, one GPU a rank, {context}"
+            print_study(title, cut)
         title = f"8 samples a GPU, eight GPUs a rank, {context}"
         print_study(title, study(limited, 8, 8, steps))
         title = f"8 samples a GPU, one GPU a rank, {context}, ranks wait once a step"

@@ -1,7 +1,8 @@
 """How fast the simulator is: 2,560 ranks, three phases, all strategies, 1,000 steps; and its memory on the way.
 
-Run: python benchmarks/simulate.py [STEPS [BATCH_PER_RANK]]. One run; a line whenever a fifth of the steps is done by
-all strategies. CPU seconds are of all threads of this process; memory is the most it had so far, and what it has then.
+Run: python benchmarks/simulate.py [STEPS [BATCH_PER_RANK [MICRO_BATCH_TOKENS]]]. One run; a line whenever a fifth of
+the steps is done by all strategies, and at the end one a strategy. CPU seconds are of all threads of this process;
+memory is the most it had so far, and what it has then.
 """
 
 import resource
@@ -9,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from balancer import Phase, Topology
+from balancer import MicroBatches, Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline_steps import StepSettings
+from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
 from balancer.step_plan import StepPlan
 from balancer.strategies import STRATEGIES
@@ -26,8 +28,13 @@ class Meter:
     def __init__(self, steps: int) -> None:
         self.steps, self.done = steps, 0
         self.wall, self.cpu = time.perf_counter(), time.process_time()
+        self.last = self.cpu
+        self.each = dict.fromkeys(STRATEGIES, 0.0)
 
     def watch(self, strategy: str, plan: StepPlan, step: StepTime) -> None:
+        now = time.process_time()
+        self.each[strategy] += now - self.last
+        self.last = now
         if strategy != LAST:
             return
         self.done += 1
@@ -50,6 +57,7 @@ def resident() -> float:
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     batch = int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    cut = MicroBatches(int(sys.argv[3]), over_long="own") if len(sys.argv) > 3 else None
     cluster = CLUSTERS["h100"]
     models = {
         "vision": PhaseModel.on("internvit-6b", cluster.peak_flops, 0.5, piece=1024),
@@ -63,12 +71,18 @@ def main() -> None:
             "llm", "text_tokens+image_tokens+audio_tokens", models["llm"].cost_model(), own="text_tokens", bytes_in=4
         ),
     )
-    settings = StepSettings(Topology.uniform(2560, 8), batch, phases)
+    settings = StepSettings(Topology.uniform(2560, 8), batch, phases, micro_batches=cut)
     log = open_log(LOG)
     simulate_log(log, settings, models, cluster, num_steps=1)  # compile the kernels
     print(f"{len(STRATEGIES)} strategies, 2,560 ranks x {batch} samples, {len(phases)} phases\n")
     print("| steps | wall s | CPU s | CPU ms a step and strategy | peak MiB | now MiB |\n|--:|--:|--:|--:|--:|--:|")
-    simulate_log(log, settings, models, cluster, num_steps=steps, watch=Meter(steps).watch)
+    meter = Meter(steps)
+    found = simulate_log(log, settings, models, cluster, num_steps=steps, watch=meter.watch)
+    print("\n| strategy | CPU ms a step | steps a CPU second | micro-batches |\n|---|--:|--:|--:|")
+    for name, seconds in meter.each.items():  # reading counts for the first, and sorting too
+        run = found.strategies[name]
+        slots = as_range(run.fewest_slots, run.most_slots)
+        print(f"| {name} | {seconds / steps * 1e3:.0f} | {steps / seconds:.1f} | {slots} |")
 
 
 if __name__ == "__main__":

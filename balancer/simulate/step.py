@@ -160,9 +160,9 @@ def step_time(
 
     Notes
     -----
-    Ranks meet as the schedule of the micro-batches says, the encoders' ranks in every one of them; with
-    ``waits="step"`` all phases of a micro-batch count together. Exchanges count once a step, as if
-    those of all micro-batches went together.
+    Ranks meet as the schedule of the micro-batches says, the encoders' ranks in every one of them, or with
+    ``encoders="step"`` once, before the first; with ``waits="step"`` all phases of a micro-batch count together, but
+    not a pipeline with encoders before it. Exchanges count once a step, as if those of all micro-batches went together.
 
     Examples
     --------
@@ -188,15 +188,14 @@ def step_time(
         found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
         phases = {name: _phase_time(part, plans[name].micro_batches) for name, part in found.items()}
         exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
-    busy = sum(part.seconds for part in found.values())
-    compute = float(np.sum(busy, axis=1).mean())
+    compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
     last = plans[next(reversed(plans))].micro_batches
     waiting = sum(phase.waiting_s for phase in phases.values())
     step = StepTime(
         phases=phases,
         exchanges=exchanges,
         compute_s=compute,
-        waiting_s=waiting if waits == "phase" else span(np.asarray(busy), last) - compute,
+        waiting_s=waiting if waits == "phase" else _span_of_all(found, last) - compute,
         exchange_s=(1 - overlap) * sum(exchange.seconds for exchange in exchanges.values()),
         samples=plan.num_samples,
         peak_flops=plan.num_ranks * cluster.rank_flops,
@@ -234,18 +233,35 @@ def _phase_time(found: Computed, micro_batches: MicroBatches | None) -> PhaseTim
     )
 
 
+def _encoders_first(micro_batches: MicroBatches | None) -> bool:
+    return micro_batches is not None and micro_batches.encoders == "step"
+
+
+def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | None) -> float:
+    """Seconds until all ranks are done with all phases, where they do not wait after each."""
+    seconds = [part.seconds for part in found.values()]
+    piped = micro_batches is not None and micro_batches.schedule == "pipeline"
+    if piped and _encoders_first(micro_batches) and len(seconds) > 1:  # which are no stage of it
+        return span(np.sum(seconds[:-1], axis=0), None) + span(seconds[-1], micro_batches)
+    return span(np.sum(seconds, axis=0), micro_batches)
+
+
 def _activation_bytes(
     found: Mapping[str, Computed], models: Mapping[str, PhaseModel], micro_batches: MicroBatches | None
 ) -> float:
     """Return the most that a rank holds at a time.
 
     A pipeline's first stage has as many micro-batches under way as there are stages (one forward, one backward;
-    Narayanan et al. 2021), if there are so many.
+    Narayanan et al. 2021), if there are so many. What encoders keep that compute before the first micro-batch is there
+    through all of them.
     """
-    kept = sum(models[name].kept_bytes * part.tokens for name, part in found.items())
+    kept = {name: models[name].kept_bytes * part.tokens for name, part in found.items()}
     working = np.maximum.reduce([models[name].working_bytes * part.tokens for name, part in found.items()])
     stages = 1 if micro_batches is None else min(micro_batches.pipeline_stages, working.shape[1])
-    return float((stages * kept + working).max())
+    through = np.zeros((len(working), 1))
+    if _encoders_first(micro_batches):
+        through = through + sum(kept.pop(name).sum(axis=1, keepdims=True) for name in list(kept)[:-1])
+    return float((through + stages * sum(kept.values()) + working).max())
 
 
 def _exchange_time(stream: Stream, topology: Topology, cluster: Cluster) -> ExchangeTime:

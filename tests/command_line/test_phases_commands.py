@@ -60,6 +60,7 @@ def document_of(outcome):
         ("--mode", "auto", "--cost", "quadratic:a=1,b=1", "--cost", "vision=linear:a=3"),
         (*ITEMS, "--group-size", 2, "--drop-last"),
         (*ITEMS, "--micro-batch-tokens", 3000),
+        (*ITEMS, "--micro-batch-tokens", 3000, "--encoders", "step", "--mode", "auto"),
         ("--every-rank-nonempty", "audio", "--placement", "any"),
         ("--outputs", "audio=image_patches", "--feeds", "audio=llm", "--method", "lpt"),
         ("--max-tokens-per-rank", 4000, "--max-tokens-per-rank", "audio=2500"),
@@ -349,6 +350,11 @@ def test_compare_with_micro_batches(command, log):
         line = next(line for line in outcome.out.splitlines() if line.strip().startswith(name))
         assert (f"{fewest} to {most}" if fewest < most else f" {fewest} ") in line
     assert "micro-batches" not in command("compare", log, *SHAPE, *PHASES).words
+    early = document_of(command(*asked, "--encoders", "step", "--json"))["strategies"]
+    for name, strategy in document["strategies"].items():
+        assert early[name]["phases"]["llm"] == strategy["phases"]["llm"]
+        before, after = (run["phases"]["vision"]["imbalance_ratio_after"] for run in (strategy, early[name]))
+        assert after < before or strategy["phases"]["llm"]["micro_batches_max"] == 1
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -406,6 +412,11 @@ REFUSED = {
     "outputs not as many": ((*ITEMS[:2], "--outputs", "vision=text_tokens"), ["has", "items but outputs"]),
     "mode": (("--mode", "both"), ["mode must be one of separate, joint, auto"]),
     "group size": (("--group-size", 4), ["--group-size must divide the 6 ranks, got 4"]),
+    "encoders before what": (("--encoders", "step"), ["--encoders needs --micro-batch-tokens"]),
+    "encoders when": (
+        ("--encoders", "now", "--micro-batch-tokens", 9000),
+        ["encoders must be one of 'slot', 'step', got 'now'"],
+    ),
     "groups of micro-batches": (
         ("--group-size", 2, "--micro-batch-tokens", 9000),
         ["cannot be combined with --group"],
@@ -439,6 +450,7 @@ def test_refused(name, verb, command, log, tmp_path):
             ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--cost", "linear", "--cost", "padded"),
             ["--cost"],
         ),
+        (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--encoders", "step"), ["--encoders cannot be"]),
         (("compare", "log.parquet", *SHAPE), ["compare needs phases"]),
         (("compare", "log.parquet", *SHAPE, *PHASES, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
         (("compare", "log.parquet", *SHAPE, *PHASES, "--steps", 0), ["steps must be >= 1"]),

@@ -71,6 +71,11 @@ OPTIONS = {
     "auto": {"mode": "auto"},
     "groups": {"topology": (2, 2), "group_size": 2},
     "micro-batches": {"micro_batches": MicroBatches(30), "drop_last": True},
+    "micro-batches after encoders": {
+        "micro_batches": MicroBatches(30, over_long="own", encoders="step"),
+        "drop_last": True,
+        "mode": "auto",
+    },
     "fixed micro-batches": {"micro_batches": MicroBatches(60, count=3, allow_empty=True)},
     "one item a sample": {"phases": NUMBERS},
     "constraints": {
@@ -115,7 +120,7 @@ def test_settings_round_trip():
         home="strided", drop_last=True, mode="auto", group_size=3, time_budget=0.5,
     )  # fmt: skip
     assert StepSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-    chosen = settings_of(micro_batches=MicroBatches(9, "step", 4))
+    chosen = settings_of(micro_batches=MicroBatches(9, "step", 4, encoders="step"))
     assert StepSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
 
 

@@ -1,6 +1,7 @@
 """Every strategy goes through one contract: every part arrives; what is named a baseline does what its name says."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from step_cases import Case, cases, labelled, travel
 
 import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
+from balancer.micro_batches import ENCODERS
+from balancer.orchestrator import MODES
 from balancer.strategies import STRATEGIES, plan_with, sorted_window
 from balancer.stream import Stream
 from solvers.errors import InfeasibleError
@@ -25,6 +28,7 @@ MICRO_BATCHES = st.builds(
     multiple_of=st.integers(1, 3),
     allow_empty=st.just(True),
     over_long=st.just("own"),
+    encoders=st.sampled_from(ENCODERS),
 )
 
 
@@ -107,14 +111,15 @@ def test_an_empty_batch_and_a_phase_with_no_items(strategy):
 
 
 @EVERY_STRATEGY
-def test_a_phase_fed_by_one_that_is_fed(strategy):
+@pytest.mark.parametrize("cut", [None, MicroBatches(30), MicroBatches(30, encoders="step")], ids=str)
+def test_a_phase_fed_by_one_that_is_fed(strategy, cut):
     phases = [
         Phase("vision", "lengths(images)", feeds="resampler"),
         Phase("resampler", "patches"),
         Phase("llm", "text"),
     ]
     batch = {"images": Ragged.of([[3, 4], [5], [1]]), "patches": [7, 5, 1], "text": [9, 9, 30]}
-    plan = plan_with(strategy, batch, phases, 2)
+    plan = plan_with(strategy, batch, phases, 2, micro_batches=cut)
     assert sorted(plan.inputs_of("resampler").lengths.tolist()) == [1, 3, 4, 5]
     for name in ("vision", "resampler"):
         out = plan.streams[f"{name}:out"]
@@ -140,7 +145,9 @@ def test_micro_batches_keep_to_their_rules(strategy, case, cut):
     assert llm.makespan == taken >= llm.lower_bound
     for phase in plan.phases.values():
         assert phase.plan.num_slots == llm.num_slots
-        assert phase.plan.slot_of_sample.tolist() == slots[phase.items.sample_of_item].tolist()
+        early = cut.encoders == "step" and phase is not plan.phases["llm"]
+        expected = np.zeros_like(phase.plan.slot_of_sample) if early else slots[phase.items.sample_of_item]
+        assert phase.plan.slot_of_sample.tolist() == expected.tolist()
         for rank in range(plan.num_ranks):  # a rank's items are in order of slots
             held = phase.plan.slot_of_sample[phase.plan.target.samples_on_rank(rank)]
             assert (np.diff(held) >= 0).all()
@@ -158,9 +165,21 @@ def test_baselines_settle_ranks_as_without_micro_batches_and_cut_them_one_by_one
         slots_multiple_of=cut.multiple_of, allow_empty=True, over_long="own",
     )  # fmt: skip
     assert (llm.slot_of_sample.tolist(), llm.num_slots) == (slots, count)
-    if strategy != "per_phase_home":
+    if strategy != "per_phase_home" or cut.encoders == "step":
         for name in case.encoders:
             assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
+
+
+@given(case=cases(), cut=MICRO_BATCHES, mode=st.sampled_from(MODES))
+def test_encoders_that_compute_before_the_micro_batches_are_as_even_as_without(case, cut, mode):
+    plan = planned("orchestrated", case, mode=mode, micro_batches=replace(cut, encoders="step"))
+    whole = planned("orchestrated", case, mode=mode)
+    for name in case.encoders:
+        assert plan[name].makespan == whole[name].makespan
+        assert plan[name].rank_of_sample.tolist() == whole[name].rank_of_sample.tolist()
+        assert plan[name].slot_loads[:, 1:].sum() == 0
+    other = planned("orchestrated", case, micro_batches=replace(cut, encoders="slot"))
+    assert other["llm"].digest() == plan["llm"].digest()
 
 
 @pytest.mark.parametrize("strategy", ["llm_only", "per_phase_home"])
@@ -308,6 +327,7 @@ def test_an_unknown_strategy_names_those_there_are():
         ({}, {"group_size": 2, "micro_batches": MicroBatches(9)}, "micro_batch_tokens cannot .* group_size"),
         ({"cost": "padded"}, {"micro_batches": MicroBatches(9)}, "cost 'padded' of phase 'vision'"),
         ({"equal_counts": True}, {"micro_batches": MicroBatches(9)}, "equal_counts or .* of phase 'vision'"),
+        ({}, {"micro_batches": MicroBatches(9), "mode": "x"}, "mode must be one of"),
         ({"totals": "b"}, {}, "items = 'a' of sample 1 add up to 2, but b is 3"),
     ],
 )

@@ -66,65 +66,83 @@ def deal(costs, tokens, candidates, bins, ceilings, load_units, token_unit, base
 
     How full a bin is: the larger of its tokens in `token_unit` and of its cost above ``base * tokens`` in the bin's
     load unit. The units are what the bins are to hold, divided by 2**20. Bins that an item would take over their
-    ceiling are the last resort, bins over the cap are none. Returns whether all items found a bin. O(n log bins)
-    where the least full bin has room; O(bins) for an item that it has none for.
+    ceiling are the last resort, bins over the cap are none. Returns whether all items found a bin; the first that finds
+    none ends it. The bins are the leaves of a tree that knows below each vertex the least key, the most room under the
+    cap and the most room under a ceiling: O(n log bins), where it need not look at many.
     """
     size = len(bins)
-    keys = np.empty(size, dtype=np.int64)
-    slots = np.arange(size)
+    leaves = 1
+    while leaves < size:
+        leaves *= 2
+    keys = np.full(2 * leaves, _NEVER, dtype=np.int64)
+    room = np.full(2 * leaves, -1, dtype=np.int64)
+    below = np.full(2 * leaves, -_NEVER, dtype=np.int64)
+    stack = np.empty(128, dtype=np.int64)  # two vertices a level
     for k in range(size):
-        keys[k] = (
-            _key(loads[bins[k]], used[bins[k]], base, load_units[k], token_unit) if used[bins[k]] <= cap else _NEVER
-        )
-    order = np.argsort(keys, kind="mergesort")
-    keys = keys[order]
-    slots = slots[order]
-    complete = True
+        b = bins[k]
+        room[leaves + k] = cap - used[b]
+        below[leaves + k] = ceilings[k] - loads[b]
+        if used[b] <= cap:
+            keys[leaves + k] = _key(loads[b], used[b], base, load_units[k], token_unit)
+    for v in range(leaves - 1, 0, -1):
+        _renew(keys, room, below, v)
     for item in candidates:
         if bin_of_item[item] >= 0:
             continue
         c, t = costs[item], tokens[item]
-        at, under = -1, False
-        b = bins[slots[0]]
-        if used[b] + t <= cap and loads[b] + c <= ceilings[slots[0]]:
-            at, under = 0, True
-        if at < 0:
-            for k in range(size):
-                b = bins[slots[k]]
-                if used[b] + t > cap:
-                    continue
-                below = loads[b] + c <= ceilings[slots[k]]
-                better = at < 0 or keys[k] < keys[at] or (keys[k] == keys[at] and slots[k] < slots[at])
-                if (below and not under) or (below == under and better):
-                    at, under = k, below
-        if at < 0:
-            complete = False
-            continue
-        slot = slots[at]
-        b = bins[slot]
+        k = _least_full(keys, room, below, t, c, leaves, stack)
+        if k < 0:
+            k = _least_full(keys, room, below, t, -_NEVER, leaves, stack)
+        if k < 0:
+            return False
+        b = bins[k]
         bin_of_item[item] = b
         loads[b] += c
         used[b] += t
-        key = _key(loads[b], used[b], base, load_units[slot], token_unit)
-        _sink(keys, slots, size, at, key, slot)
-    return complete
+        v = leaves + k
+        keys[v] = _key(loads[b], used[b], base, load_units[k], token_unit)
+        room[v] -= t
+        below[v] -= c
+        while v > 1:
+            v //= 2
+            _renew(keys, room, below, v)
+    return True
 
 
 @kernel
-def _sink(keys, slots, size, vertex, key, slot):
-    """As :func:`solvers._heap.sift_down_wide`, from `vertex` down instead of from the root."""
-    while True:
-        smallest, smallest_key, smallest_slot = -1, key, slot
-        for child in range(4 * vertex + 1, min(4 * vertex + 5, size)):
-            if keys[child] < smallest_key or (keys[child] == smallest_key and slots[child] < smallest_slot):
-                smallest, smallest_key, smallest_slot = child, keys[child], slots[child]
-        if smallest < 0:
-            break
-        keys[vertex] = smallest_key
-        slots[vertex] = smallest_slot
-        vertex = smallest
-    keys[vertex] = key
-    slots[vertex] = slot
+def _renew(keys, room, below, v):
+    keys[v] = min(keys[2 * v], keys[2 * v + 1])
+    room[v] = max(room[2 * v], room[2 * v + 1])
+    below[v] = max(below[2 * v], below[2 * v + 1])
+
+
+@kernel
+def _least_full(keys, room, below, tokens, cost, leaves, stack):
+    """Return the leaf of least key, ties to the lowest, with room for `tokens` and `cost`; -1 if there is none."""
+    best, best_key = np.int64(-1), np.int64(_NEVER)
+    size = 1
+    stack[0] = 1
+    while size:
+        size -= 1
+        v = stack[size]
+        if room[v] < tokens or below[v] < cost or keys[v] > best_key:
+            continue
+        if keys[v] == best_key:
+            lowest = v
+            while lowest < leaves:
+                lowest *= 2
+            if best < 0 or lowest - leaves > best:
+                continue
+        if v >= leaves:
+            best, best_key = v - leaves, keys[v]
+            continue
+        first, second = 2 * v, 2 * v + 1
+        if keys[second] < keys[first]:
+            first, second = second, first
+        stack[size] = second
+        stack[size + 1] = first  # is looked at next
+        size += 2
+    return best
 
 
 @kernel

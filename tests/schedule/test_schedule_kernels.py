@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from schedule_oracles import objective_of
 
 from solvers.packing._schedule_kernels import deal, fill_densest, level
@@ -52,13 +54,44 @@ def test_levelling_stops_when_its_work_is_spent():
     assert level(costs, tokens, layout.copy(), 6, 1, 1, 1000, False, 1) <= 0
 
 
-def test_dealing_says_what_fits_nowhere_and_leaves_it_out():
+def test_dealing_ends_where_something_fits_nowhere():
     costs, tokens = np.array([5, 4, 3]), np.array([5, 4, 3])
     layout, loads, used = np.full(3, -1, dtype=np.int32), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     bins, unlimited = np.arange(1), np.array([NEVER_ALONE])
     assert not deal(costs, tokens, np.arange(3), bins, unlimited, np.array([1]), 1, 0, 8, layout, loads, used)
-    assert layout.tolist() == [0, -1, 0]
-    assert (loads.tolist(), used.tolist()) == ([8], [8])
+    assert layout.tolist() == [0, -1, -1]
+    assert (loads.tolist(), used.tolist()) == ([5], [5])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=30),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9), st.integers(0, 20), st.integers(0, 12)), min_size=1,
+             max_size=9),
+    st.integers(1, 5), st.integers(0, 3), st.integers(5, 30),
+)  # fmt: skip
+def test_every_item_goes_to_the_least_full_bin_with_room(items, bins, token_unit, base, cap):
+    costs, tokens = (np.array([item[i] for item in items], dtype=np.int64) for i in range(2))
+    ceilings, units, loads, used = (np.array([b[i] for b in bins], dtype=np.int64) for i in range(4))
+    expected, held = [], [list(pair) for pair in zip(loads.tolist(), used.tolist(), strict=True)]
+    for cost, t in items:
+        fitting = [
+            (load + cost > ceiling, max((load - base * in_use) // unit, in_use // token_unit), k)
+            for k, ((load, in_use), ceiling, unit) in enumerate(zip(held, ceilings, units, strict=True))
+            if in_use + t <= cap
+        ]
+        if not fitting:
+            break
+        k = min(fitting)[2]
+        held[k][0] += cost
+        held[k][1] += t
+        expected.append(k)
+    layout = np.full(len(items), -1, dtype=np.int32)
+    numbers = np.arange(len(items)), np.arange(len(bins))
+    complete = deal(costs, tokens, *numbers, ceilings, units, token_unit, base, cap, layout, loads, used)
+    assert complete == (len(expected) == len(items))
+    assert layout.tolist() == expected + [-1] * (len(items) - len(expected))
+    assert [list(pair) for pair in zip(loads.tolist(), used.tolist(), strict=True)] == held
 
 
 def test_filling_keeps_to_height_and_cap():

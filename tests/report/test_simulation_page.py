@@ -196,6 +196,9 @@ def test_how_many_micro_batches_every_strategy_makes(log):
         assert run.most_slots > 1
         assert f"micro-batches {as_range(run.fewest_slots, run.most_slots)}" in text
     assert "padding included, in a micro-batch." in text
+    assert "encoders compute an item in the micro-batch of its sample" in text
+    early = simulated(log, micro_batches=MicroBatches(900, over_long="own", allow_empty=True, encoders="step"))
+    assert "encoders compute all items before the first" in " ".join(Seen(simulation_page(*early, "log")).text)
     whole = " ".join(Seen(simulation_page(*simulated(log), "log")).text)
     assert "micro-batches 1" not in whole
     assert "in a micro-batch" not in whole

@@ -37,6 +37,9 @@ def columns(samples):
 @example([(9, 5, 0), (9, 5, 0), (7, 4, 0), (1, 1, 0), (0, 5, 0)], 10, LOOSE)  # costs that do not follow tokens
 @example([(0, 0, 0)] * 5, 8, LOOSE | {"min_slots": 3})
 @example([(3, 30, 1), (3, 0, 1), (5, 30, 1)], 8, LOOSE)
+@example([(8, 5, 0), (0, 6, 0), (1, 1, 0), (2, 2, 0), (4, 5, 0), (3, 4, 0), (2, 6, 0)], 10, LOOSE | {"min_slots": 4})
+@example([(9, 30, 2)] + [(t, t, 2) for t in (6, 5, 5, 4, 4, 3, 3)], 10, LOOSE)
+@example([(6, 6, 1)] * 13, 10, LOOSE)
 def test_slots_are_those_of_plain_python(samples, cap, rules):
     costs, tokens, ranks = columns(samples)
     expected = None

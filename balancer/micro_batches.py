@@ -14,7 +14,8 @@ from solvers.errors import SolverError
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
-__all__ = ["ENCODERS", "OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name"]
+__all__ = ["ENCODERS", "OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name",
+           "in_field_names"]  # fmt: skip
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
@@ -31,7 +32,7 @@ _WORDS = (
     ("num_slots", "num_micro_batches"), ("min_slots", "min_micro_batches"), ("under cap", "under micro_batch_tokens"),
     ("slots_multiple_of", "micro_batches_multiple_of"), ("slots", "micro-batches"),
 )  # fmt: skip
-"""What :func:`solvers.packing.schedule_micro_batches` calls its arguments, and what these fields are called."""
+"""What :mod:`solvers.packing` calls its arguments, and what the fields of :class:`MicroBatches` are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,7 @@ class MicroBatches:
 
     def in_domain_words(self, error: SolverError, lengths: NDArray[np.int64], num_ranks: int) -> SolverError:
         """Return an error of the solvers as one about these fields, and what the cap would have to be."""
-        message = str(error)
-        for word, ours in _WORDS:
-            message = re.sub(rf"\b{word}(?!\w)", ours, message)
+        message = in_field_names(str(error))
         if isinstance(self.count, int) and self.over_long != "own" and "too few" in message:
             remedy = needed("micro_batch_tokens", lengths, num_ranks * self.count, self.max_tokens)
             message += remedy.replace("; ", f"; with num_micro_batches = {self.count} ", 1)
@@ -176,6 +175,13 @@ class MicroBatches:
         if slots < self.at_least or slots % self.multiple_of or (isinstance(self.count, int) and slots != self.count):
             return f"there are {slots} micro-batches a rank, which is not what was asked for"
         return None
+
+
+def in_field_names(message: str) -> str:
+    """Return a message of :mod:`solvers.packing` in the words of :class:`MicroBatches`."""
+    for word, ours in _WORDS:
+        message = re.sub(rf"\b{word}(?!\w)", ours, message)
+    return message
 
 
 def check_schedule_name(schedule: str) -> str:

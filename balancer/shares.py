@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.micro_batches import MicroBatches
+from balancer.micro_batches import MicroBatches, in_field_names
 from balancer.orchestrator import Step, about, encoder_slots, in_first_slot, in_slots, plan_in_slots, plan_phase
 from balancer.phases import PhaseItems
 from balancer.placement import Placement
@@ -94,4 +94,5 @@ def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_samp
             over_long=micro_batches.over_long,
         )  # fmt: skip
     except (ValueError, SolverError) as error:
+        error.args = (in_field_names(str(error)), *error.args[1:])
         raise about(step.items[-1], error) from None

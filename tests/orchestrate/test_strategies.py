@@ -343,9 +343,12 @@ def test_bad_settings(phase, options, message):
     [
         (
             MicroBatches(4),
-            "phase 'llm': no micro-batch can hold sample 2: .* over cap = 4 by 5 .*over_long='own' gives",
+            "phase 'llm': no micro-batch can hold sample 2: .* micro_batch_tokens = 4 by 5 .*over_long='own' gives",
         ),
-        (MicroBatches(9, count=1), "phase 'llm': num_slots = 1 is too few: under cap = 9 the .* may do is 2"),
+        (
+            MicroBatches(9, count=1),
+            "phase 'llm': num_micro_batches = 1 is too few: under micro_batch_tokens = 9 the .* may do is 2",
+        ),
     ],
 )
 def test_micro_batches_that_cannot_be(strategy, cut, message):

@@ -31,6 +31,9 @@ __all__ = ["Schedule", "make_schedule", "relocate_schedule", "schedule_bound"]
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
 
+_LEAST_PART = 1e-4
+"""Of the makespan, that relocation is tried with."""
+
 _MOST_BINS = 2**26
 """Micro-batches that are laid out at most."""
 
@@ -161,7 +164,7 @@ def relocate_schedule(
     one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
     for more in range(1 + one_more):
         k = found.num_slots + more * micro_batches.multiple_of
-        with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
+        with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
             for moved in _relocated(problem, micro_batches, found, k, eps, longest, time_budget):
                 takes = _takes(problem, micro_batches, moved)
                 if takes <= longest:
@@ -184,26 +187,27 @@ def _relocated(
 ) -> Iterator[Schedule]:
     """Relocate samples within what `num_slots` micro-batches a rank hold, and cut the shares.
 
-    Where more than a rank's sum counts, relocation may have a part of `eps` only, first the larger and then a smaller.
+    Relocation may have a part of `eps`, large ones first: the less it has, the more alike are the ranks' tokens. All of
+    it is of use only where nothing but a rank's sum counts.
     """
     lengths, cap, given = problem.batch.lengths, micro_batches.max_tokens, problem.constraints
-    ranks, parts = found.rank_of_sample, [1.0]
+    ranks, part = found.rank_of_sample, eps
     targets = _targets(problem, micro_batches, found, num_slots, longest, time_budget)
     if targets is not None:  # a rank's sum may be far below the makespan, and is to be
-        ranks, parts = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget), [1 / 2, 1 / 8]
+        ranks, part = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget), eps / 2
     if (lengths <= cap).all():
         room = num_slots * cap if given.max_tokens_per_rank is None else min(given.max_tokens_per_rank, num_slots * cap)
         given = replace(given, max_tokens_per_rank=room)
     whole = replace(problem, constraints=given, micro_batches=None)
-    for part in parts:
-        placed = place(whole, ranks, "relocate", eps * part, time_budget)
-        if placed.fell_back:
-            continue
-        shares = cut_shares(
-            problem.costs, lengths, placed.rank_of_sample, problem.topology.num_ranks, cap, num_slots=num_slots,
-            allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
-        )  # fmt: skip
-        yield Schedule(placed.rank_of_sample, shares.slot_of_item, num_slots, found.bound)
+    while True:
+        placed = place(whole, ranks, "relocate", part, time_budget)
+        if not placed.fell_back:
+            with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
+                slots = _cut_at_once(problem, micro_batches, placed.rank_of_sample, num_slots, targets)
+                yield Schedule(placed.rank_of_sample, slots, num_slots, found.bound)
+        part /= 4
+        if part < _LEAST_PART:
+            return
 
 
 def _targets(
@@ -291,11 +295,40 @@ def _cut(
     """Cut each rank's share into micro-batches: int32[n] of slots.
 
     Those of a rank are to be even; in lockstep they may be as high as the slots of `model`, where all ranks wait for
-    the longest samples anyway, and what they have above that is to be even.
+    the longest samples anyway. All shares are cut at once, quickly; where one of them does not fit so, one by one.
     """
-    num_ranks, num_slots = problem.topology.num_ranks, model.num_slots
-    heights = model.slot_loads.max(axis=0)
-    head_start = heights.max() - heights if micro_batches.schedule == "lockstep" else None
+    heights: NDArray[np.int64] = np.sort(model.slot_loads.max(axis=0))[::-1]
+    targets = heights if micro_batches.schedule == "lockstep" else None
+    try:
+        return _cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
+    except SolverError:
+        head_starts = None if targets is None else heights[0] - heights
+        return _cut_one_by_one(problem, micro_batches, ranks, model.num_slots, head_starts, time_budget)
+
+
+def _cut_at_once(
+    problem: Problem,
+    micro_batches: MicroBatches,
+    ranks: NDArray[np.int32],
+    num_slots: int,
+    targets: NDArray[np.int64] | None,
+) -> NDArray[np.int32]:
+    return cut_shares(
+        problem.costs, problem.batch.lengths, ranks, problem.topology.num_ranks, micro_batches.max_tokens,
+        num_slots=num_slots, allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
+    ).slot_of_item  # fmt: skip
+
+
+def _cut_one_by_one(
+    problem: Problem,
+    micro_batches: MicroBatches,
+    ranks: NDArray[np.int32],
+    num_slots: int,
+    head_starts: NDArray[np.int64] | None,
+    time_budget: float,
+) -> NDArray[np.int32]:
+    """Cut with a search for each rank; slot k counts as holding ``head_starts[k]`` already."""
+    num_ranks = problem.topology.num_ranks
     lengths, cap = problem.batch.lengths, micro_batches.max_tokens
     alone = np.where(lengths > cap, len(lengths), 1)  # of which a micro-batch takes n
     sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]
@@ -305,7 +338,7 @@ def _cut(
         try:
             slots[mine] = solvers.partition(
                 problem.costs[mine], num_slots, "auto", time_budget / num_ranks, sizes=sizes[mine], caps=caps,
-                min_items=int(not micro_batches.allow_empty), initial_loads=head_start,
+                min_items=int(not micro_batches.allow_empty), initial_loads=head_starts,
             ).group_of_item  # fmt: skip
         except SolverError as error:
             what = f"no way was found to cut the {len(mine)} samples of rank {rank} into micro-batches of {cap}"

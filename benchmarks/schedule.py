@@ -2,7 +2,8 @@
 
 Run: python benchmarks/schedule.py [objective ...]. Costs are 24576 * l + l * l, the cap is 32,768 tokens. Values and
 bounds are in units of a perfectly even schedule; seconds are of one core, after compilation, for orientation. The
-second table has micro-batches under other constraints, by `balancer.balance` with 0.1 s of budget at (4096, 64).
+second table has micro-batches under other constraints, by `balancer.balance` with 0.1 s of budget at (4096, 64); the
+third, micro-batches with samples kept near their homes, nodes of 8 ranks.
 """
 
 import statistics
@@ -73,6 +74,29 @@ def constrained(objective, name, keywords):
     )
 
 
+def near_home(objective, cost, cap, eps):
+    """What crosses nodes: relocated where that costs at most `eps`, and groups laid on nodes as well as can be."""
+    n, num_ranks = SHAPES[0]
+    homes = np.arange(n) // (n // num_ranks)
+    plans, seconds, crosses, least, far, gaps = [], [], [], [], [], []
+    for seed in (0, *SEEDS):  # the first compiles
+        lengths = lengths_of(n, seed)
+        rules = {"micro_batches": balancer.MicroBatches(cap, objective), "eps": eps}
+        started = time.process_time()
+        plan = balancer.balance(lengths, num_ranks, 8, homes, cost, **rules)
+        seconds.append(1e3 * (time.process_time() - started))
+        other = balancer.balance(lengths, num_ranks, 8, homes, cost, placement="rearrange", **rules)
+        total = lengths.sum() / 100
+        crosses.append(plan.inter_node_volume / total), far.append(other.inter_node_volume / total)
+        least.append(plan.inter_node_bound / total), gaps.append(100 * plan.gap), plans.append(plan)
+    relocated = sum(not plan.fell_back for plan in plans[1:])
+    medians = [statistics.median(values[1:]) for values in (crosses, least, far, gaps, seconds)]
+    print(
+        f"| {objective} | {cost} | {cap:,} | {100 * eps:g} | {relocated} of {len(SEEDS)} | {medians[0]:.1f} "
+        f"| {medians[1]:.1f} | {medians[2]:.1f} | {medians[3]:.2f} | {max(gaps):.2f} | {medians[4]:.0f} |"
+    )
+
+
 def main() -> None:
     print("| objective | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
     print("| gap %, median | worst | seconds, median | worst |")
@@ -89,6 +113,16 @@ def main() -> None:
             constrained(objective, "equal counts", {"equal_counts": True})
             constrained(objective, "8 responses to a prompt together", {"keep_together": np.arange(SHAPES[0][0]) // 8})
             constrained(objective, "at most 80 samples", {"max_samples_per_rank": 80})
+    print(
+        "\n| objective | cost | cap | eps, % | relocated | crosses, % | must, % | rearranged, % | gap %, median ",
+        end="",
+    )
+    print("| worst | ms |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for objective in sys.argv[1:] or OBJECTIVES:
+        for cost in ("linear", "quadratic:a=24576,b=1"):
+            for cap in (CAP, 2 * CAP):
+                for eps in (0.001, 0.05):
+                    near_home(objective, cost, cap, eps)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Dispatched(Mapping[str, Any]):
         self.plan, self.rank = plan, peers.rank
         self._peers, self._gathered, self._home, self._features, self._device = peers, gathered, home, features, device
         self._ways = ways_of(plan)
-        self._routes = {name: way.route(self.rank) for name, way in self._ways.items()}
+        self._routes = {name: way.route(self.rank, peers.replica is not None) for name, way in self._ways.items()}
         self._inputs: dict[str, tuple[Route, NDArray[np.int64], dict[str, int]]] = {}
         self._legs: dict[str, Leg] = {}
         for name in gathered.specs:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -190,12 +191,13 @@ def _read_list(name: str, data: Sequence[Any], form: str = "list") -> Field:
     kinds = (
         (list, tuple) if isinstance(first, list | tuple) else (Tensor,) if isinstance(first, Tensor) else (type(first),)
     )
-    for index, entry in enumerate(data):
-        if not isinstance(entry, kinds):
-            raise TypeError(
-                f"field {name!r} must hold entries of one kind: entry 0 is {type(first).__name__}, entry {index} is "
-                f"{type(entry).__name__}"
-            )
+    if set(map(type, data)) != {type(first)}:  # subclasses will do, too
+        for index, entry in enumerate(data):
+            if not isinstance(entry, kinds):
+                raise TypeError(
+                    f"field {name!r} must hold entries of one kind: entry 0 is {type(first).__name__}, entry {index} "
+                    f"is {type(entry).__name__}"
+                )
     if isinstance(first, Tensor):
         return _read_tensors(name, data, form)
     if isinstance(first, list | tuple):
@@ -245,8 +247,8 @@ def _read_lists(name: str, data: Sequence[Sequence[Any]]) -> Field:
 
 def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int64] | None) -> Field:
     shapes = _shapes(name, rows)
-    lengths = np.asarray([shape[0] for shape in shapes], dtype=np.int64)
-    if torch.is_grad_enabled() and True in {row.requires_grad for row in rows}:
+    lengths = np.asarray(list(map(itemgetter(0), shapes)), dtype=np.int64)
+    if torch.is_grad_enabled() and True in set(map(attrgetter("requires_grad"), rows)):
         raise ValueError(_REQUIRES_GRAD.format(name))
     first = rows[0]
     _check_memory(name, first)
@@ -256,11 +258,15 @@ def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int
 
 def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
     """Return the shapes; ValueError names the first entry that is not like the first."""
-    shapes = [tensor.shape for tensor in tensors]
-    sorts = {(tensor.dtype, tensor.device, tensor.layout, tensor.ndim) for tensor in tensors}
-    if len(sorts) > 1 or (len(shapes[0]) > 1 and len({shape[1:] for shape in shapes}) > 1):
+    shapes = list(map(attrgetter("shape"), tensors))
+    sorts = set(map(attrgetter("dtype", "device", "layout"), tensors))
+    if len(sorts) > 1 or len(set(map(len, shapes))) > 1 or any(map(_differ, list(zip(*shapes, strict=True))[1:])):
         raise ValueError(_unlike(name, tensors))
     return shapes
+
+
+def _differ(sizes: Sequence[int]) -> bool:
+    return len(set(sizes)) > 1
 
 
 def _unlike(name: str, tensors: Sequence[Tensor]) -> str:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from balancer.executor.errors import ExecutorError, PeerError
 from balancer.executor.line import Line
+from balancer.executor.memory import Memory
 from balancer.executor.node_wise import NodeWise
 from balancer.executor.route import Route
-from balancer.executor.wire import AllToAll, Cargo, Memory, Values, as_whole, move
+from balancer.executor.runs import compile_runs
+from balancer.executor.wire import AllToAll, Cargo, Values, as_whole, move
 from balancer.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
@@ -63,6 +65,7 @@ class Peers:
         self.timeout = timeout
         self.nodes = NodeWise(group, topology, timeout) if _bundles(exchange, topology) else None
         self.memory = Memory()
+        compile_runs()
         self._room = 0  # words that a gather takes in its first collective: as many as the largest message so far
         if self.replica is not None:
             ranks = self.replica.gather(np.asarray([self.rank]))[:, 0].tolist()
@@ -107,13 +110,13 @@ class Peers:
     ) -> tuple[Tensor, list[Values]]:
         """Bring payload along its routes; replica peers get what their leader does. See :func:`wire.move`."""
         if self.replica is None:
-            return move(cargoes, self._transport, self.memory, device, self.rank, packed)
-        return move(cargoes, partial(self._told, self.replica), self.memory, device, None, packed)
+            return move(cargoes, self._transport, self.memory, device, packed)
+        return move(cargoes, partial(self._told, self.replica), self.memory, device, packed)
 
     def move_activations(self, route: Route, values: Tensor) -> Tensor:
         """Bring rows along a route, every replica peer in its own data-parallel group, with rows of its own."""
         cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), False, values)
-        moved = move([cargo], self._transport, self.memory, values.device, self.rank)[1][0]
+        moved = move([cargo], self._transport, self.memory, values.device)[1][0]
         return as_whole(moved)
 
     @property

@@ -42,15 +42,36 @@ class End:
         return self.rows == list(range(len(self.rows)))
 
     @cached_property
-    def sizes(self) -> list[int]:
+    def sizes(self) -> NDArray[np.int64]:
         """Elements of each row, in order."""
-        sizes: list[int] = self.lengths[self.order].tolist()
-        return sizes
+        return self.lengths[self.order]
+
+    @cached_property
+    def firsts(self) -> NDArray[np.int64]:
+        """Where each row begins as they lie, in order."""
+        firsts: NDArray[np.int64] = (self.lengths.cumsum() - self.lengths)[self.order]
+        return firsts
+
+    @cached_property
+    def ranks(self) -> NDArray[np.int64]:
+        """The rank that each row goes to or comes from, in order."""
+        return np.arange(len(self.counts)).repeat(self.counts)
+
+    def of(self, rank: int) -> NDArray[np.bool_]:
+        """Which rows go to or come from a rank, in order."""
+        return self.ranks == rank
+
+    @cached_property
+    def within(self) -> NDArray[np.int64]:
+        """Where each row begins among those that go to or come from its rank, in order."""
+        before = self.elements.cumsum() - self.elements
+        within: NDArray[np.int64] = self.sizes.cumsum() - self.sizes - before[self.ranks]
+        return within
 
     @cached_property
     def elements(self) -> NDArray[np.int64]:
         """Elements that go to, or come from, each rank."""
-        return grouped_sums(self.lengths[self.order], self.counts)
+        return grouped_sums(self.sizes, self.counts)
 
     @cached_property
     def slabs(self) -> list[tuple[int, slice, int]]:
@@ -65,7 +86,7 @@ class End:
         return End(grouped_sums(counts[self.order], self.counts), expanded(self.order, counts), lengths)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Route:
     """One rank's rows on their way from a source placement to a target placement.
 
@@ -73,14 +94,19 @@ class Route:
     ----------
     leaving, coming : End
         Its rows before, and after.
+    own : int
+        The rank itself, whose rows that stay need no wire; -1: they take it too, for peers that listen.
     """
 
     leaving: End
     coming: End
+    own: int
 
     @classmethod
-    def of(cls, source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int) -> "Route":
-        """Return one rank's route. O(ranks + k log k) for its k rows."""
+    def of(
+        cls, source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int, listened: bool = False
+    ) -> "Route":
+        """Return one rank's route, to whose wire peers may listen. O(ranks + k log k) for its k rows."""
         exchange = rank_exchange(source, target, lengths, rank)
         return cls(
             End(exchange.input_split_sizes, exchange.send_order, lengths[source.samples_on_rank(rank)]),
@@ -89,15 +115,28 @@ class Route:
                 _inverse(exchange.receive_order),
                 lengths[target.samples_on_rank(rank)],
             ),
+            -1 if listened else rank,
         )
 
     def with_lengths(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> "Route":
-        """Return the same way for other payload of the same rows."""
-        return Route(replace(self.leaving, lengths=before), replace(self.coming, lengths=after))
+        """Return the same way for other payload of the same rows; the same route for the same lengths."""
+        key = before.tobytes(), after.tobytes()
+        if key not in self._by_lengths:
+            leaving, coming = replace(self.leaving, lengths=before), replace(self.coming, lengths=after)
+            self._by_lengths[key] = Route(leaving, coming, self.own)
+        return self._by_lengths[key]
+
+    @cached_property
+    def _by_lengths(self) -> dict[tuple[bytes, bytes], "Route"]:
+        return {}
 
     def back(self) -> "Route":
         """Return the way back: rows return in the order in which they came."""
-        return Route(self.coming, self.leaving)
+        return self._back
+
+    @cached_property
+    def _back(self) -> "Route":
+        return Route(self.coming, self.leaving, self.own)
 
 
 def _inverse(permutation: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -42,9 +42,9 @@ class Way:
     sample_of_item: NDArray[np.int64] | None
     num_samples: int
 
-    def route(self, rank: int) -> Route:
+    def route(self, rank: int, listened: bool) -> Route:
         """Return one rank's route, with the lengths still to be set."""
-        return Route.of(self.source, self.target, np.zeros(len(self.source.samples), dtype=np.int64), rank)
+        return Route.of(self.source, self.target, np.zeros(len(self.source.samples), dtype=np.int64), rank, listened)
 
     def leg(self, field: str, gathered: Gathered, rank: int, route: Route) -> "Leg":
         """Return how a field travels on one rank, whose route this is; ValueError if rows and items do not fit."""
@@ -54,7 +54,7 @@ class Way:
             before, after = expanded(home, counts), expanded(here, counts)
             leaving = route.leaving.of_items(counts[home], lengths[before])
             coming = route.coming.of_items(counts[here], lengths[after])
-            return Leg(self.name, Route(leaving, coming), Outline(spec, lengths[after], counts[here]), None)
+            return Leg(self.name, Route(leaving, coming, route.own), Outline(spec, lengths[after], counts[here]), None)
         chosen = None
         if self.sample_of_item is not None:
             self._check_items(field, lengths, counts, self.sample_of_item)

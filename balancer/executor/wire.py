@@ -6,13 +6,15 @@ What stays on its rank does not go by the wire.
 
 Each byte is copied once into the buffer. Rows that are wanted as tensors of their own are then left where they arrived;
 and as they lie there in the order in which they would be sent back, the way back needs no copy. Fields that are wanted
-in one piece are copied out once more.
+in one piece are copied out once more. (To bring a large field by itself straight to where it is wanted saves that copy,
+and one on the way back, but takes two more all-to-alls each way, as there must be room for what stays: from 64 MiB a
+rank on that gains a little, below it loses.)
 """
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -20,9 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.executor.memory import Memory, Pool
 from balancer.executor.route import End, Route
+from balancer.executor.runs import bytes_of, copy_runs
 
-__all__ = ["AllToAll", "Cargo", "Memory", "Values", "as_whole", "move"]
+__all__ = ["AllToAll", "Cargo", "Values", "as_whole", "move"]
 
 Values: TypeAlias = Tensor | Sequence[Tensor]
 """A field's rows: one after the other in one tensor, or each in a tensor of its own."""
@@ -31,10 +35,9 @@ AllToAll = Callable[[Tensor, Sequence[int], Sequence[int], Tensor, Callable[[], 
 """Given a buffer, bytes to, and bytes from each rank, memory to fill with what arrives, and what to do meanwhile."""
 
 ALIGNMENT = 16
-POOLED_FROM = 1 << 20  # bytes; what is smaller malloc has at hand
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Cargo:
     """What travels on one route.
 
@@ -56,10 +59,23 @@ class Cargo:
     by_row: bool
     values: Values | None
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes of an element."""
         return math.prod(self.trailing) * int(self.dtype.itemsize)
+
+    @cached_property
+    def leaving(self) -> dict[int, list[Tensor]]:
+        """By rank the tensors which, one after the other, are what goes there."""
+        values, end = self.values, self.route.leaving
+        if values is None:
+            return {}
+        if isinstance(values, Tensor) and end.in_order:
+            whole = values.split(end.elements.tolist())
+            return {rank: [whole[rank]] for rank, _, _ in end.slabs}
+        rows = values.split(end.lengths.tolist()) if isinstance(values, Tensor) else values
+        ordered = [rows[row] for row in end.rows]
+        return {rank: ordered[part] for rank, part, _ in end.slabs}
 
     def slab(self, memory: Tensor, start: int, elements: int) -> Tensor:
         """Return a piece of memory as elements."""
@@ -72,58 +88,11 @@ def as_whole(values: Values) -> Tensor:
     return values if isinstance(values, Tensor) else torch.cat(list(values))
 
 
-class Scratch:
-    """Host memory that is used again step after step, as fresh pages cost more than the copies into them."""
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
-
-    def take(self, size: int, device: torch.device) -> Tensor:
-        """Return uint8[size], on the host the same memory at every call; CUDA's allocator keeps its own."""
-        if device.type != "cpu":
-            return torch.empty(size, dtype=torch.uint8, device=device)
-        if len(self._memory) < size:
-            self._memory = torch.empty(size + size // 4, dtype=torch.uint8, device="cpu")
-        return self._memory[:size]
-
-
-class Pool:
-    """Host memory for what is handed out, which returns here once no tensor lies in it any more.
-
-    So what is handed out is as good as fresh, but for the page faults of fresh memory.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-
-    def take(self, size: int, device: torch.device) -> Tensor:
-        """Return uint8[size] that nobody else holds."""
-        if device.type != "cpu" or size < POOLED_FROM:
-            return torch.empty(size, dtype=torch.uint8, device=device)
-        fits = [index for index, block in enumerate(self._free) if size <= len(block) <= 2 * size]
-        if fits:
-            block = self._free.pop(min(fits, key=lambda index: len(self._free[index])))
-        else:
-            self._free.clear()
-            block = np.empty(size + size // 4, dtype=np.uint8)
-        lent = block[:size]  # which lives as long as any tensor in it
-        weakref.finalize(lent, self._free.append, block).atexit = False
-        return torch.from_numpy(lent)
-
-
-class Memory:
-    """What a rank packs into, what arrives in, and what is handed out."""
-
-    def __init__(self) -> None:
-        self.sent, self.arrived, self.lent = Scratch(), Scratch(), Pool()
-
-
 def move(
     cargoes: Sequence[Cargo],
     all_to_all: AllToAll,
     memory: Memory,
     device: torch.device,
-    own: int | None,
     packed: Tensor | None = None,
 ) -> tuple[Tensor, list[Values]]:
     """Bring every cargo along its route, all in one all-to-all.
@@ -135,8 +104,6 @@ def move(
     all_to_all : callable
     memory : Memory
     device : torch.device
-    own : int or None
-        The rank itself, whose rows that stay need no wire; None: they take it too, for peers that listen.
     packed : uint8[k], optional
         The memory that the move the other way returned, with its rows still in it: those by row are not packed again.
 
@@ -147,106 +114,120 @@ def move(
     list of (Tensor or list of Tensor)
         Of each cargo the rows as they lie after, in memory that nobody else holds.
     """
-    leaving, coming = [cargo.route.leaving for cargo in cargoes], [cargo.route.coming for cargo in cargoes]
-    given = [_pieces(cargo) for cargo in cargoes]
-    starts, sends, kept = _stowed(cargoes, leaving, own)
+    starts, sends, kept = _stowed(cargoes, [cargo.route.leaving for cargo in cargoes])
     sent = memory.sent.take(kept + sum(sends), device) if packed is None else packed
-    for cargo, pieces, start in zip(cargoes, given, starts, strict=True):
-        if packed is None or not cargo.by_row:
-            _pack(cargo, pieces, start, sent, own)
-    outgoing = sent[kept:] if any(given) else sent[:0]
-    starts, receives, kept = _stowed(cargoes, coming, own)
+    for cargo, start in zip(cargoes, starts, strict=True):
+        if not cargo.by_row:
+            _pack(cargo, start, sent)
+        elif packed is None:
+            _pack_rows(cargo, start, sent)
+    outgoing = sent[:0] if cargoes[0].values is None else sent[kept:]
+    starts, receives, kept = _stowed(cargoes, [cargo.route.coming for cargo in cargoes])
     by_row = any(cargo.by_row for cargo in cargoes)
     arrived = (memory.lent if by_row else memory.arrived).take(kept + sum(receives), device)
-    stays: list[list[Tensor]] = [[] if own is None else pieces.get(own, []) for pieces in given]
     values: list[Values] = [[]] * len(cargoes)
 
     def meanwhile() -> None:  # rows are cut out of memory that is being filled; those that stay are put there
         for index, cargo in enumerate(cargoes):
             if cargo.by_row:
-                values[index] = _rows(cargo, starts[index], arrived, own, stays[index])
+                values[index] = _rows(cargo, starts[index], arrived)
 
     all_to_all(outgoing, sends, receives, arrived[kept:], meanwhile)
     for index, cargo in enumerate(cargoes):
         if not cargo.by_row:
-            values[index] = _whole(cargo, starts[index], arrived, own, stays[index], memory.lent)
+            values[index] = _whole(cargo, starts[index], arrived, memory.lent)
     return arrived, values
 
 
-def _stowed(cargoes: Sequence[Cargo], ends: Sequence[End], own: int | None) -> tuple[list[list[int]], list[int], int]:
-    """Return where the slabs begin, by cargo and rank; the bytes of each rank on the wire; those before the wire's.
+def _stowed(cargoes: Sequence[Cargo], ends: Sequence[End]) -> tuple[NDArray[np.int64], list[int], int]:
+    """Return where the slabs begin, [cargo, rank]; the bytes of each rank on the wire; those before the wire's.
 
     The slabs of what stays come first, by row ones alone: others are copied from where they are to where they go.
     """
-    size = np.stack([end.elements * cargo.width for cargo, end in zip(cargoes, ends, strict=True)], axis=1)
-    size = size + (ALIGNMENT - 1) & -ALIGNMENT  # [rank, cargo]
-    if own is not None:
-        size[own] *= [cargo.by_row for cargo in cargoes]
-    by_rank = size.sum(axis=1)
-    start: NDArray[np.int64] = (np.cumsum(size) - size.reshape(-1)).reshape(size.shape)
-    kept = 0
-    if own is not None:
-        kept = int(by_rank[own])
-        by_rank[own] = 0
-        start[own] -= start[own, 0].copy()
-        start[:own] += kept
-    starts: list[list[int]] = start.T.tolist()
-    return starts, by_rank.tolist(), kept
+    size = np.array([end.elements * cargo.width for cargo, end in zip(cargoes, ends, strict=True)])  # [cargo, rank]
+    size = size + (ALIGNMENT - 1) & -ALIGNMENT
+    own, stays = cargoes[0].route.own, np.zeros(len(cargoes), dtype=np.int64)
+    if own >= 0:
+        stays = size[:, own] * [cargo.by_row for cargo in cargoes]
+        size[:, own] = 0
+    kept = int(stays.sum())
+    start: NDArray[np.int64] = kept + size.T.cumsum().reshape(size.T.shape).T - size
+    if own >= 0:
+        start[:, own] = stays.cumsum() - stays
+    return start, size.sum(axis=0).tolist(), kept
 
 
-def _pieces(cargo: Cargo) -> dict[int, list[Tensor]]:
-    """Return by rank the tensors which, one after the other, are what goes there."""
-    values, end = cargo.values, cargo.route.leaving
-    if values is None:
-        return {}
-    if not isinstance(values, Tensor):
-        ordered = [values[row] for row in end.rows]
-    elif end.in_order:
-        whole = values.split(end.elements.tolist())
-        return {rank: [whole[rank]] for rank, _, _ in end.slabs}
-    else:
-        rows = values.split(end.lengths.tolist())
-        ordered = [rows[row] for row in end.rows]
-    return {rank: ordered[rows] for rank, rows, _ in end.slabs}
+# Fields in one piece. On the host all rows are copied in one call; elsewhere they are joined as tensors.
 
 
-def _pack(cargo: Cargo, pieces: dict[int, list[Tensor]], start: list[int], memory: Tensor, own: int | None) -> None:
-    for rank, _, elements in cargo.route.leaving.slabs:
-        if rank != own and elements and pieces:
-            _join(pieces[rank], cargo.slab(memory, start[rank], elements))
+def _pack(cargo: Cargo, start: NDArray[np.int64], memory: Tensor) -> None:
+    """Copy rows to where they leave from, but for those that stay."""
+    end, width = cargo.route.leaving, cargo.width
+    if not _on_host(memory):
+        _pack_rows(cargo, start, memory)
+    elif cargo.values is not None and len(cargo.values):
+        away = ~end.of(cargo.route.own)
+        lie, wire = end.firsts * width, start[end.ranks] + end.within * width
+        copy_runs(bytes_of(cargo.values), lie[away], memory, wire[away], (end.sizes * width)[away])
 
 
-def _rows(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays: list[Tensor]) -> list[Tensor]:
-    """Return the rows as they lie after, each a piece of the memory, where those that stay are put too."""
-    end = cargo.route.coming
-    arrived: list[Tensor] = []
-    for rank, rows, elements in end.slabs:
-        slab = cargo.slab(memory, start[rank], elements)
-        if rank == own and elements:
-            _join(stays, slab)
-        arrived += slab.unsafe_split_with_sizes(end.sizes[rows])  # no grad here: as split does, faster
-    return _as_they_lie(arrived, end)
-
-
-def _whole(cargo: Cargo, start: list[int], memory: Tensor, own: int | None, stays: list[Tensor], lent: Pool) -> Tensor:
+def _whole(cargo: Cargo, start: NDArray[np.int64], memory: Tensor, lent: Pool) -> Tensor:
     """Return the rows as they lie after in one tensor; those that stay are taken from where they are."""
-    end = cargo.route.coming
-    pieces: list[Tensor] = []
-    for rank, rows, elements in end.slabs:
-        slabs = stays if rank == own else [cargo.slab(memory, start[rank], elements)]
-        sizes = end.sizes[rows]
-        pieces += slabs if end.in_order or len(slabs) == len(sizes) else slabs[0].split(sizes)
-    elements = int(end.elements.sum())
-    whole = cargo.slab(lent.take(elements * cargo.width, memory.device), 0, elements)
-    if elements:
-        _join(pieces if end.in_order else _as_they_lie(pieces, end), whole)
+    before, after, own, width = cargo.route.leaving, cargo.route.coming, cargo.route.own, cargo.width
+    elements = int(after.lengths.sum())
+    whole = lent.take(elements * width, memory.device)
+    if not _on_host(memory):
+        return _joined(cargo, start, memory, cargo.slab(whole, 0, elements))
+    stay, lie, size = after.of(own), after.firsts * width, after.sizes * width
+    wire = start[after.ranks] + after.within * width
+    copy_runs(memory, wire[~stay], whole, lie[~stay], size[~stay])
+    if stay.any() and cargo.values is not None:
+        was = before.firsts[before.of(own)] * width
+        copy_runs(bytes_of(cargo.values), was, whole, lie[stay], size[stay])
+    return cargo.slab(whole, 0, elements)
+
+
+def _joined(cargo: Cargo, start: NDArray[np.int64], memory: Tensor, whole: Tensor) -> Tensor:
+    """Fill the rows as they lie after, from tensors: a device has no runs of bytes, but joins many tensors at once."""
+    end, rows = cargo.route.coming, list[Tensor]()
+    for rank, part, elements in end.slabs:
+        sizes = end.sizes[part].tolist()
+        given = cargo.leaving[rank] if rank == cargo.route.own else [cargo.slab(memory, int(start[rank]), elements)]
+        rows += given if end.in_order or len(given) == len(sizes) else given[0].split(sizes)
+    if rows:
+        _join(_as_they_lie(rows, end), whole)
     return whole
 
 
-def _join(pieces: list[Tensor], memory: Tensor) -> None:
-    """Copy the pieces, one after the other, into memory of their size."""
+def _on_host(memory: Tensor) -> bool:
+    return bool(memory.device.type == "cpu")
+
+
+# Fields by row.
+
+
+def _pack_rows(cargo: Cargo, start: NDArray[np.int64], memory: Tensor) -> None:
+    for rank, _, elements in cargo.route.leaving.slabs:
+        if rank != cargo.route.own and elements and cargo.leaving:
+            _join(cargo.leaving[rank], cargo.slab(memory, int(start[rank]), elements))
+
+
+def _rows(cargo: Cargo, start: NDArray[np.int64], memory: Tensor) -> list[Tensor]:
+    """Return the rows as they lie after, each a piece of the memory, where those that stay are put too."""
+    end = cargo.route.coming
+    sizes, rows = end.sizes.tolist(), list[Tensor]()
+    for rank, part, elements in end.slabs:
+        slab = cargo.slab(memory, int(start[rank]), elements)
+        if rank == cargo.route.own and elements:
+            _join(cargo.leaving[rank], slab)
+        rows += slab.unsafe_split_with_sizes(sizes[part])  # no grad here: as split does, faster
+    return _as_they_lie(rows, end)
+
+
+def _join(rows: Sequence[Tensor], memory: Tensor) -> None:
+    """Copy rows, one after the other, into memory of their size."""
     with torch.no_grad():  # a caller may have asked for gradients of rows that were handed out
-        torch.cat(pieces, out=memory)
+        torch.cat(rows, out=memory)
 
 
 def _as_they_lie(arrived: list[Tensor], end: End) -> list[Tensor]:

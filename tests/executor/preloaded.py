@@ -7,6 +7,8 @@ import torch.distributed
 import balancer
 import balancer.executor
 import balancer.orchestrator
+from balancer.executor.runs import compile_runs
 
 torch.set_num_threads(1)
 balancer.warmup(["auto"]) if "auto" in balancer.planner.COUNTED_METHODS else balancer.warmup()
+compile_runs()

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from balancer.executor.wire import POOLED_FROM, Pool  # noqa: E402
+from balancer.executor.memory import POOLED_FROM, Pool  # noqa: E402
 
 CPU = torch.device("cpu")
 

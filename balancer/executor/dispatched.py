@@ -16,7 +16,7 @@ from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.recipe import Plan
 from balancer.executor.route import Route
-from balancer.executor.ways import Leg, Way, inputs_route, ways_of
+from balancer.executor.ways import Leg, Way, check_ways, inputs_route, ways_of
 from balancer.executor.wire import Cargo, Values
 from balancer.plan import DispatchPlan
 from balancer.step_plan import own_name
@@ -55,8 +55,9 @@ class Dispatched(Mapping[str, Any]):
         self._routes = {name: way.route(self.rank, peers.replica is not None) for name, way in self._ways.items()}
         self._inputs: dict[str, tuple[Route, NDArray[np.int64], dict[str, int]]] = {}
         self._legs: dict[str, Leg] = {}
+        check_ways(way_of_field, self._ways)
         for name in gathered.specs:
-            way = _find_way(name, way_of_field, self._ways)
+            way = self._ways[way_of_field[name]] if name in way_of_field else self._last
             self._legs[name] = way.leg(name, gathered, self.rank, self._routes[way.name])
         self._memory, self._fields = self._brought()
 
@@ -256,15 +257,6 @@ def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch | E
     except (TypeError, ValueError) as error:
         return error
     return MiniBatch(num_samples, fields, {})
-
-
-def _find_way(field: str, way_of_field: Mapping[str, str], ways: Mapping[str, Way]) -> Way:
-    name = way_of_field.get(field)
-    if name is None:
-        return list(ways.values())[-1]
-    if name not in ways:
-        raise ValueError(f"fields[{field!r}] must be one of {', '.join(ways)}, got {name!r}")
-    return ways[name]
 
 
 def _in_order(

@@ -17,9 +17,11 @@ from balancer.executor.gathering import Gathered, MiniBatch, Status, as_columns,
 from balancer.executor.peers import Peers
 from balancer.executor.planning import agreed_plan, check_planning, package_version
 from balancer.executor.recipe import Plan, as_recipe
+from balancer.executor.ways import check_ways, ways_of
 from balancer.phases import Phase
 from balancer.ragged import Ragged
 from balancer.topology import Topology
+from solvers.arguments import as_count
 
 __all__ = ["Dispatcher"]
 
@@ -99,10 +101,15 @@ class Dispatcher:
             topology = Topology.uniform(size, topology)
         self.recipe = as_recipe(topology, phases, cost, length, settings)
         check_planning(planning, self.recipe)
-        if not 0 <= planner_rank < size:
+        if not 0 <= as_count("planner_rank", planner_rank, 0) < size:
             raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
+        if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+            raise ValueError(f"timeout must be a timedelta above 0, got {timeout!r}")
         self._planner = planner_rank if planning == "broadcast" else None
         self._way_of_field = dict(fields or {})
+        rehearsed = self.recipe.rehearse() if fields else None
+        if rehearsed is not None:
+            check_ways(self._way_of_field, ways_of(rehearsed))
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)

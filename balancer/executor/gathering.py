@@ -1,6 +1,7 @@
 """What all ranks tell each other before a step: their samples' fields and lengths, as one integer tensor."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -79,6 +80,22 @@ class Gathered:
             counts = self.counts[name]
             found[name] = lengths if counts is None else Ragged(lengths, _offsets(counts))
         return found | dict(self.columns)
+
+    def where(self, sample: int) -> str:
+        """Return what the rank that handed in a sample knows it as."""
+        return f"entry {self.home.position_of_sample[sample]} of rank {self.home.rank_of_sample[sample]}"
+
+    def locate(self, error: Exception) -> None:
+        """Say where it is after every sample that an error's message names, as in "sample 7" or "tokens[7]"."""
+        columns = "|".join(map(re.escape, filter(None, ["lengths", "costs", *self.lengths, *self.columns])))
+
+        def located(match: re.Match[str]) -> str:
+            sample = int(match[1] or match[2])
+            return f"{match[0]} ({self.where(sample)})" if sample < len(self.home.samples) else match[0]
+
+        if error.args and isinstance(error.args[0], str):
+            told = re.sub(rf"\bsample (\d+)|\b(?:{columns})\[(\d+)\]", located, error.args[0])
+            error.args = (told, *error.args[1:])
 
 
 def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, NDArray[np.int64] | Ragged]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.executor.gathering import Gathered, words_of
 from balancer.executor.per_sample import PER_SAMPLE, check_named, numbers, per_sample
+from balancer.items import parse_items
 from balancer.micro_batches import MicroBatches, check_keeps_all, check_schedule_name
 from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
 from balancer.phases import Phase
@@ -23,6 +24,7 @@ from balancer.placing import PLACEMENTS, check_placement
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import EPS, balance, check_method
 from balancer.problem import check_together
+from balancer.ragged import Ragged
 from balancer.step_plan import StepPlan
 from balancer.topology import Topology
 from solvers.arguments import as_budget
@@ -81,6 +83,7 @@ class Recipe:
         if self.phases is not None:
             for phase in self.phases:
                 check_method(method, parse_cost(phase.cost))
+            self.rehearse()
             return
         check_method(method, self.cost)
         check_named(self.settings)
@@ -88,6 +91,26 @@ class Recipe:
         settings = {name: self.settings[name] for name in _OF_RANKS if name in self.settings}
         kept = Constraints.of(0, ranks, **settings, **per_sample(self.settings, {}, {}, 0, ranks))
         check_together(self.cost, kept.names(), self._micro_batches())
+        self.rehearse()
+
+    def rehearse(self) -> Plan | None:
+        """Plan a step without samples: what it refuses, every step would. None if so few are too few."""
+        ranks, nobody = self.topology.num_ranks, np.empty(0, dtype=np.int32)
+        try:
+            if self.phases is not None:
+                expressions = [(phase.items, phase.outputs, phase.own, phase.totals) for phase in self.phases]
+                columns = _columns_of_none([text for texts in expressions for text in texts if text])
+                return orchestrate(columns, self.phases, self.topology, home_rank=nobody, **self.settings)
+            for text in (self.length, *(self.settings.get("caps") or {})):
+                if text:  # the field without a name is named by none
+                    numbers(_columns_of_none([text]), text)
+            settings = {name: value for name, value in self.settings.items() if name not in PER_SAMPLE}
+            settings |= per_sample(self.settings, {}, {}, 0, ranks)
+            return balance(nobody, ranks, home_rank=nobody, cost=self.cost, topology=self.topology, **settings)
+        except solvers.ContradictionError:
+            raise
+        except solvers.InfeasibleError:
+            return None
 
     @property
     def reads_clock(self) -> bool:
@@ -95,7 +118,14 @@ class Recipe:
         return self.settings.get("method", "auto") in solvers.USES_CLOCK
 
     def plan(self, gathered: Gathered) -> Plan:
-        """Plan a step."""
+        """Plan a step; errors that name a sample say on which rank it is."""
+        try:
+            return self._plan(gathered)
+        except Exception as error:
+            gathered.locate(error)
+            raise
+
+    def _plan(self, gathered: Gathered) -> Plan:
         if self.phases is not None:
             return orchestrate(
                 gathered.all_columns(), self.phases, self.topology, home_rank=gathered.home.rank_of_sample,
@@ -195,6 +225,19 @@ class Recipe:
 _TEXT = ("str", "bytes")
 
 
+def _columns_of_none(expressions: Sequence[str]) -> dict[str, ArrayLike | Ragged]:
+    """Return the columns that expressions name, of no samples; of lists, where a function takes them."""
+    numbers_of_none = np.empty(0, dtype=np.int64)
+    columns: dict[str, ArrayLike | Ragged] = {}
+    for text in expressions:
+        if not isinstance(text, str) or "(" not in text:
+            names = [name.strip() for name in str(text).split("+")]
+            columns = {name: numbers_of_none for name in names if name} | columns
+        else:
+            columns |= {name: Ragged.of([]) for name in parse_items(text).columns}
+    return columns
+
+
 def _phase_plans(plan: Plan) -> dict[str, DispatchPlan]:
     if isinstance(plan, DispatchPlan):
         return {SINGLE_PHASE: plan}
@@ -246,6 +289,9 @@ def as_recipe(
         return Recipe(topology, None, parse_cost(cost), length, dict(settings))
     if isinstance(phases, Mapping):
         phases = [Phase(name, items) for name, items in phases.items()]
+    for phase in phases:
+        if not isinstance(phase, Phase):
+            raise TypeError(f"phases must be Phase, or map names to items, got {phase!r}")
     if length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
     return Recipe(topology, tuple(phases), settings=dict(settings))

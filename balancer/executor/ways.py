@@ -18,7 +18,7 @@ from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.step_plan import own_name
 from balancer.stream import fused
 
-__all__ = ["Leg", "Way", "inputs_route", "ways_of"]
+__all__ = ["Leg", "Way", "check_ways", "inputs_route", "ways_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,33 +57,22 @@ class Way:
             return Leg(self.name, Route(leaving, coming, route.own), Outline(spec, lengths[after], counts[here]), None)
         chosen = None
         if self.sample_of_item is not None:
-            self._check_items(field, lengths, counts, self.sample_of_item)
+            self._check_items(field, gathered, self.sample_of_item)
             if counts is None:
                 lengths = lengths[self.sample_of_item]
                 chosen = self.sample_of_item[home] - gathered.home.samples_on_rank(rank)[:1].sum()
             spec = replace(spec, form="list") if spec.form == "lists" else spec
         return Leg(self.name, route.with_lengths(lengths[home], lengths[here]), Outline(spec, lengths[here]), chosen)
 
-    def _check_items(
-        self,
-        field: str,
-        lengths: NDArray[np.int64],
-        counts: NDArray[np.int64] | None,
-        sample_of_item: NDArray[np.int64],
-    ) -> None:
+    def _check_items(self, field: str, gathered: Gathered, sample_of_item: NDArray[np.int64]) -> None:
         items = np.bincount(sample_of_item, minlength=self.num_samples)
-        if counts is not None:
-            if not np.array_equal(items, counts):
-                sample = int(np.argmax(items != counts))
-                raise ValueError(
-                    f"field {field!r} has {counts[sample]} items of sample {sample}, {self.name!r} has {items[sample]}"
-                )
-            return
-        stray = (items != 1) & ((items > 1) | (lengths > 0))
-        if stray.any():
-            sample = int(np.argmax(stray))
+        lengths, counts = gathered.lengths[field], gathered.counts[field]
+        odd = items != counts if counts is not None else (items != 1) & ((items > 1) | (lengths > 0))
+        if odd.any():
+            sample = int(np.argmax(odd))
+            has = f"{counts[sample]} items" if counts is not None else f"one row of {lengths[sample]} elements"
             raise ValueError(
-                f"field {field!r} has one row of {lengths[sample]} elements of sample {sample}, {self.name!r} has "
+                f"field {field!r} has {has} of sample {sample} ({gathered.where(sample)}), {self.name!r} has "
                 f"{items[sample]} items of it"
             )
 
@@ -139,6 +128,13 @@ def ways_of(plan: Plan) -> Mapping[str, Way]:
             stream = plan.streams[f"{name}:in"]
             ways[name] = Way(name, stream.source, stream.target, phase.items.sample_of_item, plan.num_samples)
     return ways
+
+
+def check_ways(way_of_field: Mapping[str, str], ways: Mapping[str, Way]) -> None:
+    """Raise ValueError if a field is to take a way that is not."""
+    for field, name in way_of_field.items():
+        if name not in ways:
+            raise ValueError(f"fields[{field!r}] must be one of {', '.join(ways)}, got {name!r}")
 
 
 def inputs_route(plan: Plan, phase: str, rank: int) -> tuple[Route, NDArray[np.int64], dict[str, int]]:

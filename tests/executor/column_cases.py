@@ -6,6 +6,7 @@ import torch.distributed as dist
 from dispatch_cases import dispatcher
 
 import balancer
+from balancer.executor import Dispatcher
 
 SAMPLES = 9
 
@@ -104,3 +105,38 @@ def lists_are_summed(rank):
 def wrong(rank, settings, columns):
     data = {"id": [0] * SAMPLES}
     dispatcher(length="tokens", **settings).dispatch(data, columns_of(rank) | columns)
+
+
+def one_sample_fits_nowhere(rank, odd, way):
+    columns = {"tokens": [70 if rank == odd and i == 4 else 1 for i in range(SAMPLES)]}
+    made = dispatcher(length="tokens", max_tokens_per_rank=60, planning=way)
+    made.dispatch({"id": [0] * SAMPLES}, columns)
+
+
+def one_length_is_negative(rank, odd):
+    columns = {"tokens": [-1 if rank == odd and i == 4 else 1 for i in range(SAMPLES)]}
+    dispatcher(length="tokens").dispatch({"id": [0] * SAMPLES}, columns)
+
+
+def items_that_do_not_fit(rank, odd):
+    """One sample has two images by its column, and one by its field."""
+    pixels = [[torch.ones(2)] * (2 if rank == odd and i == 1 else 1) for i in range(3)]
+    made = dispatcher(phases={"vision": "lengths(images)", "llm": "text"}, fields={"pixels": "vision"})
+    made.dispatch({"pixels": pixels}, {"images": [[2]] * 3, "text": [5] * 3})
+
+
+def makes(rank, arguments):
+    Dispatcher(**arguments)
+
+
+ARGUMENTS_THAT_CANNOT_BE = [
+    ({"fields": {"pixels": "vision"}}, "ValueError", "fields['pixels'] must be one of all, got 'vision'"),
+    (
+        {"phases": {"vision": "pixels", "llm": "text"}, "fields": {"pixels": "visoin"}},
+        "ValueError",
+        "fields['pixels'] must be one of vision, llm:own, llm, got 'visoin'",
+    ),
+    ({"phases": ["llm"]}, "TypeError", "phases must be Phase, or map names to items, got 'llm'"),
+    ({"planner_rank": 0.5}, "TypeError", "planner_rank must be an integer, got 0.5"),
+    ({"timeout": 5}, "ValueError", "timeout must be a timedelta above 0, got 5"),
+]

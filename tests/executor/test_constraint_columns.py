@@ -37,7 +37,12 @@ def test_a_field_of_several_items_counts_with_all_of_them(ranks):
         ({"caps": {"patches": 1}}, {}, "InfeasibleError", "patches = 1"),
         ({"keep_together": "book"}, {}, "ValueError", "lengths given to dispatch (audio, patches, pinned, prompt,"),
         ({"keep_together": "ranks"}, {}, "ValueError", "one number a sample; 'ranks' holds lists"),
-        ({"allowed_ranks": "pinned"}, {"pinned": [99] * 9}, "ValueError", "must be ranks within 0.."),
+        (
+            {"allowed_ranks": "pinned"},
+            {"pinned": [99] * 9},
+            "ValueError",
+            "of sample 0 (entry 0 of rank 0) must be ranks within 0..",
+        ),
         ({"allowed_ranks": "ranks"}, {"ranks": [[]] * 8 + [[0]]}, "InfeasibleError", "sample 0"),
     ],
 )
@@ -69,6 +74,9 @@ FOUR = Topology.uniform(4, None)
         ({"schedule": "lock"}, ValueError, "schedule must be one of 'lockstep', 'step', 'pipeline', got 'lock'"),
         ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
         ({"micro_batches": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
+        ({"min_samples_per_rank": 3, "max_samples_per_rank": 2}, ValueError, "contradicts max_samples_per_rank = 2"),
+        ({"method": "bldm", "micro_batch_tokens": 9}, ValueError, "method 'bldm' makes no micro-batches"),
+        ({"caps": {"patches+": 3}}, ValueError, "no column ''"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):
@@ -83,3 +91,52 @@ def test_settings_that_do_not_go_together_are_refused_before_the_first_step():
         as_recipe(FOUR, [Phase("llm", "tokens")], "linear", None, {"max_tokens_per_rank": 3})
     with pytest.raises(ValueError, match="leave length and cost out"):
         as_recipe(FOUR, [Phase("llm", "tokens")], "linear", "tokens", {})
+
+
+def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
+    last = ranks.size - 1
+    for way in ("replicate", "broadcast"):
+        found = ranks.errors(cases.one_sample_fits_nowhere, last, way)
+        planners = found if way == "replicate" else found[:1]
+        assert all(name == "InfeasibleError" for name, _, _ in planners)
+        assert all(f"sample {9 * last + 4} (entry 4 of rank {last}) has length 70" in text for _, _, text in planners)
+    for name, _, text in ranks.errors(cases.one_length_is_negative, last):
+        assert name == "ValueError"
+        assert f"[{9 * last + 4}] (entry 4 of rank {last}) must be >= 0, got -1" in text
+    for name, _, text in ranks.errors(cases.items_that_do_not_fit, last):
+        assert name == "ValueError"
+        assert f"of sample {3 * last + 1} (entry 1 of rank {last}), 'vision' has 1 items of it" in text
+
+
+@pytest.mark.parametrize(
+    ("phases", "length", "settings", "text"),
+    [
+        (None, "text+", {}, "no column ''"),
+        (None, "lengths(images)", {}, "must be columns of numbers"),
+        ([], None, {}, "at least one phase"),
+        ([Phase("v", "p"), Phase("v", "t")], None, {}, "phases must have different names"),
+        ([Phase("v", "p", feeds="x"), Phase("llm", "t")], None, {}, "phase 'v' must feed a later phase, got 'x'"),
+        ([Phase("v", "p", outputs="lengths("), Phase("llm", "t")], None, {}, "must be FUNCTION"),
+        ({"v": "p", "llm": "t"}, None, {"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
+        ({"v": "p", "llm": "t"}, None, {"group_size": 3}, "group_size must divide the 4 ranks"),
+    ],
+)
+def test_what_no_step_can_be_planned_by_is_refused_before_the_first(phases, length, settings, text):
+    with pytest.raises(ValueError, match=text):
+        as_recipe(FOUR, phases, "linear", length, settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"min_samples_per_rank": 1}, {"micro_batch_tokens": 9}, {"equal_counts": True}, {"method": "exact"}]
+)
+def test_a_rehearsal_without_samples_refuses_nothing_that_needs_some(settings):
+    as_recipe(FOUR, None, "linear", "tokens", settings)
+    phases = [Phase("v", "lengths(images)", every_rank_nonempty=True), Phase("llm", "text", own="lengths(pieces)")]
+    as_recipe(FOUR, phases, "linear", None, {"mode": "joint"})
+
+
+def test_arguments_that_cannot_be_are_refused_by_the_dispatcher(ranks):
+    for arguments, name, text in cases.ARGUMENTS_THAT_CANNOT_BE:
+        for found, _, traceback in ranks.errors(cases.makes, arguments):
+            assert found == name
+            assert text in traceback

@@ -52,6 +52,13 @@ def test_every_kind_of_field(ranks, kind):
         ranks.run(cases.round_trip, index, counts, {"a": (kind, index, index % len(TRAILING))}, {})
 
 
+@pytest.mark.parametrize("kind", ["dense", "jagged", "ragged", "str", "list"])
+def test_as_on_a_device_where_rows_are_joined_as_tensors(ranks, kind):
+    counts = [(3 * rank + 2) % 5 for rank in range(ranks.size)]
+    for index in range(len(DTYPES)):
+        ranks.run(cases.round_trip_off_the_host, index, counts, {"a": (kind, index, index % len(TRAILING))})
+
+
 def test_no_samples_at_all(ranks):
     ranks.run(cases.round_trip, 0, [0] * ranks.size, {"a": ("list", 0, 0)}, {})
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from balancer.exchange import rank_exchange
 from balancer.placement import Placement
 
-__all__ = ["End", "Route", "expanded", "grouped_sums"]
+__all__ = ["End", "Route", "Rows", "expanded", "grouped_sums"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,28 +48,6 @@ class End:
         return self.lengths[self.order]
 
     @cached_property
-    def firsts(self) -> NDArray[np.int64]:
-        """Where each row begins as they lie, in order."""
-        firsts: NDArray[np.int64] = (self.lengths.cumsum() - self.lengths)[self.order]
-        return firsts
-
-    @cached_property
-    def ranks(self) -> NDArray[np.int64]:
-        """The rank that each row goes to or comes from, in order."""
-        return np.arange(len(self.counts)).repeat(self.counts)
-
-    def of(self, rank: int) -> NDArray[np.bool_]:
-        """Which rows go to or come from a rank, in order."""
-        return self.ranks == rank
-
-    @cached_property
-    def within(self) -> NDArray[np.int64]:
-        """Where each row begins among those that go to or come from its rank, in order."""
-        before = self.elements.cumsum() - self.elements
-        within: NDArray[np.int64] = self.sizes.cumsum() - self.sizes - before[self.ranks]
-        return within
-
-    @cached_property
     def elements(self) -> NDArray[np.int64]:
         """Elements that go to, or come from, each rank."""
         return grouped_sums(self.sizes, self.counts)
@@ -81,9 +60,41 @@ class End:
         bounds = zip(ranks, ends[ranks] - self.counts[ranks], ends[ranks], self.elements[ranks], strict=True)
         return [(int(rank), slice(int(start), int(stop)), int(size)) for rank, start, stop, size in bounds]
 
+    @cached_property
+    def everything(self) -> "Rows":
+        """All rows, in order."""
+        ranks = np.arange(len(self.counts)).repeat(self.counts)
+        lie = (self.lengths.cumsum() - self.lengths)[self.order]
+        before = self.elements.cumsum() - self.elements
+        return Rows(ranks, lie, self.sizes.cumsum() - self.sizes - before[ranks], self.sizes)
+
     def of_items(self, counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> "End":
         """Return the end of rows of several items each, item by item; `counts` and `lengths` are as they lie."""
         return End(grouped_sums(counts[self.order], self.counts), expanded(self.order, counts), lengths)
+
+
+class Rows(NamedTuple):
+    """Rows at one end of a route, in order, each an int64; in elements but for the ranks.
+
+    Attributes
+    ----------
+    ranks : int64[k]
+        Where each goes to or comes from.
+    lie : int64[k]
+        Where it begins as the rows lie.
+    wire : int64[k]
+        Where it begins among those that go to or come from its rank.
+    sizes : int64[k]
+    """
+
+    ranks: NDArray[np.int64]
+    lie: NDArray[np.int64]
+    wire: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Rows":
+        """Return some of them."""
+        return Rows(self.ranks[chosen], self.lie[chosen], self.wire[chosen], self.sizes[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +128,24 @@ class Route:
             ),
             -1 if listened else rank,
         )
+
+    @cached_property
+    def leave(self) -> Rows:
+        """The rows that leave the rank."""
+        rows = self.leaving.everything
+        return rows.where(rows.ranks != self.own)
+
+    @cached_property
+    def come(self) -> Rows:
+        """The rows that come from other ranks."""
+        rows = self.coming.everything
+        return rows.where(rows.ranks != self.own)
+
+    @cached_property
+    def stay(self) -> tuple[Rows, Rows]:
+        """The rows that stay on the rank, before and after."""
+        before, after = self.leaving.everything, self.coming.everything
+        return before.where(before.ranks == self.own), after.where(after.ranks == self.own)
 
     def with_lengths(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> "Route":
         """Return the same way for other payload of the same rows; the same route for the same lengths."""

@@ -19,23 +19,28 @@ def _copy_runs(
     target: NDArray[np.uint8],
     put: NDArray[np.int64],
     size: NDArray[np.int64],
-) -> None:
+) -> int:
+    """Return the first run that is outside, or -1."""
     for run in range(len(size)):
-        old = source[taken[run] : taken[run] + size[run]]
-        new = target[put[run] : put[run] + size[run]]
+        reads, writes = taken[run] + size[run], put[run] + size[run]
+        if taken[run] < 0 or put[run] < 0 or reads > len(source) or writes > len(target):
+            return run
+        old, new = source[taken[run] : reads], target[put[run] : writes]
         for byte in range(len(old)):  # becomes a memcpy; assigned as a slice it would not
             new[byte] = old[byte]
+    return -1
 
 
 def copy_runs(
     source: Tensor, taken: NDArray[np.int64], target: Tensor, put: NDArray[np.int64], size: NDArray[np.int64]
 ) -> None:
     """Copy bytes ``source[taken[i] : taken[i] + size[i]]`` to ``target[put[i] : put[i] + size[i]]``, for each i."""
-    if len(size):
-        reads, writes = int((taken + size).max()), int((put + size).max())
-        if reads > len(source) or writes > len(target):  # as the kernel does not look
-            raise IndexError(f"runs end at bytes {reads} and {writes} of {len(source)} and {len(target)}")
-        _copy_runs(source.numpy(), taken, target.numpy(), put, size)
+    outside = _copy_runs(source.numpy(), taken, target.numpy(), put, size)
+    if outside >= 0:
+        raise IndexError(
+            f"run {outside} of {size[outside]} bytes, from {taken[outside]} of {len(source)} to {put[outside]} of "
+            f"{len(target)}, is outside"
+        )
 
 
 def bytes_of(values: Tensor | Sequence[Tensor]) -> Tensor:

@@ -162,28 +162,25 @@ def _stowed(cargoes: Sequence[Cargo], ends: Sequence[End]) -> tuple[NDArray[np.i
 
 def _pack(cargo: Cargo, start: NDArray[np.int64], memory: Tensor) -> None:
     """Copy rows to where they leave from, but for those that stay."""
-    end, width = cargo.route.leaving, cargo.width
+    rows, width = cargo.route.leave, cargo.width
     if not _on_host(memory):
         _pack_rows(cargo, start, memory)
-    elif cargo.values is not None and len(cargo.values):
-        away = ~end.of(cargo.route.own)
-        lie, wire = end.firsts * width, start[end.ranks] + end.within * width
-        copy_runs(bytes_of(cargo.values), lie[away], memory, wire[away], (end.sizes * width)[away])
+    elif cargo.values is not None and len(rows.sizes):
+        at = start[rows.ranks] + rows.wire * width
+        copy_runs(bytes_of(cargo.values), rows.lie * width, memory, at, rows.sizes * width)
 
 
 def _whole(cargo: Cargo, start: NDArray[np.int64], memory: Tensor, lent: Pool) -> Tensor:
     """Return the rows as they lie after in one tensor; those that stay are taken from where they are."""
-    before, after, own, width = cargo.route.leaving, cargo.route.coming, cargo.route.own, cargo.width
-    elements = int(after.lengths.sum())
+    width, elements = cargo.width, int(cargo.route.coming.lengths.sum())
     whole = lent.take(elements * width, memory.device)
     if not _on_host(memory):
         return _joined(cargo, start, memory, cargo.slab(whole, 0, elements))
-    stay, lie, size = after.of(own), after.firsts * width, after.sizes * width
-    wire = start[after.ranks] + after.within * width
-    copy_runs(memory, wire[~stay], whole, lie[~stay], size[~stay])
-    if stay.any() and cargo.values is not None:
-        was = before.firsts[before.of(own)] * width
-        copy_runs(bytes_of(cargo.values), was, whole, lie[stay], size[stay])
+    rows, (before, after) = cargo.route.come, cargo.route.stay
+    at = start[rows.ranks] + rows.wire * width
+    copy_runs(memory, at, whole, rows.lie * width, rows.sizes * width)
+    if cargo.values is not None and len(after.sizes):
+        copy_runs(bytes_of(cargo.values), before.lie * width, whole, after.lie * width, after.sizes * width)
     return cargo.slab(whole, 0, elements)
 
 

@@ -6,9 +6,8 @@ What stays on its rank does not go by the wire.
 
 Each byte is copied once into the buffer. Rows that are wanted as tensors of their own are then left where they arrived;
 and as they lie there in the order in which they would be sent back, the way back needs no copy. Fields that are wanted
-in one piece are copied out once more. (To bring a large field by itself straight to where it is wanted saves that copy,
-and one on the way back, but takes two more all-to-alls each way, as there must be room for what stays: from 64 MiB a
-rank on that gains a little, below it loses.)
+in one piece are copied out once more. (By themselves they could arrive where they are wanted, but the collectives that
+this takes cost what the copies do: see benchmarks/README.md.)
 """
 
 import math

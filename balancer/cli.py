@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -79,8 +80,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(DONE)
-    except (InputError, OSError) as error:  # these name files and columns, which are not ours to rename
+    except InputError as error:  # these name files and columns, which are not ours to rename
         _fail(BAD_INPUT, str(error))
+    except OSError as error:
+        _fail(BAD_INPUT, str(error) if error.filename else f"cannot read or write: {error.strerror or error}")
     except MemoryError:
         _fail(BAD_INPUT, "out of memory; are the numbers what they should be?")
     except (ValueError, TypeError) as error:
@@ -118,6 +121,7 @@ _ADVICE = {
     "over_long='own'": "--over-long own",
     "over_long='drop'": "--over-long drop",
     "allow_empty=True": "--allow-empty-micro-batches",
+    "a finite number or Fraction": "a finite number",
     "mode='separate'": "--mode separate",
     "method='auto'": "--method auto",
     "method='exact'": "--method exact",
@@ -125,11 +129,18 @@ _ADVICE = {
 
 
 def _as_options(message: str) -> str:
-    """Call the library's arguments by the names of the options that set them, and leave its advice to programs out."""
+    """Call the library's arguments by the names of the options that set them, and leave its advice to programs out.
+
+    The log and what stands in quotes have names of their own.
+    """
+    if located := re.match(r"(.*?: step \d+: )(.*)", message, re.DOTALL):
+        return located[1] + _as_options(located[2])
     message = re.sub(r"MicroBatches\(\d+, (over_long='own')\)", r"\1", message)
     for text, option in _ADVICE.items():
         message = message.replace(text, option)
-    return re.sub(rf"\b({'|'.join(_OPTION_OF)})\b", lambda match: _OPTION_OF[match[0]], message)
+    message = re.sub("^(steps|window) must", r"--\1 must", message)
+    names = rf"(?<!\w)'[^'\n]*'|\b(?:{'|'.join(_OPTION_OF)})\b"
+    return re.sub(names, lambda match: _OPTION_OF.get(match[0], match[0]), message)
 
 
 def _fail(code: int, message: str) -> NoReturn:
@@ -179,11 +190,19 @@ def _constraint_options(command: Any) -> Any:
     return add_options(command, options)
 
 
-def _capped(text: str) -> tuple[str, int]:
-    columns, equals, limit = text.rpartition("=")
-    if not equals or not columns or not re.fullmatch("[0-9]{1,18}", limit):
-        raise InputError(f"--cap {text!r} must be COL[+COL...]=MAX, such as image_patches=60000")
-    return columns, int(limit)
+def _caps(texts: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Read ``--cap``, each quantity once."""
+    found: dict[str, int] = {}
+    for text in texts:
+        columns, equals, limit = text.rpartition("=")
+        if not equals or not columns or not re.fullmatch("[0-9]{1,18}", limit):
+            raise InputError(f"--cap {text!r} must be COL[+COL...]=MAX, such as image_patches=60000")
+        if int(limit) < 1:
+            raise InputError(f"--cap {text!r}: MAX must be >= 1")
+        if columns in found:
+            raise InputError(f"--cap names {columns!r} twice; name each quantity once")
+        found[columns] = int(limit)
+    return tuple(found.items())
 
 
 def _one_a_rank(name: str, text: str | None) -> tuple[int, ...] | None:
@@ -249,7 +268,7 @@ def _single_job(log: str, options: dict[str, Any]) -> PlanJob:
     if len(costs) > 1:
         raise InputError(f"--cost must be given once, got {len(costs)}; several are for --phase")
     of_every_rank = constraints_of_one(options)
-    caps = tuple(_capped(text) for text in options.pop("caps"))
+    caps = _caps(options.pop("caps"))
     per_rank: dict[str, Any] = {
         name: _one_a_rank(f"--{name.replace('_', '-')}", options.pop(name)) for name in ("rank_speeds", "initial_loads")
     }
@@ -329,7 +348,8 @@ def solve_command(
     \b
     balancer solve 5 4 3 3 3 --groups 2
     """  # noqa: D301 (click's mark, not an escape)
-    words = numbers if numbers and numbers != ("-",) else tuple(_standard_input().replace(",", " ").split())
+    text = " ".join(numbers) if numbers and numbers != ("-",) else _standard_input()
+    words = text.replace(",", " ").split()
     if not words:
         raise InputError("no numbers to solve: give them as arguments or on standard input")
     if groups > MAX_RANKS:
@@ -372,6 +392,6 @@ def _standard_input() -> str:
 
 
 def _whole_number(index: int, word: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", word):
+    if not re.fullmatch(r"[+]?[0-9]{1,19}|-0+", word):
         raise InputError(f"number {index + 1}: {word[:40]!r} must be a whole number >= 0 that fits int64")
     return int(word)

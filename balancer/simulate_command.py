@@ -1,6 +1,7 @@
 """``balancer simulate``: what a log's steps would take on a cluster, by each strategy, side by side."""
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -202,8 +203,8 @@ def _models(
     for name in phases:
         if name not in names:
             raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
-        if name in pieces and not pieces[name].isdecimal():
-            raise InputError(f"--pieces {name} must be a whole number, got {pieces[name]!r}")
+        if name in pieces and not re.fullmatch("0*[1-9][0-9]{0,8}", pieces[name]):
+            raise InputError(f"--pieces {name} must be a whole number >= 1, got {pieces[name]!r}")
         rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])

@@ -5,10 +5,13 @@ tells its format where it can, else its name does. Memory depends on the size of
 the log. Rows are numbered from 0; blank lines of CSV and JSON lines are no rows.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
+import stat
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,9 +119,12 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     InputError
         If there is no such file, it cannot be read, is damaged as far as its head shows, or holds no rows.
     """
+    if not os.fspath(path):
+        raise InputError("the name of the log is empty")
     path = Path(path)
     try:
-        with open(path, "rb") as handle:
+        is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
+        with contextlib.nullcontext(io.BytesIO()) if is_pipe else open(path, "rb") as handle:  # a pipe may never end
             head = handle.read(_HEAD_BYTES)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -126,6 +132,8 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
         raise InputError(f"{path}: is a directory; a log is one file, so name a file in it") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {_first_line(error)}") from error
+    if is_pipe:
+        raise InputError(f"{path}: is a pipe; a log is read more than once: write it to a file first")
     if len(head) < _HEAD_BYTES and not head.removeprefix(_BOM).strip():
         raise no_rows(path)
     kind = _format_of(path, head)
@@ -357,6 +365,11 @@ def _inspect_csv(path: Path) -> _Columns:
         raise InputError(
             f"{path}: the first line reads {shown(','.join(columns))}, which looks like data; "
             "a CSV log begins with a line that names its columns"
+        )
+    if len(columns) == 1 and not integers and (other := re.search(r"[;\t|]", columns[0])):
+        raise InputError(
+            f"{path}: the first line reads {shown(columns[0])}, as if columns were separated by {other[0]!r}; write "
+            "commas, or tabs into a .tsv"
         )
     return columns, integers, floats
 

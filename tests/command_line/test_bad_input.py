@@ -119,6 +119,14 @@ LOGS = {
         (),
         ["'value', counts rows (0, 1, 2, ...)", "--length COLUMN"],
     ),
+    "no name": (lambda f: None, "", (), ["the name of the log is empty"]),
+    "a pipe": (lambda f: os.mkfifo(f / "log.csv"), "log.csv", (), ["log.csv: is a pipe", "write it to a file"]),
+    "semicolons": (
+        rewrite("log.csv", b"id;tokens\n1;2\n3;4\n"),
+        "log.csv",
+        (),
+        ["'id;tokens'", "separated by ';'", "commas"],
+    ),
     "null": (
         lambda f: write_log(f / "log.parquet", columns_of([1, 2, None, 4])),
         "log.parquet",
@@ -241,6 +249,9 @@ OPTIONS = {
     "cap of a phase": ([*SHAPE, "--max-tokens-per-rank", "llm=9"], ["--max-tokens-per-rank llm=9", "--phase NAME="]),
     "caps": ([*SHAPE, "--max-tokens-per-rank", 8, "--max-tokens-per-rank", 9], ["must be given once, got 8, 9"]),
     "counts of a phase": ([*SHAPE, "--equal-counts=llm"], ["--equal-counts llm", "--phase NAME="]),
+    "cap of 0": ([*SHAPE, "--cap", "tokens=0"], ["--cap 'tokens=0'", "MAX must be >= 1"]),
+    "cap twice": ([*SHAPE, "--cap", "tokens=9", "--cap", "tokens=8"], ["--cap names 'tokens' twice"]),
+    "eps nan": ([*SHAPE, "--eps", "nan"], ["--eps must be a finite number, got nan"]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }
@@ -347,6 +358,17 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
         [*shape, "--micro-batch-tokens", 6, "--micro-batches", 1, "--over-long", "own"],
         ["step 0: --micro-batches = 1 is too few: under --micro-batch-tokens = 6", "may do is 2"], code=1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["caps", "schedule", "over_long", "group_size"])
+def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_path):
+    columns = {name: [9, 1, 1, 1]}
+    pq.write_table(pa.table(columns), f"{name}.parquet")
+    outcome = command("plan", f"{name}.parquet", *SHAPE, "--max-tokens-per-rank", 5)
+    assert outcome.err.startswith(f"balancer: {name}.parquet: step 0: sample 0 has length 9, 4 more than --max-tokens-")
+    phases = ("--phase", f"{name}={name}", "--max-tokens-per-rank", 5)
+    outcome = command("plan", f"{name}.parquet", *SHAPE, *phases)
+    assert f"{name}.parquet: step 0: phase '{name}': row 0 has length 9, 4 more than --max-tokens-" in outcome.err
 
 
 def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):

@@ -18,6 +18,13 @@ def test_numbers_as_arguments(command):
     assert "3 3 3" in outcome.words
 
 
+@pytest.mark.parametrize("words", [("5,4,3,3,3",), ("5,", "4", "3,3", "3"), ("+5", "4", "3", "3", "3", "-0")])
+def test_commas_are_blanks(words, command):
+    outcome = command("solve", *words, "--groups", 2, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert json.loads(outcome.out)["loads"] == [9, 9]
+
+
 @pytest.mark.parametrize("stdin", ["5 4 3 3 3", "5\n4\n3\n3\n3\n", "5, 4, 3,3,3\n", "  5,4\n\n3 3 3"])
 @pytest.mark.parametrize("dash", [(), ("-",)], ids=["none", "dash"])
 def test_numbers_on_standard_input(stdin, dash, command):

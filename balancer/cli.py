@@ -139,7 +139,7 @@ def _as_options(message: str) -> str:
     for text, option in _ADVICE.items():
         message = message.replace(text, option)
     message = re.sub("^(steps|window) must", r"--\1 must", message)
-    names = rf"(?<!\w)'[^'\n]*'|\b(?:{'|'.join(_OPTION_OF)})\b"
+    names = rf"\"[^\"\n]*\"|(?<!\w)'[^'\n]*'|\b(?:{'|'.join(_OPTION_OF)})\b"
     return re.sub(names, lambda match: _OPTION_OF.get(match[0], match[0]), message)
 
 

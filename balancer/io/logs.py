@@ -279,6 +279,8 @@ def _format_of(path: Path, head: bytes) -> str:
 
 
 def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
+    if isinstance(error, UnicodeEncodeError):
+        return InputError(f"{path}: its name is not UTF-8, which {_FORMATS[kind].title} is read by; rename it")
     text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
     return InputError(f"{path}: cannot be read as {_FORMATS[kind].title}, it may be truncated or damaged: {text}")
 

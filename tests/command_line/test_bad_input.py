@@ -121,6 +121,12 @@ LOGS = {
     ),
     "no name": (lambda f: None, "", (), ["the name of the log is empty"]),
     "a pipe": (lambda f: os.mkfifo(f / "log.csv"), "log.csv", (), ["log.csv: is a pipe", "write it to a file"]),
+    "a name that is no text": (
+        rewrite("log\udcff.csv", b"tokens\n1\n"),
+        "log\udcff.csv",
+        (),
+        ["its name is not UTF-8", "rename"],
+    ),
     "semicolons": (
         rewrite("log.csv", b"id;tokens\n1;2\n3;4\n"),
         "log.csv",
@@ -366,9 +372,10 @@ def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_pat
     pq.write_table(pa.table(columns), f"{name}.parquet")
     outcome = command("plan", f"{name}.parquet", *SHAPE, "--max-tokens-per-rank", 5)
     assert outcome.err.startswith(f"balancer: {name}.parquet: step 0: sample 0 has length 9, 4 more than --max-tokens-")
-    phases = ("--phase", f"{name}={name}", "--max-tokens-per-rank", 5)
-    outcome = command("plan", f"{name}.parquet", *SHAPE, *phases)
-    assert f"{name}.parquet: step 0: phase '{name}': row 0 has length 9, 4 more than --max-tokens-" in outcome.err
+    for phase in (name, f"it's {name}"):
+        phases = ("--phase", f"{phase}={name}", "--max-tokens-per-rank", 5)
+        outcome = command("plan", f"{name}.parquet", *SHAPE, *phases)
+        assert f"{name}.parquet: step 0: phase {phase!r}: row 0 has length 9, 4 more than --max-tok" in outcome.err
 
 
 def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):

@@ -3,13 +3,13 @@
 Every kernel is decorated with :func:`kernel` and nothing else: compiled at its first call (never at import),
 releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
 are kept on disk. numba's own cache is made safer in two ways: a cache that cannot be read or written is no error,
-only a compilation; and a kernel is compiled anew when *any* file of this package changed, because the kernels that it
-calls are compiled into it.
+only a compilation; and a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
+the kernels that it calls are compiled into it.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,28 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 __all__ = ["kernel"]
 
 
-def _digest_of_package() -> str:
-    """Hash of every source file of this package. Of the contents: an upgrade may keep times and sizes."""
+def _digest(files: Iterable[Path]) -> str:
+    """Hash of source files. Of the contents: an upgrade may keep times and sizes."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-_STAMP = _digest_of_package()
+_PACKAGE = Path(__file__).parent
+_STAMP = _digest(sorted(_PACKAGE.rglob("*.py")))
+
+
+def _stamp_of(function: Callable[..., Any]) -> str:
+    file = Path(function.__code__.co_filename)
+    return _STAMP if _PACKAGE in file.parents or not file.is_file() else _STAMP + _digest([file])
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._cache_file = IndexDataCacheFile(
-            cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=_STAMP
+            cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=_stamp_of(function)
         )
 
     @contextlib.contextmanager

@@ -266,3 +266,14 @@ print(groups.tolist())
     assert changed != source
     heap.write_text(changed)
     assert run_python(code, root, **environment) == "[0, 0, 0, 0]\n"
+
+
+def test_a_kernel_of_another_package_is_compiled_anew_when_its_file_has_changed(tmp_path: Path) -> None:
+    """Constants are no part of what numba compares by itself."""
+    root = copy_of_package(tmp_path)
+    environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for number in (1, 2):
+        (root / "outside.py").write_text(
+            f"from solvers._jit import kernel\n@kernel\ndef number():\n    return {number}\n"
+        )
+        assert run_python("import outside\nprint(outside.number())", root, **environment) == f"{number}\n"

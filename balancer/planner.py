@@ -111,7 +111,8 @@ def balance(
         In place of `micro_batch_tokens` and `schedule`, to say more: how many, a multiple of what, over-long samples.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
-        most 1 + `eps` times the best found. ``"rearrange"``: the best partition, its groups on the ranks where most of
+        most 1 + `eps` times the best found; with micro-batches, what each rank then has is cut. Where that cannot be,
+        ``fell_back`` of the plan says why, and groups are rearranged. ``"rearrange"``: the best partition, its groups on the ranks where most of
         them lies; the makespan is the best found. ``"any"``: groups on ranks as they come. By default ``"relocate"``
         if `home_rank` is given, else ``"rearrange"``.
     eps : float
@@ -422,7 +423,10 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
             balance(lengths, 4, 2, homes, placement="relocate", eps=0, equal_counts=equal_counts)
     for equal_counts in (False, True):  # caps so tight that greedy must be mended
         balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
-    balance(np.arange(1, 60), 4, cost="quadratic:a=9,b=1", micro_batch_tokens=400)
+    balance(lengths, 4, 2, np.minimum(lengths // 5, 3), keep_together=lengths // 3)
+    for eps in (EPS, 0.5):  # micro-batches, near home or not
+        homes = np.repeat(np.arange(4), [20, 20, 10, 9])
+        balance(np.arange(1, 60), 4, 2, homes, "quadratic:a=9,b=1", micro_batch_tokens=400, eps=eps)
     dual_feasible_bound(np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # which only gaps that searches leave call for
     if "auto" in methods:  # few items a group: patterns, and dives among them
         solvers.auto(np.random.default_rng(3).integers(350, 1400, 40), 16)

@@ -478,6 +478,12 @@ for equal_counts in (False, True):
             huge = [2**58 + i for i in range(9)] if cost == "linear" else [2**28 + i for i in range(9)]
             balancer.balance(huge, 4, cost=cost, method=method, equal_counts=equal_counts)
 balancer.balance([60, 60, 30, 10, 10], 2, cost="quadratic:a=0,b=1", max_tokens_per_rank=90)
+many, homes = rng.lognormal(7, 1, 512).clip(1, 32768).astype(int), np.arange(512) // 64
+for schedule in ("step", "lockstep", "pipeline"):
+    for eps in (0, 1e-3, 0.1):
+        for kept in ({}, {"equal_counts": True}, {"keep_together": np.arange(512) // 4}):
+            rules = {"micro_batch_tokens": 32768, "schedule": schedule, "eps": eps, **kept}
+            balancer.balance(many, 8, 4, homes, "quadratic:a=24576,b=1", **rules)
 for seed in range(12):  # few items a group: patterns, dives
     balancer.balance(np.random.default_rng(seed).integers(350, 1400, 40), 16)
 after = signatures()

@@ -112,9 +112,9 @@ def balance(
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
         most 1 + `eps` times the best found; with micro-batches, what each rank then has is cut. Where that cannot be,
-        ``fell_back`` of the plan says why, and groups are rearranged. ``"rearrange"``: the best partition, its groups on the ranks where most of
-        them lies; the makespan is the best found. ``"any"``: groups on ranks as they come. By default ``"relocate"``
-        if `home_rank` is given, else ``"rearrange"``.
+        ``fell_back`` of the plan says why, and groups are rearranged. ``"rearrange"``: the best partition, its groups
+        on the ranks where most of them lies; the makespan is the best found. ``"any"``: groups on ranks as they come.
+        By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
     eps : float
         What relocation may give up of the makespan, as a fraction.
 

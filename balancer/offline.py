@@ -6,6 +6,7 @@ A plan file's description holds the settings that planned it, so that a plan can
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -168,12 +169,14 @@ class PlanDigest:
     ----------
     fell_back : dict of str to dict of str to list of [int, int]
         Of each phase why samples were not relocated from their homes, and in which steps: first and last of each run.
+        Reasons that differ in numbers alone are one, told as in their first step.
     """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._steps = 0
         self.fell_back: dict[str, dict[str, list[list[int]]]] = {}
+        self._reasons: dict[tuple[str, str], str] = {}
 
     def add(self, plan: DispatchPlan | StepPlan) -> None:
         """Take in the next plan."""
@@ -182,7 +185,9 @@ class PlanDigest:
         plans = one if isinstance(plan, DispatchPlan) else {name: phase.plan for name, phase in plan.phases.items()}
         for name, phase in plans.items():
             if phase.fell_back:
-                runs = self.fell_back.setdefault(name, {}).setdefault(phase.fell_back, [])
+                kind = name, re.sub(r"[0-9.]+", "", phase.fell_back)
+                reason = self._reasons.setdefault(kind, phase.fell_back)
+                runs = self.fell_back.setdefault(name, {}).setdefault(reason, [])
                 if runs and runs[-1][1] == self._steps - 1:
                     runs[-1][1] = self._steps
                 else:

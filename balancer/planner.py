@@ -424,9 +424,11 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     for equal_counts in (False, True):  # caps so tight that greedy must be mended
         balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
     balance(lengths, 4, 2, np.minimum(lengths // 5, 3), keep_together=lengths // 3)
-    for eps in (EPS, 0.5):  # micro-batches, near home or not
-        homes = np.repeat(np.arange(4), [20, 20, 10, 9])
-        balance(np.arange(1, 60), 4, 2, homes, "quadratic:a=9,b=1", micro_batch_tokens=400, eps=eps)
+    homes = np.repeat(np.arange(4), [20, 20, 10, 9])
+    for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
+        for tokens in (150, 400):  # which hold all with hardly any room, and with much
+            cut = MicroBatches(tokens, schedule)
+            balance(np.arange(1, 60), 4, 2, homes, "quadratic:a=9,b=1", micro_batches=cut, eps=eps)
     dual_feasible_bound(np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # which only gaps that searches leave call for
     if "auto" in methods:  # few items a group: patterns, and dives among them
         solvers.auto(np.random.default_rng(3).integers(350, 1400, 40), 16)

@@ -16,11 +16,12 @@ from balancer.batch import GlobalBatch
 from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.micro_batches import MicroBatches, check_schedule_name
+from balancer.near_home import relocate_schedule
 from balancer.placement import Placement
 from balancer.placing import PLACEMENTS, check_placement, effective, place
 from balancer.plan import DispatchPlan
 from balancer.problem import Problem
-from balancer.schedule import Schedule, make_schedule, relocate_schedule, schedule_bound
+from balancer.schedule import Schedule, make_schedule, schedule_bound
 from balancer.smallest_cap import with_smallest_cap
 from balancer.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound

@@ -3,14 +3,10 @@
 Without constraints one search lays out all micro-batches of all ranks. A constraint is about what a rank holds, however
 that is cut; then samples are partitioned over the ranks under the constraints and with room for K micro-batches, and
 each rank's share is cut into K that are as even as they can be, or in lockstep as even as where all ranks wait anyway.
-So it is, too, where samples are to stay near their homes: they are relocated first, and what each rank then has is cut.
 """
 
-import contextlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -19,20 +15,17 @@ from numpy.typing import NDArray
 import solvers
 from balancer.constraints import Cap, Constraints
 from balancer.micro_batches import MicroBatches
-from balancer.placing import place, why_not_relocate
 from balancer.problem import Problem
 from solvers.bounds import Bound, makespan_bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import group_loads
 from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
 
-__all__ = ["Schedule", "make_schedule", "relocate_schedule", "schedule_bound"]
+__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound", "schedule_jointly",
+           "with_room"]  # fmt: skip
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
-
-_LEAST_PART = 1e-4
-"""Of the makespan, that relocation is tried with."""
 
 _MOST_BINS = 2**26
 """Micro-batches that are laid out at most."""
@@ -45,6 +38,17 @@ class Schedule(NamedTuple):
     slot_of_sample: NDArray[np.int32]
     num_slots: int
     bound: Bound
+
+    @classmethod
+    def of(cls, joint: ScheduleResult) -> "Schedule":
+        """Return the schedule that a solver found."""
+        bound = Bound(joint.lower_bound, joint.bound_name)
+        return cls(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
+
+    def slot_loads(self, costs: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
+        """Return the cost of each micro-batch: int64[num_ranks, K]."""
+        bins = self.rank_of_sample * np.int32(self.num_slots) + self.slot_of_sample
+        return group_loads(costs, bins, num_ranks * self.num_slots).reshape(num_ranks, self.num_slots)
 
 
 def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
@@ -60,8 +64,8 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
         raise InfeasibleError(f"all {len(problem.batch.dropped)} samples are {longer}")
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
-    joint = _jointly(problem, micro_batches, budget)
-    schedule = _schedule_of(joint)
+    joint = schedule_jointly(problem, micro_batches, budget)
+    schedule = Schedule.of(joint)
     if not constrained:
         return schedule
     given = isinstance(micro_batches.count, int)
@@ -85,7 +89,7 @@ def _check_any_number(problem: Problem, micro_batches: MicroBatches, time_budget
     least = 0 if micro_batches.allow_empty else micro_batches.slots_for(1)
     try:
         least = max(least, problem.constraints.min_samples_per_rank)
-        _partition(problem, replace(problem.constraints, min_samples_per_rank=least), time_budget)
+        partition_ranks(problem, replace(problem.constraints, min_samples_per_rank=least), time_budget)
     except InfeasibleError as error:
         raise InfeasibleError(f"with any number of micro-batches a rank: {error}") from None
     except SolverError:
@@ -132,107 +136,17 @@ def _ranks_first(
     problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, num_slots: int, time_budget: float
 ) -> Schedule:
     """Partition over the ranks, and cut what each of them gets into `num_slots` micro-batches."""
-    ranks = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget)
+    ranks = partition_ranks(problem, with_room(problem, micro_batches, num_slots), time_budget)
     numbered = replace(micro_batches, count=num_slots)
-    model = joint if joint.num_slots == num_slots else _jointly(problem, numbered, time_budget)
+    model = joint if joint.num_slots == num_slots else schedule_jointly(problem, numbered, time_budget)
     slots = _cut(problem, micro_batches, ranks, model, time_budget)
     held = micro_batches.slots_for(int(slots.max(initial=0)) + 1)  # those behind hold nothing
     if micro_batches.count is None:  # of `joint`, which says something of all numbers of slots
         model = joint
     elif model.num_slots != held:
-        model = _jointly(problem, replace(micro_batches, count=held), time_budget)
+        model = schedule_jointly(problem, replace(micro_batches, count=held), time_budget)
     bound = max(_of_ranks(problem), Bound(model.lower_bound, model.bound_name), key=_value)
     return Schedule(ranks, slots, held, bound)
-
-
-def relocate_schedule(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, eps: float, time_budget: float
-) -> Schedule | str:
-    """Lay out the micro-batches anew with as many samples as possible where they lie, or nearby.
-
-    Samples are relocated as if there were no micro-batches, and each rank's share is cut.
-
-    Returns
-    -------
-    Schedule or str
-        One that takes at most 1 + `eps` times as long as `found`; or why there is none.
-    """
-    if reason := why_not_relocate(problem):
-        return reason
-    taken = _takes(problem, micro_batches, found)
-    longest, least = math.floor((1 + Fraction(eps)) * taken), math.inf
-    one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
-    for more in range(1 + one_more):
-        k = found.num_slots + more * micro_batches.multiple_of
-        with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
-            for moved in _relocated(problem, micro_batches, found, k, eps, longest, time_budget):
-                takes = _takes(problem, micro_batches, moved)
-                if takes <= longest:
-                    return moved
-                least = min(least, takes)
-    if least == math.inf:
-        return f"relocated, the samples of a rank were not found to fit {found.num_slots} micro-batches"
-    over = least / taken - 1
-    return f"relocated, micro-batches would take {over:.2%} longer than the best found, more than eps = {eps:g}"
-
-
-def _relocated(
-    problem: Problem,
-    micro_batches: MicroBatches,
-    found: Schedule,
-    num_slots: int,
-    eps: float,
-    longest: int,
-    time_budget: float,
-) -> Iterator[Schedule]:
-    """Relocate samples within what `num_slots` micro-batches a rank hold, and cut the shares.
-
-    Relocation may have a part of `eps`, large ones first: the less it has, the more alike are the ranks' tokens. All of
-    it is of use only where nothing but a rank's sum counts.
-    """
-    lengths, cap, given = problem.batch.lengths, micro_batches.max_tokens, problem.constraints
-    ranks, part = found.rank_of_sample, eps
-    targets = _targets(problem, micro_batches, found, num_slots, longest, time_budget)
-    if targets is not None:  # a rank's sum may be far below the makespan, and is to be
-        ranks, part = _partition(problem, _with_room(problem, micro_batches, num_slots), time_budget), eps / 2
-    if (lengths <= cap).all():
-        room = num_slots * cap if given.max_tokens_per_rank is None else min(given.max_tokens_per_rank, num_slots * cap)
-        given = replace(given, max_tokens_per_rank=room)
-    whole = replace(problem, constraints=given, micro_batches=None)
-    while True:
-        placed = place(whole, ranks, "relocate", part, time_budget)
-        if not placed.fell_back:
-            with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
-                slots = _cut_at_once(problem, micro_batches, placed.rank_of_sample, num_slots, targets)
-                yield Schedule(placed.rank_of_sample, slots, num_slots, found.bound)
-        part /= 4
-        if part < _LEAST_PART:
-            return
-
-
-def _targets(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, num_slots: int, longest: int, time_budget: float
-) -> NDArray[np.int64] | None:
-    """Return what micro-batches may take for a step to take `longest`: int64[K], descending; None: any sum will do."""
-    if micro_batches.schedule == "step":
-        return None
-    if micro_batches.schedule == "pipeline":
-        return np.full(num_slots, longest // (num_slots + micro_batches.pipeline_stages - 1), dtype=np.int64)
-    numbered = replace(micro_batches, count=num_slots)
-    model = found if num_slots == found.num_slots else _schedule_of(_jointly(problem, numbered, time_budget))
-    heights: NDArray[np.int64] = np.sort(_slot_loads(problem, model).max(axis=0))[::-1]
-    return np.maximum(heights + (longest - int(heights.sum())) // num_slots, 0)
-
-
-def _slot_loads(problem: Problem, schedule: Schedule) -> NDArray[np.int64]:
-    """Return the cost of each micro-batch: int64[ranks, K]."""
-    shape = problem.topology.num_ranks, schedule.num_slots
-    bins = schedule.rank_of_sample * np.int32(schedule.num_slots) + schedule.slot_of_sample
-    return group_loads(problem.costs, bins, shape[0] * shape[1]).reshape(shape)
-
-
-def _takes(problem: Problem, micro_batches: MicroBatches, schedule: Schedule) -> int:
-    return micro_batches.makespan(_slot_loads(problem, schedule))
 
 
 def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
@@ -242,11 +156,11 @@ def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int
     """
     if micro_batches.count is not None:
         micro_batches = replace(micro_batches, count=num_slots)
-    joint = _jointly(problem, micro_batches, time_budget)
+    joint = schedule_jointly(problem, micro_batches, time_budget)
     return max(_of_ranks(problem), Bound(joint.lower_bound, joint.bound_name), key=_value)
 
 
-def _jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> ScheduleResult:
+def schedule_jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> ScheduleResult:
     """Lay out all micro-batches of all ranks at once, whatever the constraints."""
     num_ranks, keywords = problem.topology.num_ranks, micro_batches.solver_keywords()
     lengths = problem.batch.lengths
@@ -254,11 +168,6 @@ def _jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) 
         return schedule_micro_batches(problem.costs, lengths, num_ranks, time_budget=time_budget, **keywords)
     except SolverError as error:
         raise micro_batches.in_domain_words(error, lengths, num_ranks) from None
-
-
-def _schedule_of(joint: ScheduleResult) -> Schedule:
-    bound = Bound(joint.lower_bound, joint.bound_name)
-    return Schedule(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
 
 
 def _of_ranks(problem: Problem) -> Bound:
@@ -271,7 +180,7 @@ def _value(bound: Bound) -> int:
     return bound.value
 
 
-def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
+def with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
     """Return the constraints, and those without which no rank's share can fit its micro-batches."""
     given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), num_slots * cap)
@@ -279,7 +188,7 @@ def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) ->
     return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
 
 
-def _partition(problem: Problem, constraints: Constraints, time_budget: float) -> NDArray[np.int32]:
+def partition_ranks(problem: Problem, constraints: Constraints, time_budget: float) -> NDArray[np.int32]:
     """Partition over the ranks under constraints."""
     keywords = constraints.solver_keywords(problem.batch.lengths)
     try:
@@ -300,19 +209,20 @@ def _cut(
     heights: NDArray[np.int64] = np.sort(model.slot_loads.max(axis=0))[::-1]
     targets = heights if micro_batches.schedule == "lockstep" else None
     try:
-        return _cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
+        return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
     except SolverError:
         head_starts = None if targets is None else heights[0] - heights
         return _cut_one_by_one(problem, micro_batches, ranks, model.num_slots, head_starts, time_budget)
 
 
-def _cut_at_once(
+def cut_at_once(
     problem: Problem,
     micro_batches: MicroBatches,
     ranks: NDArray[np.int32],
     num_slots: int,
     targets: NDArray[np.int64] | None,
 ) -> NDArray[np.int32]:
+    """Cut all shares by :func:`solvers.packing.cut_shares`: int32[n] of slots. SolverError where one does not fit."""
     return cut_shares(
         problem.costs, problem.batch.lengths, ranks, problem.topology.num_ranks, micro_batches.max_tokens,
         num_slots=num_slots, allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,

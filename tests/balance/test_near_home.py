@@ -85,6 +85,16 @@ def test_what_does_not_fit_is_said():
     assert generous.inter_node_volume < 0.1 * plan.inter_node_volume
 
 
+@pytest.mark.parametrize("allow_empty", [False, True])
+def test_a_rank_of_one_long_sample_gets_short_ones_for_its_other_micro_batches(allow_empty):
+    lengths, homes = [90, *[10] * 6, 1, *[10] * 20], np.repeat(np.arange(4), 7)
+    rules = MicroBatches(50, "step", 2, over_long="own", allow_empty=allow_empty)
+    plan = balance(lengths, 4, 2, homes, micro_batches=rules)
+    check(plan)
+    assert plan.fell_back == ""
+    assert plan.makespan == (90 if allow_empty else 91)
+
+
 def test_samples_at_home_that_are_even_already_stay():
     plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], micro_batch_tokens=8)
     assert plan.rank_of_sample.tolist() == [0, 0, 1, 1]

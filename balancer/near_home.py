@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from balancer.micro_batches import MicroBatches
 from balancer.placing import place, why_not_relocate
 from balancer.problem import Problem
-from balancer.schedule import Schedule, cut_at_once, partition_ranks, schedule_jointly, with_room
+from balancer.schedule import Schedule, cut_at_once, partition_ranks, schedule_jointly
 from solvers.errors import SolverError
 
 __all__ = ["relocate_schedule"]
@@ -74,7 +74,7 @@ def _relocated(
     ranks, part = found.rank_of_sample, eps
     targets = _targets(problem, micro_batches, found, num_slots, longest, time_budget)
     if targets is not None:  # a rank's sum may be far below the makespan, and is to be
-        ranks, part = partition_ranks(problem, with_room(problem, micro_batches, num_slots), time_budget), eps / 2
+        ranks, part = partition_ranks(problem, problem.constraints, time_budget), eps / 2
     whole = _whole(problem, micro_batches, num_slots)
     while True:
         placed = place(whole, ranks, "relocate", part, time_budget)

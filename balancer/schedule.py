@@ -21,8 +21,8 @@ from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import group_loads
 from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
 
-__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound", "schedule_jointly",
-           "with_room"]  # fmt: skip
+__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound",
+           "schedule_jointly"]  # fmt: skip
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
@@ -136,7 +136,7 @@ def _ranks_first(
     problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, num_slots: int, time_budget: float
 ) -> Schedule:
     """Partition over the ranks, and cut what each of them gets into `num_slots` micro-batches."""
-    ranks = partition_ranks(problem, with_room(problem, micro_batches, num_slots), time_budget)
+    ranks = partition_ranks(problem, _with_room(problem, micro_batches, num_slots), time_budget)
     numbered = replace(micro_batches, count=num_slots)
     model = joint if joint.num_slots == num_slots else schedule_jointly(problem, numbered, time_budget)
     slots = _cut(problem, micro_batches, ranks, model, time_budget)
@@ -180,7 +180,7 @@ def _value(bound: Bound) -> int:
     return bound.value
 
 
-def with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
+def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
     """Return the constraints, and those without which no rank's share can fit its micro-batches."""
     given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), num_slots * cap)

@@ -7,14 +7,49 @@ from numpy.typing import NDArray
 
 from solvers.types import SolveStatus, relative_gap
 
-__all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult"]
+__all__ = ["OBJECTIVES", "OVER_LONG", "CutResult", "ScheduleResult"]
 
 OBJECTIVES = ("lockstep", "step", "pipeline")
 OVER_LONG = ("error", "own", "drop")
 
 
+class CutResult:
+    """What all results with micro-batches share: equal where all but the time they took is."""
+
+    __slots__ = ()
+
+    rank_of_item: NDArray[np.int32]
+    slot_of_item: NDArray[np.int32]
+    slot_loads: NDArray[np.int64]
+    slot_tokens: NDArray[np.int64]
+    dropped: NDArray[np.int64]
+    own: NDArray[np.int64]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.slot_loads)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self._numbers() == other._numbers() and all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
+
+    def _numbers(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
+    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
+        return (
+            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ScheduleResult:
+class ScheduleResult(CutResult):
     """Micro-batches of every rank, with a certificate.
 
     Attributes
@@ -69,31 +104,12 @@ class ScheduleResult:
     runtime_s: float = field(compare=False)
 
     @property
-    def num_ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.slot_loads)
-
-    @property
     def gap(self) -> float:
         """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.value, self.lower_bound)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ScheduleResult):
-            return NotImplemented
-        return self._numbers() == other._numbers() and all(
-            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
 
     def _numbers(self) -> tuple[object, ...]:
         return (
             self.num_slots, self.cap, self.objective, self.value, self.perfect, self.lower_bound, self.bound_name,
             self.status,
-        )  # fmt: skip
-
-    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
-        return (
-            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
         )  # fmt: skip

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.packing._schedule_types import CutResult
 from solvers.types import SolveStatus, relative_gap
 
 __all__ = ["SharesResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharesResult:
+class SharesResult(CutResult):
     """Every rank's share cut into micro-batches, with a certificate on how many there are.
 
     Attributes
@@ -58,28 +59,9 @@ class SharesResult:
     runtime_s: float = field(compare=False)
 
     @property
-    def num_ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.slot_loads)
-
-    @property
     def gap(self) -> float:
         """``(num_slots - lower_bound) / lower_bound``."""
         return relative_gap(self.num_slots, self.lower_bound)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SharesResult):
-            return NotImplemented
-        return self._numbers() == other._numbers() and all(
-            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
-
     def _numbers(self) -> tuple[object, ...]:
         return self.num_slots, self.cap, self.lower_bound, self.bound_name, self.status
-
-    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
-        return (
-            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
-        )  # fmt: skip

@@ -154,8 +154,8 @@ def _fill(problem: ConstrainedProblem, units: Units, costs: Ints, initial: Ints)
     columns += [(units.sizes[:, q], problem.caps[:, q], 0) for q in range(units.sizes.shape[1])]
     costliest = np.argsort(-costs, kind="stable")[:_FILLED]
     for amounts, caps, least in columns:
-        forced = int(amounts.sum()) - (sum(caps.tolist()) - caps)  # what others cannot hold
-        forced = np.maximum(forced, least)
+        excess = int(amounts.sum()) - sum(caps.tolist())  # far below int64's end where caps are high
+        forced = np.array([max(excess + cap, least) for cap in caps.tolist()])  # what others cannot hold
         if forced.max() <= 0:
             continue
         company = _Company(costs, amounts)

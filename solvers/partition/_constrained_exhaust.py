@@ -32,20 +32,18 @@ def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
     """Whether what remains cannot be placed below `best`, by sums alone."""
     m, dims = held.shape
     for d in range(components, dims):
-        room, short = np.int64(0), np.int64(0)
+        over, short = remaining[d], np.int64(0)  # counted down, as all room together may not fit int64
         for g in range(m):
-            if room < remaining[d]:
-                room += min(upper[g, d] - held[g, d], remaining[d])
+            over -= min(upper[g, d] - held[g, d], over)
             short += max(lower[g, d] - held[g, d], 0)
-        if room < remaining[d] or short > remaining[d]:
+        if over > 0 or short > remaining[d]:
             return True
     if not as_sum or components == 1:
         for k in range(components):
-            room = np.int64(0)
+            over = remaining[k]
             for g in range(m):
-                if room < remaining[k]:
-                    room += max(min((best - 1) * speeds[g] - held[g, k], remaining[k]), 0)
-            if room < remaining[k]:
+                over -= max(min((best - 1) * speeds[g] - held[g, k], over), 0)
+            if over > 0:
                 return True
     return False
 

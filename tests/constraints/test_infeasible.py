@@ -140,3 +140,12 @@ def test_neither_found_nor_proven() -> None:
     with pytest.raises(solvers.SolverError, match="nor was it proven that there is none; remedy") as caught:
         solvers.partition(sizes, 40, time_budget=1e-4, sizes=sizes, caps=10_000)
     assert not isinstance(caught.value, InfeasibleError)
+
+
+def test_room_of_all_groups_that_does_not_fit_int64() -> None:
+    """The room was added up, and what wrapped around 'proved' that there is none."""
+    costs = [2767011611056432740, 3689348814741910320, 553402322211286548, 2213609288845146192]
+    caps = {"sizes": costs, "caps": 5534023222112865480, "min_items": 2, "allowed": [None, None, [1], None]}
+    assert sorted(solvers.partition(costs, 2, **caps).loads.tolist()) == [4242751136953196868, 4980620899901578932]
+    many = solvers.partition([2**58] * 9, 16, sizes=[2**58] * 9, caps=2**62)  # 16 of these are 2**66
+    assert many.makespan == many.lower_bound == 2**58

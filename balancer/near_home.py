@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from balancer.micro_batches import MicroBatches
 from balancer.placing import place, why_not_relocate
 from balancer.problem import Problem
-from balancer.schedule import Schedule, cut_at_once, partition_ranks, schedule_jointly
+from balancer.schedule import Schedule, cut_at_once, partition_ranks, schedule_bound, schedule_jointly
+from solvers.arguments import INT64_MAX
 from solvers.errors import SolverError
+from solvers.relocation import as_eps
 
 __all__ = ["relocate_schedule"]
 
@@ -39,22 +41,22 @@ def relocate_schedule(
     """
     if reason := why_not_relocate(problem):
         return reason
-    costs, num_ranks = problem.costs, problem.topology.num_ranks
+    costs, num_ranks, part = problem.costs, problem.topology.num_ranks, as_eps(eps)
     taken = micro_batches.makespan(found.slot_loads(costs, num_ranks))
-    longest, least = math.floor((1 + Fraction(eps)) * taken), math.inf
+    longest, least = math.floor((1 + part) * taken), math.inf
     one_more = micro_batches.count is None and micro_batches.schedule != "pipeline"  # there each costs a K-th
     for more in range(1 + one_more):
         k = found.num_slots + more * micro_batches.multiple_of
         with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
-            for moved in _relocated(problem, micro_batches, found, k, eps, longest, time_budget):
+            for moved in _relocated(problem, micro_batches, found, k, part, longest, time_budget):
                 takes = micro_batches.makespan(moved.slot_loads(costs, num_ranks))
                 if takes <= longest:
                     return moved
                 least = min(least, takes)
     if least == math.inf:
         return f"relocated, the samples of a rank were not found to fit {found.num_slots} micro-batches"
-    over = least / taken - 1
-    return f"relocated, micro-batches would take {100 * over:.2g} % longer than the best found, more than eps = {eps:g}"
+    longer = f"{100 * (least / taken - 1):.2g} % longer than the best found, more than eps = {float(part):g}"
+    return f"relocated, micro-batches would take {longer}"
 
 
 def _relocated(
@@ -62,7 +64,7 @@ def _relocated(
     micro_batches: MicroBatches,
     found: Schedule,
     num_slots: int,
-    eps: float,
+    eps: Fraction,
     longest: int,
     time_budget: float,
 ) -> Iterator[Schedule]:
@@ -82,7 +84,10 @@ def _relocated(
             with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
                 relocated = _with_samples_enough(problem, micro_batches, placed.rank_of_sample, num_slots)
                 slots = cut_at_once(problem, micro_batches, relocated, num_slots, targets)
-                yield Schedule(relocated, slots, num_slots, found.bound)
+                held, bound = micro_batches.slots_for(int(slots.max(initial=0)) + 1), found.bound
+                if micro_batches.count is not None and held != found.num_slots:  # those behind hold nothing
+                    bound = schedule_bound(problem, micro_batches, held, time_budget)
+                yield Schedule(relocated, slots, held, bound)
         part /= 4
         if part < _LEAST_PART:
             return
@@ -94,12 +99,16 @@ def _targets(
     """Return what micro-batches may take for a step to take `longest`: int64[K], descending; None: any sum will do."""
     if micro_batches.schedule == "step":
         return None
+    total = int(problem.costs.sum())  # which no micro-batch takes more than
     if micro_batches.schedule == "pipeline":
-        return np.full(num_slots, longest // (num_slots + micro_batches.pipeline_stages - 1), dtype=np.int64)
+        each = longest // (num_slots + micro_batches.pipeline_stages - 1)
+        return np.full(num_slots, min(each, total), dtype=np.int64)
     numbered = replace(micro_batches, count=num_slots)
     model = found if num_slots == found.num_slots else Schedule.of(schedule_jointly(problem, numbered, time_budget))
     heights: NDArray[np.int64] = np.sort(model.slot_loads(problem.costs, problem.topology.num_ranks).max(axis=0))[::-1]
-    return np.maximum(heights + (longest - int(heights.sum())) // num_slots, 0)
+    more = min((longest - int(heights.sum())) // num_slots, total)
+    targets: NDArray[np.int64] = np.maximum(np.minimum(heights, total - max(more, 0)) + more, 0)
+    return targets
 
 
 def _whole(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Problem:
@@ -110,7 +119,7 @@ def _whole(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Pro
         batch, volumes = replace(batch, lengths=np.minimum(lengths, cap)), problem.move_volumes
     else:
         room = min(given.max_tokens_per_rank, room if (lengths <= cap).all() else given.max_tokens_per_rank)
-    given = replace(given, max_tokens_per_rank=room)
+    given = replace(given, max_tokens_per_rank=min(room, INT64_MAX))
     return replace(problem, batch=batch, volumes=volumes, constraints=given, micro_batches=None)
 
 

@@ -4,6 +4,7 @@ Groups have no names, so which rank runs which group is free: ``rearrange`` uses
 another way: it starts from the homes, and moves only what is over a cap slightly above the makespan of the groups.
 """
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ def check_placement(placement: str) -> str:
 
 
 def place(
-    problem: Problem, group_of_sample: NDArray[np.int32], placement: str, eps: float, time_budget: float
+    problem: Problem, group_of_sample: NDArray[np.int32], placement: str, eps: float | Fraction, time_budget: float
 ) -> Placed:
     """Give the groups of a partition to ranks.
 
@@ -46,7 +47,7 @@ def place(
         Of a partition that keeps to the problem's constraints.
     placement : str
         A name in :data:`PLACEMENTS`.
-    eps : float
+    eps : float or Fraction
         How far relocation may go beyond the partition's makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work.
@@ -83,7 +84,7 @@ def why_not_relocate(problem: Problem) -> str:
     return f"relocation does not take {', '.join(others)}" if others else ""
 
 
-def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float, time_budget: float) -> Placed:
+def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
     constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
     home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
     sizes: NDArray[np.int64] | None = None

@@ -17,6 +17,7 @@ from balancer.micro_batches import MicroBatches
 from balancer.placement import Placement
 from balancer.stream import Stream, Traffic
 from balancer.topology import Topology
+from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.relocation import relocation_bound
 from solvers.types import SolveStatus, relative_gap
@@ -214,7 +215,8 @@ class DispatchPlan:
         if not plain or self.constraints.initial_loads is not None:
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
-        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, self.makespan)
+        most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
+        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most)
 
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples)."""

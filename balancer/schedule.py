@@ -16,6 +16,7 @@ import solvers
 from balancer.constraints import Cap, Constraints
 from balancer.micro_batches import MicroBatches
 from balancer.problem import Problem
+from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound, makespan_bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import group_loads
@@ -183,7 +184,7 @@ def _value(bound: Bound) -> int:
 def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
     """Return the constraints, and those without which no rank's share can fit its micro-batches."""
     given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
-    room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), num_slots * cap)
+    room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), min(num_slots * cap, INT64_MAX))
     least = given.min_samples_per_rank if micro_batches.allow_empty else max(num_slots, given.min_samples_per_rank)
     return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
 
@@ -223,6 +224,8 @@ def cut_at_once(
     targets: NDArray[np.int64] | None,
 ) -> NDArray[np.int32]:
     """Cut all shares by :func:`solvers.packing.cut_shares`: int32[n] of slots. SolverError where one does not fit."""
+    if targets is not None:  # whose sums with costs are to fit int64
+        targets = np.minimum(targets, max(0, INT64_MAX - 1 - int(problem.costs.sum())) // num_slots)
     return cut_shares(
         problem.costs, problem.batch.lengths, ranks, problem.topology.num_ranks, micro_batches.max_tokens,
         num_slots=num_slots, allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,

@@ -1,11 +1,13 @@
 """Micro-batches near home: as quick as any within eps, and far less across nodes; or the reason why not."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer import MicroBatches, balance
+from balancer import MicroBatches, balance, load_plan
 from balancer.micro_batches import SCHEDULES
 
 
@@ -14,7 +16,8 @@ def check(plan):
     assert plan.micro_batches is not None
     slots = plan.slot_of_sample, plan.num_ranks, plan.num_slots
     assert plan.micro_batches.violation(plan.lengths, plan.rank_of_sample, *slots) is None
-    tokens = np.bincount(plan.rank_of_sample, plan.lengths, plan.num_ranks).astype(np.int64)
+    tokens = np.zeros(plan.num_ranks, dtype=np.int64)
+    np.add.at(tokens, plan.rank_of_sample, plan.lengths)
     kept = np.delete(np.arange(len(plan.lengths) + len(plan.dropped)), plan.dropped)
     assert plan.constraints.violation(plan.rank_of_sample, tokens, kept) is None
     spent = [[0] * plan.num_slots for _ in range(plan.num_ranks)]
@@ -99,3 +102,42 @@ def test_samples_at_home_that_are_even_already_stay():
     plan = balance([8, 8, 8, 8], 2, 1, [0, 0, 1, 1], micro_batch_tokens=8)
     assert plan.rank_of_sample.tolist() == [0, 0, 1, 1]
     assert (plan.num_slots, plan.inter_node_volume, plan.gap) == (2, 0, 0)
+
+
+def test_eps_may_be_a_fraction():
+    lengths, homes = lognormal(1, 1024), np.arange(1024) // 64
+    given = {"cost": "quadratic:a=24576,b=1", "micro_batch_tokens": 32_768}
+    as_float, as_fraction = (balance(lengths, 16, 4, homes, eps=eps, **given) for eps in (1e-3, Fraction(1, 1000)))
+    assert as_fraction.fell_back == as_float.fell_back != ""
+
+
+END = 2**63 - 1
+QUARTER = 2**61
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rules", "constraints"),
+    [
+        ([2**62, 0, 2**62 - 9], {"max_tokens": END, "multiple_of": 2}, {}),  # 2 * END tokens fit a rank
+        ([QUARTER, 0, 7, 7, QUARTER, 7], {"max_tokens": QUARTER, "count": 2}, {}),  # targets of 6 times as much
+        ([QUARTER - 9, 6, QUARTER], {"max_tokens": END, "at_least": 2, "over_long": "drop"}, {}),
+        ([QUARTER, QUARTER - 1, 3, QUARTER], {"max_tokens": QUARTER}, {"keep_together": [0, 1, 1, 0]}),
+        ([QUARTER], {"max_tokens": END, "schedule": "pipeline", "pipeline_stages": 9}, {"max_samples_per_rank": 1}),
+        ([QUARTER] * 3, {"max_tokens": QUARTER, "schedule": "pipeline", "pipeline_stages": 4}, {}),
+        ([QUARTER] * 2 + [9], {"max_tokens": END, "schedule": "step", "count": 3}, {}),
+    ],
+)
+def test_costs_near_the_end_of_int64(lengths, rules, constraints):
+    homes = np.arange(len(lengths)) % 2
+    plan = balance(lengths, 2, 1, homes, micro_batches=MicroBatches(allow_empty=True, **rules), eps=5, **constraints)
+    check(plan)
+    assert plan.inter_node_bound <= plan.inter_node_volume
+
+
+def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
+    """One multiple more is tried, and where it is not needed a plan file could not tell of it."""
+    rules = MicroBatches(10, multiple_of=3, allow_empty=True, over_long="drop")
+    plan = balance([9, 6, 4, 3, 1], 2, 1, [0, 1, 0, 0, 1], micro_batches=rules, eps=0)
+    assert (plan.fell_back, plan.num_slots) == ("", 3)
+    plan.save(tmp_path / "plan.parquet")
+    assert load_plan(tmp_path / "plan.parquet") == plan

@@ -7,10 +7,13 @@ from balancer.report import figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, StepPicture, WorstStep
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
-from balancer.report.summary import PhaseSummary, RunSummary
-from balancer.report.table import as_bytes, as_percent, as_ratios, left_out
+from balancer.report.summary import PhaseSummary, RunSummary, as_range
+from balancer.report.table import as_bytes, as_percent, as_ratios, left_out, why_not_relocated
 
 __all__ = ["page", "write_page"]
+
+LONGEST_REASONS = 1000
+"""Characters that are shown of why samples were not relocated."""
 
 
 def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
@@ -71,6 +74,10 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     }
     if phase.eps and phase.placement == "relocate":
         rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+    if phase.schedule is not None:
+        rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
+    if phase.fell_back:
+        rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
     big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'
     words = f"of rank-time is waiting, before and after; at least {bound} under any plan"
     return card(named(name), big, words, rows.items())
@@ -110,7 +117,7 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
         yield _between_nodes(data)
     yield section(
         "Step by step",
-        "Imbalance ratio of each step: largest load over mean load. Between plan and proven bound lies the gap.",
+        f"Imbalance ratio of each step: {_what_is_uneven(summary)}. Between plan and proven bound lies the gap.",
         _charts(data, "steps", "Imbalance of each step", figures.by_step),
     )
     yield _worst(data)
@@ -119,8 +126,14 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
         _charts(data, "lengths", "Distribution of lengths", figures.lengths),
     )
-    asked = "".join(f"<li>{named(name)}: {named(words)}</li>" for name, words in data.asked.items())
-    yield section("What was asked for", "Of each phase, by the plan of the first step.", after=f"<ul>{asked}</ul>")
+    yield _asked(summary, data)
+
+
+def _what_is_uneven(summary: RunSummary) -> str:
+    """Say what an imbalance ratio is of."""
+    if all(phase.schedule in (None, "step") for phase in summary.phases.values()):
+        return "largest load over mean load"
+    return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
 
 def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:
@@ -181,6 +194,20 @@ def _worst(data: PageData) -> str:
         "the log, from 0, says which.",
         after=table(columns, groups),
     )
+
+
+def _asked(summary: RunSummary, data: PageData) -> str:
+    """Return the section that says what plans were to do, and where samples were not kept near their homes."""
+    asked = "".join(f"<li>{named(name)}: {named(words)}</li>" for name, words in data.asked.items())
+    missed = "".join(
+        f"<li>{named(name)}: {named(why_not_relocated(phase), LONGEST_REASONS)}</li>"
+        for name, phase in summary.phases.items()
+        if phase.fell_back
+    )
+    after = f"<ul>{asked}</ul>"
+    if missed:
+        after += f"<p>What could not be had:</p><ul>{missed}</ul>"
+    return section("What was asked for", "Of each phase, by the plan of the first step.", after=after)
 
 
 def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.report.reasons import Reasons
 from balancer.step_plan import StepPlan
 from balancer.stream import Traffic
 
@@ -38,8 +39,7 @@ class PhaseSummary:
     within_eps_steps: int = 0
     eps: float = 0.0
     placement: str = "any"
-    fell_back_steps: int = 0
-    fell_back: str = ""
+    fell_back: Reasons = field(default_factory=Reasons)
     volume: int = 0
     inter_node_volume: int = 0
     intra_node_volume: int = 0
@@ -78,8 +78,8 @@ class PhaseSummary:
         self.proven_optimal_steps += gap == 0
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
-        self.fell_back_steps += bool(plan.fell_back)
-        self.fell_back = self.fell_back or plan.fell_back
+        if plan.fell_back:
+            self.fell_back.add(plan.fell_back)
         if sample_of_item is None:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)
@@ -135,6 +135,7 @@ class PhaseSummary:
             "within_eps_steps": self.within_eps_steps,
             "eps": self.eps,
             "placement": self.placement,
+            "fell_back": dict(self.fell_back.counted()),
             "inter_node_fraction": self._share(self.inter_node_volume),
             "inter_node_bound": self._share(self.inter_node_bound),
             "intra_node_fraction": self._share(self.intra_node_volume),
@@ -280,7 +281,7 @@ class RunSummary:
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
-            "fell_back_steps": sum(phase.fell_back_steps for phase in self.phases.values()),
+            "fell_back_steps": sum(len(phase.fell_back) for phase in self.phases.values()),
             "samples_per_second": self.samples / runtime_s if runtime_s else None,
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }

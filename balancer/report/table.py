@@ -20,6 +20,7 @@ __all__ = [
     "print_loads",
     "print_placements",
     "print_summary",
+    "why_not_relocated",
 ]
 
 NARROWEST = 76
@@ -45,8 +46,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
-        if phase.fell_back_steps:
-            console.print(_why_not_relocated(name, phase), highlight=False, markup=False)
+        if phase.fell_back:
+            console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
@@ -82,11 +83,15 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
 
 
-def _why_not_relocated(name: str, phase: PhaseSummary) -> str:
+def why_not_relocated(phase: PhaseSummary) -> str:
     """Say which steps have groups laid on nodes as well as can be instead of samples moved from their homes."""
-    steps = f"in {phase.fell_back_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    reasons = list(phase.fell_back.counted())
+    why = " ".join(f"{count:,} {_plural('step', count)}: {reason}." for reason, count in reasons)
+    if len(reasons) == 1:
+        why = f"{reasons[0][0][:1].upper()}{reasons[0][0][1:]}."
     what = "balanced first and laid on nodes afterwards, which moves more."
-    return f"{name}: {steps} samples were {what} {phase.fell_back[:1].upper()}{phase.fell_back[1:]}.\n"
+    steps = f"in {len(phase.fell_back):,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    return f"{steps} samples were {what} {why}"
 
 
 def left_out(summary: RunSummary) -> str:

@@ -152,3 +152,36 @@ def test_loads_of_groups():
     text = console.file.getvalue()
     assert "5 4" in text
     assert "3,000" in text
+
+
+def fallen(reasons):
+    plan = balancer.balance([3, 1], 2)
+    return summary_of([dataclasses.replace(plan, fell_back=reason) for reason in reasons])
+
+
+def test_reasons_are_counted_and_percentages_are_a_range():
+    summary = fallen(["9.50% too long", "no room", "", "10.00% too long", "0.20% too long", "1.00% too long"])
+    counts = {"0.20% to 10.00% (median 1.00%) too long": 4, "no room": 1}
+    assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == counts
+    assert summary.as_json(1.0)["fell_back_steps"] == 5
+    said = "in 5 of 6 steps samples were balanced first and laid on nodes afterwards, which moves more."
+    assert f"all: {said} 4 steps: 0.20% to 10.00% (median 1.00%) too long. 1 step: no room." in text_of(summary)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        (["no room", "no room"], "in 2 of 2 steps samples were balanced first and laid on nodes afterwards, which "
+         "moves more. No room."),
+        (["1.10% more", ""], "in 1 of 2 steps samples were balanced first and laid on nodes afterwards, which moves "
+         "more. 1.10% more."),
+    ],
+)  # fmt: skip
+def test_one_reason_is_a_sentence(reasons, said):
+    assert f"all: {said} " in text_of(fallen(reasons))
+
+
+def test_relocation_everywhere_gives_no_reason():
+    summary = fallen(["", ""])
+    assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == {}
+    assert "balanced first" not in text_of(summary)

@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("matplotlib")
 
 from balancer.report import figures, plan_page
 from balancer.report.plan_page import page
+from balancer.report.table import why_not_relocated
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,26 @@ def test_no_heat_map_of_nothing():
     seen = Seen(page(*run_of([plan]), "even"))
     assert "Nothing crosses nodes." in seen.text
     assert "traffic" not in {attributes.get("id") for _, attributes in seen.tags}
+
+
+@pytest.mark.parametrize("schedule", ["step", "lockstep"])
+def test_micro_batches_and_why_samples_were_not_kept_near_home_are_said(schedule):
+    """In the words of the table."""
+    micro_batches = balancer.MicroBatches(9, schedule)
+    plan = balancer.balance([5, 4, 3, 2, 2, 2], 2, 1, [0, 0, 0, 1, 1, 1], micro_batches=micro_batches)
+    summary, data = run_of([replace(plan, fell_back="relocated, it takes 1.5% <longer>"), replace(plan, fell_back="")])
+    seen = Seen(page(summary, data, "plan.parquet"))
+    why = why_not_relocated(summary.phases["all"])
+    assert why.endswith("Relocated, it takes 1.5% <longer>.")
+    assert why in seen.text
+    assert f"micro-batches ({schedule})" in seen.text
+    assert any("largest load over mean load" in text for text in seen.text) == (schedule == "step")
+
+
+def test_nothing_is_said_of_relocation_where_all_was(made):
+    assert "What could not be had" not in made
+    assert "steps not relocated" not in made
+    assert "micro-batches" not in made
 
 
 def test_the_same_run_makes_the_same_page(made):

@@ -94,6 +94,12 @@ class StepPlan:
     strategy: str = "orchestrated"
     runtime_s: float = field(default=0.0, compare=False)
 
+    @property
+    def encoders_first(self) -> bool:
+        """Whether all phases but the last compute their items before the first micro-batch."""
+        micro_batches = list(self.phases.values())[-1].plan.micro_batches
+        return micro_batches is not None and micro_batches.encoders == "step"
+
     def __getitem__(self, phase: str) -> DispatchPlan:
         """Return the dispatch plan of a phase."""
         if phase not in self.phases:

@@ -104,8 +104,11 @@ class StepPicture:
     phases: dict[str, tuple[Floats, Floats]]
 
 
-def asked_for(plan: DispatchPlan) -> str:
-    """Say what a plan was asked to do: what counts as even, what moves, and what each rank keeps to."""
+def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
+    """Say what a plan was asked to do: what counts as even, what moves, and what each rank keeps to.
+
+    An encoder's micro-batches have no cap of their own; `encoder_slots` says where it computes.
+    """
     kept = plan.constraints
     said = [f"cost {plan.cost}"]
     said.append(f"{plan.placement} within {plan.eps:g}" if plan.placement == "relocate" else plan.placement)
@@ -114,9 +117,18 @@ def asked_for(plan: DispatchPlan) -> str:
     said += [f"{cap.name} at most {cap.limit:,}" for cap in kept.caps]
     said += [name for name in ("equal_counts", "keep_together", "allowed_ranks", "initial_loads", "rank_speeds")
              if name in kept.names()]  # fmt: skip
-    if plan.micro_batches is not None:
+    if encoder_slots:
+        said.append(encoder_slots)
+    elif plan.micro_batches is not None:
         said.append(f"micro-batches of at most {plan.micro_batches.max_tokens:,}, {plan.micro_batches.schedule}")
     return ", ".join(said)
+
+
+def _encoder_slots(plan: DispatchPlan | StepPlan, phase: str) -> str:
+    """Say where an encoder computes if there are micro-batches; nothing of the last phase."""
+    if isinstance(plan, DispatchPlan) or phase == list(plan.phases)[-1] or plan[phase].micro_batches is None:
+        return ""
+    return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
 
 
 @dataclass(slots=True)
@@ -164,7 +176,7 @@ class PageData:
         else:
             plans, streams = {SINGLE_PHASE: plan}, [Stream("", plan.home, plan.target, plan.lengths, plan.lengths)]
         for name, phase in plans.items():
-            self.asked.setdefault(name, asked_for(phase))
+            self.asked.setdefault(name, asked_for(phase, _encoder_slots(plan, name)))
             self.phases.setdefault(name, PhaseData()).add(phase, self._rows, items[name])
         self.of_bytes, self.num_ranks = several, plan.num_ranks
         self._add_traffic(streams, plan.topology)

@@ -8,7 +8,7 @@ from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, StepPicture, WorstStep
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary, as_range
-from balancer.report.table import as_bytes, as_percent, as_ratios, left_out, why_not_relocated
+from balancer.report.table import BEFORE_SLOTS, as_bytes, as_percent, as_ratios, left_out, why_not_relocated
 
 __all__ = ["page", "write_page"]
 
@@ -131,9 +131,10 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
 
 def _what_is_uneven(summary: RunSummary) -> str:
     """Say what an imbalance ratio is of."""
-    if all(phase.schedule in (None, "step") for phase in summary.phases.values()):
+    if not summary.in_slots:
         return "largest load over mean load"
-    return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
+    even = "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
+    return f"{even} ({BEFORE_SLOTS.removesuffix('.')})"
 
 
 def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:

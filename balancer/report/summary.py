@@ -57,10 +57,17 @@ class PhaseSummary:
     most_idle_ranks: int = 0
     most_dummy_ranks: int = 0
 
-    def add(self, plan: DispatchPlan, first_row: int, sample_of_item: NDArray[np.int64] | None = None) -> None:
+    def add(
+        self,
+        plan: DispatchPlan,
+        first_row: int,
+        sample_of_item: NDArray[np.int64] | None = None,
+        before_slots: bool = False,
+    ) -> None:
         """Take in the next step, whose first sample is row `first_row` of the log.
 
-        A phase of several names the sample that each of its items is of, and what it moves is its streams' matter.
+        A phase of several names the sample that each of its items is of, and what it moves is its streams' matter; an
+        encoder that computes `before_slots` is not cut into micro-batches, whatever its plan says.
         """
         gap = plan.gap
         ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
@@ -69,7 +76,7 @@ class PhaseSummary:
         self.spent_at_bound += plan.lower_bound * ranks
         self.worked_before += Fraction(*plan.perfect(plan.home_loads, None)) * ranks
         self.worked_after += worked
-        if plan.micro_batches is not None:
+        if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
@@ -233,10 +240,10 @@ class RunSummary:
         if isinstance(plan, DispatchPlan):
             self.add(SINGLE_PHASE, plan)
             return
-        dummies = plan.dummy_ranks
+        dummies, early = plan.dummy_ranks, list(plan.phases)[:-1] if plan.encoders_first else []
         for name, phase in plan.phases.items():
             summary = self.phases.setdefault(name, PhaseSummary(of_several=True))
-            summary.add(phase.plan, self.samples, phase.items.sample_of_item)
+            summary.add(phase.plan, self.samples, phase.items.sample_of_item, name in early)
             idle = len(phase.idle_ranks)
             summary.items += phase.plan.num_samples
             summary.idle_ranks += idle
@@ -251,6 +258,11 @@ class RunSummary:
     def rows(self) -> int:
         """Rows of the log that the steps so far have used."""
         return self.samples + self.dropped
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether ranks of some phase meet in every micro-batch or along a pipeline."""
+        return any(phase.schedule not in (None, "step") for phase in self.phases.values())
 
     @property
     def dropped_fraction(self) -> float:

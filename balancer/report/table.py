@@ -10,6 +10,7 @@ from rich.text import Text
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
 
 __all__ = [
+    "BEFORE_SLOTS",
     "NARROWEST",
     "as_alike",
     "as_bytes",
@@ -26,6 +27,9 @@ __all__ = [
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 
+BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks meet once a step."
+"""What a table or page adds where ranks meet in micro-batches."""
+
 
 def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
     """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it."""
@@ -41,6 +45,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             table.add_row(Text(name if i == 0 else ""), *row)
         table.add_section()
     console.print(table)
+    if summary.in_slots:
+        console.print(f"{BEFORE_SLOTS}\n", highlight=False)
     if summary.streams:
         _print_streams(console, summary.streams, summary.steps)
     for name, phase in summary.phases.items():

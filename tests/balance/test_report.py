@@ -12,6 +12,7 @@ from rich.console import Console
 
 import balancer
 from balancer.report import PhaseSummary, RunSummary
+from balancer.report.page_data import PageData
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary
 
 
@@ -185,3 +186,27 @@ def test_relocation_everywhere_gives_no_reason():
     summary = fallen(["", ""])
     assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == {}
     assert "balanced first" not in text_of(summary)
+
+
+@pytest.mark.parametrize(
+    ("encoders", "schedule", "cut", "piecewise"),
+    [
+        ("slot", "lockstep", ["vision", "llm"], True),
+        ("slot", "step", ["vision", "llm"], True),  # encoders meet in every slot in any case
+        ("step", "lockstep", ["llm"], True),
+        ("step", "step", ["llm"], False),
+    ],
+)
+def test_who_computes_in_micro_batches(encoders, schedule, cut, piecewise):
+    micro_batches = balancer.MicroBatches(9, schedule, encoders=encoders)
+    columns = {"vision": [4, 0, 2, 1, 3, 0], "llm": [5, 4, 3, 2, 2, 2]}
+    plan = balancer.orchestrate(columns, {n: n for n in columns}, 2, micro_batches=micro_batches)
+    summary, data = RunSummary(), PageData()
+    summary.add_step(plan)
+    data.add(plan)
+    phases = summary.as_json(1.0)["phases"]
+    assert [name for name in phases if "schedule" in phases[name]] == cut
+    assert ("not cut into micro-batches; ranks meet once a step" in text_of(summary)) == piecewise
+    assert data.asked["llm"].endswith(f"micro-batches of at most 9, {schedule}")
+    where = "in the micro-batches of the samples, lockstep" if encoders == "slot" else "before the first micro-batch"
+    assert data.asked["vision"].endswith(where)

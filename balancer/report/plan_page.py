@@ -55,7 +55,8 @@ def _about(summary: RunSummary, data: PageData) -> str:
         f"{data.num_ranks:,} ranks on {data.num_nodes:,} nodes" if data.num_nodes > 1 else f"{data.num_ranks:,} ranks"
     )
     dropped = f" {left_out(summary)}" if summary.dropped else ""
-    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}"
+    before = f" {BEFORE_SLOTS.capitalize()}" if summary.in_slots else ""
+    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}{before}"
 
 
 def _headline(name: str, phase: PhaseSummary) -> str:
@@ -105,10 +106,11 @@ def _traffic_headline(summary: RunSummary) -> list[str]:
 
 def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     """Yield the parts below the headline."""
+    more = " Where ranks meet in micro-batches, they wait for more than these sums show." if summary.in_slots else ""
     yield section(
         "Where ranks wait",
         "Load of each rank over the mean, ranks from the busiest to the idlest, mean of all steps. A phase lasts as "
-        "long as its busiest rank; below its load, all others wait.",
+        f"long as its busiest rank; below its load, all others wait.{more}",
         _charts(data, "profile", "Load of ranks, before and after", figures.profile),
     )
     if data.picture is not None:
@@ -133,8 +135,7 @@ def _what_is_uneven(summary: RunSummary) -> str:
     """Say what an imbalance ratio is of."""
     if not summary.in_slots:
         return "largest load over mean load"
-    even = "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
-    return f"{even} ({BEFORE_SLOTS.removesuffix('.')})"
+    return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
 
 def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:

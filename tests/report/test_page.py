@@ -68,7 +68,10 @@ def test_micro_batches_and_why_samples_were_not_kept_near_home_are_said(schedule
     assert why.endswith("Relocated, it takes 1.5% <longer>.")
     assert why in seen.text
     assert f"micro-batches ({schedule})" in seen.text
-    assert any("largest load over mean load" in text for text in seen.text) == (schedule == "step")
+    said = " ".join(seen.text)
+    assert ("largest load over mean load" in said) == (schedule == "step")
+    for more in ("Before: as the samples lie, not cut into micro-batches", "wait for more than these sums show"):
+        assert (more in said) == (schedule == "lockstep")
 
 
 def test_nothing_is_said_of_relocation_where_all_was(made):

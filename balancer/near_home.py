@@ -54,9 +54,9 @@ def relocate_schedule(
                     return moved
                 least = min(least, takes)
     if least == math.inf:
-        return f"relocated, the samples of a rank were not found to fit {found.num_slots} micro-batches"
-    longer = f"{100 * (least / taken - 1):.2g} % longer than the best found, more than eps = {float(part):g}"
-    return f"relocated, micro-batches would take {longer}"
+        return "relocated, the samples of a rank were not found to fit its micro-batches"
+    over = float(f"{100 * (least / taken - 1):.3g}")  # g shows a large one without exponent
+    return f"relocated, micro-batches would take {over:g} % longer than the best found, more than eps = {float(part):g}"
 
 
 def _relocated(

@@ -6,7 +6,6 @@ A plan file's description holds the settings that planned it, so that a plan can
 import hashlib
 import itertools
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from balancer.placing import effective, why_not_relocate
 from balancer.plan import SINGLE_PHASE, DispatchPlan
 from balancer.planner import plan_problem, replay_plan
 from balancer.problem import Problem
+from balancer.reasons import Reasons
 from balancer.smallest_cap import AskedCap, most_needed
 from balancer.step_plan import StepPlan
 from balancer.topology import Topology
@@ -163,20 +163,13 @@ def caps_of(
 
 
 class PlanDigest:
-    """The digest of a plan file: SHA-256 over the digests of its plans in order; and what no replay can find out.
-
-    Attributes
-    ----------
-    fell_back : dict of str to dict of str to list of [int, int]
-        Of each phase why samples were not relocated from their homes, and in which steps: first and last of each run.
-        Reasons that differ in numbers alone are one, told as in their first step.
-    """
+    """The digest of a plan file: SHA-256 over the digests of its plans in order; and what no replay can find out."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._steps = 0
-        self.fell_back: dict[str, dict[str, list[list[int]]]] = {}
-        self._reasons: dict[tuple[str, str], str] = {}
+        self._reasons: dict[str, Reasons] = {}
+        self._runs: dict[tuple[str, tuple[str, ...]], list[list[int]]] = {}
 
     def add(self, plan: DispatchPlan | StepPlan) -> None:
         """Take in the next plan."""
@@ -185,14 +178,24 @@ class PlanDigest:
         plans = one if isinstance(plan, DispatchPlan) else {name: phase.plan for name, phase in plan.phases.items()}
         for name, phase in plans.items():
             if phase.fell_back:
-                kind = name, re.sub(r"[0-9.]+", "", phase.fell_back)
-                reason = self._reasons.setdefault(kind, phase.fell_back)
-                runs = self.fell_back.setdefault(name, {}).setdefault(reason, [])
+                kind = self._reasons.setdefault(name, Reasons()).add(phase.fell_back)
+                runs = self._runs.setdefault((name, kind), [])
                 if runs and runs[-1][1] == self._steps - 1:
                     runs[-1][1] = self._steps
                 else:
                     runs.append([self._steps, self._steps])
         self._steps += 1
+
+    @property
+    def fell_back(self) -> dict[str, dict[str, list[list[int]]]]:
+        """Of each phase why samples were not relocated, and in which steps: first and last of each run.
+
+        Reasons that differ in a percentage alone are one, told with its range: so there are few.
+        """
+        return {
+            name: {text: self._runs[name, kind] for kind, text in reasons.told().items()}
+            for name, reasons in self._reasons.items()
+        }
 
     def hexdigest(self) -> str:
         """Digest of the plans so far."""

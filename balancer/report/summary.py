@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.report.reasons import Reasons
+from balancer.reasons import Reasons
 from balancer.step_plan import StepPlan
 from balancer.stream import Traffic
 

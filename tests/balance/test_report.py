@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import balancer
+from balancer.reasons import Reasons
 from balancer.report import PhaseSummary, RunSummary
 from balancer.report.page_data import PageData
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary
@@ -167,6 +168,17 @@ def test_reasons_are_counted_and_percentages_are_a_range():
     assert summary.as_json(1.0)["fell_back_steps"] == 5
     said = "in 5 of 6 steps samples were balanced first and laid on nodes afterwards, which moves more."
     assert f"all: {said} 4 steps: 0.20% to 10.00% (median 1.00%) too long. 1 step: no room." in text_of(summary)
+
+
+def test_reasons_told_again_stay_as_they_are():
+    """As a report does with what a plan file says."""
+    told, again = Reasons(), Reasons()
+    for reason in ("9.50% too long", "no room", "10% too long", "1e-05% too long", "0.2 % of 5%", "1% of 3%"):
+        told.add(reason)
+    for reason, count in told.counted():
+        for _ in range(count):
+            again.add(reason)
+    assert dict(again.counted()) == dict(told.counted())
 
 
 @pytest.mark.parametrize(

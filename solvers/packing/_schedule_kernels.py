@@ -225,6 +225,33 @@ def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
 
 
 @kernel
+def _best_between(
+    costs, tokens, members, start, sizes, used, loads, g, h, width, cap, low, high, ideal, same, may_empty
+):
+    """Find the exchange of a bin of group g with one of group h that takes `low` to `high` from g, and leaves least.
+
+    Of groups of the `same` class, what the larger of the two then has counts. Returns what is left, the bins and their
+    items, what goes from g to h, and the work; bins of -1 where there is none.
+    """
+    result, best_b, best_i, best_c, best_j, best_d, work = loads[g] - low + 1, -1, -1, -1, -1, np.int64(0), 0
+    for b in range(g * width, (g + 1) * width):
+        given = members[start[b] : start[b] + sizes[b]]
+        for c in range(h * width, (h + 1) * width):
+            taken = members[start[c] : start[c] + sizes[c]]
+            may_move = sizes[c] < start[c + 1] - start[c] and (may_empty or sizes[b] > 1)
+            work += sizes[b] * (sizes[c] + 1)
+            d, i, j = _best_pair(costs, tokens, given, taken, cap - used[b], cap - used[c], low, high, ideal, may_move)
+            if d > 0:
+                after = max(loads[g] - d, loads[h] + d) if same else loads[g] - d
+                if after < result:
+                    result, best_b, best_i, best_c, best_j, best_d = after, b, i, c, j, d
+                    low = loads[g] - result + 1
+                    if same:
+                        high = result - loads[h] - 1
+    return result, best_b, best_i, best_c, best_j, best_d, work
+
+
+@kernel
 def level(costs, tokens, bin_of_item, num_bins, width, num_classes, cap, may_empty, work):
     """Lower the largest group of every class by moves and swaps of items under the cap, in place.
 
@@ -277,22 +304,27 @@ def level(costs, tokens, bin_of_item, num_bins, width, num_classes, cap, may_emp
                     ideal = excess
                 if low > high:
                     continue
-                for b in range(g * width, (g + 1) * width):
-                    given = members[start[b] : start[b] + sizes[b]]
-                    for c in range(h * width, (h + 1) * width):
-                        taken = members[start[c] : start[c] + sizes[c]]
-                        may_move = sizes[c] < start[c + 1] - start[c] and (may_empty or sizes[b] > 1)
-                        work -= sizes[b] * (sizes[c] + 1)
-                        d, i, j = _best_pair(
-                            costs, tokens, given, taken, cap - used[b], cap - used[c], low, high, ideal, may_move
-                        )
-                        if d > 0:
-                            after = max(loads[g] - d, loads[h] + d) if same else loads[g] - d
-                            if after < result:
-                                result, move_b, move_i, move_c, move_j, move_d = after, b, i, c, j, d
-                                low = loads[g] - result + 1
-                                if same:
-                                    high = result - loads[h] - 1
+                after, b, i, c, j, d, spent = _best_between(
+                    costs,
+                    tokens,
+                    members,
+                    start,
+                    sizes,
+                    used,
+                    loads,
+                    g,
+                    h,
+                    width,
+                    cap,
+                    low,
+                    high,
+                    ideal,
+                    same,
+                    may_empty,
+                )
+                work -= spent
+                if b >= 0:
+                    result, move_b, move_i, move_c, move_j, move_d = after, b, i, c, j, d
                 if result <= good or work <= 0:
                     break
             if move_b < 0:

@@ -1,6 +1,6 @@
 """What a micro-batch scheduler returns: a rank and a slot for every sample, and the proof of how even they can be."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,7 @@ class CutResult:
 
     __slots__ = ()
 
-    rank_of_item: NDArray[np.int32]
-    slot_of_item: NDArray[np.int32]
     slot_loads: NDArray[np.int64]
-    slot_tokens: NDArray[np.int64]
-    dropped: NDArray[np.int64]
-    own: NDArray[np.int64]
 
     @property
     def num_ranks(self) -> int:
@@ -33,19 +28,10 @@ class CutResult:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
             return NotImplemented
-        return self._numbers() == other._numbers() and all(
-            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
-        )
+        names = (each.name for each in fields(self) if each.compare)  # type: ignore[arg-type]
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
-
-    def _numbers(self) -> tuple[object, ...]:
-        raise NotImplementedError
-
-    def _arrays(self) -> tuple[NDArray[np.signedinteger], ...]:
-        return (
-            self.rank_of_item, self.slot_of_item, self.slot_loads, self.slot_tokens, self.dropped, self.own,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +93,3 @@ class ScheduleResult(CutResult):
     def gap(self) -> float:
         """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.value, self.lower_bound)
-
-    def _numbers(self) -> tuple[object, ...]:
-        return (
-            self.num_slots, self.cap, self.objective, self.value, self.perfect, self.lower_bound, self.bound_name,
-            self.status,
-        )  # fmt: skip

@@ -62,6 +62,3 @@ class SharesResult(CutResult):
     def gap(self) -> float:
         """``(num_slots - lower_bound) / lower_bound``."""
         return relative_gap(self.num_slots, self.lower_bound)
-
-    def _numbers(self) -> tuple[object, ...]:
-        return self.num_slots, self.cap, self.lower_bound, self.bound_name, self.status

@@ -305,9 +305,26 @@ def _schedule(
         if not isinstance(moved, str):
             return _scheduled(problem, moved, method, started)
         placement, fell_back = "rearrange", moved
-    placed = place(problem, found.rank_of_sample, placement, 0, time_budget)
-    found = found._replace(rank_of_sample=placed.rank_of_sample)
+    ranks = _place_slots(problem, micro_batches, found, placement, time_budget)
+    found = found._replace(rank_of_sample=ranks)
     return replace(_scheduled(problem, found, method, started), fell_back=fell_back)
+
+
+def _place_slots(
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, time_budget: float
+) -> NDArray[np.int32]:
+    """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
+
+    In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
+    """
+    if micro_batches.schedule == "step" or problem.constraints.names():
+        return place(problem, found.rank_of_sample, placement, 0, time_budget).rank_of_sample
+    ranks = found.rank_of_sample.copy()
+    for slot in range(found.num_slots):
+        members = np.flatnonzero(found.slot_of_sample == slot)
+        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / found.num_slots)
+        ranks[members] = part.rank_of_sample
+    return ranks
 
 
 def _scheduled(problem: Problem, found: Schedule, method: str, started: float) -> DispatchPlan:

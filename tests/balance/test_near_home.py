@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import solvers
 from balancer import MicroBatches, balance, load_plan
 from balancer.micro_batches import SCHEDULES
 
@@ -141,3 +142,20 @@ def test_micro_batches_that_hold_nothing_on_any_rank_are_left_out(tmp_path):
     assert (plan.fell_back, plan.num_slots) == ("", 3)
     plan.save(tmp_path / "plan.parquet")
     assert load_plan(tmp_path / "plan.parquet") == plan
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "pipeline"])
+def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
+    """A step takes the same whichever rank computes which; together they would cross nodes more."""
+    lengths, homes = lognormal(2, 512), np.random.default_rng(2).integers(0, 16, 512)
+    rules = MicroBatches(32_768, schedule, 3)
+    any_rank, near = (
+        balance(lengths, 16, 4, homes, micro_batches=rules, placement=placement) for placement in ("any", "rearrange")
+    )
+    check(near)
+    assert near.makespan == any_rank.makespan
+    groups = any_rank.rank_of_sample
+    volumes = np.zeros((16, 16), dtype=np.int64)
+    np.add.at(volumes, (groups, homes), lengths)
+    together = solvers.rearrange(volumes, near.topology.node_of_rank).rank_of_group[groups]
+    assert near.inter_node_volume < lengths[together // 4 != homes // 4].sum()

@@ -225,30 +225,48 @@ def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
 
 
 @kernel
-def _best_between(
-    costs, tokens, members, start, sizes, used, loads, g, h, width, cap, low, high, ideal, same, may_empty
+def _best_exchange(
+    costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, mean, may_empty, limit
 ):
-    """Find the exchange of a bin of group g with one of group h that takes `low` to `high` from g, and leaves least.
+    """Find the exchange of group g with another that leaves least; `least` of its class is looked at first.
 
-    Of groups of the `same` class, what the larger of the two then has counts. Returns what is left, the bins and their
-    items, what goes from g to h, and the work; bins of -1 where there is none.
+    Of groups of one class, what the larger of the two then has counts; of others, that they stay within their tops.
+    Returns the bins and their items, what goes from g, and the work, little more than `limit`; bins of -1 where nothing
+    helps.
     """
-    result, best_b, best_i, best_c, best_j, best_d, work = loads[g] - low + 1, -1, -1, -1, -1, np.int64(0), 0
-    for b in range(g * width, (g + 1) * width):
-        given = members[start[b] : start[b] + sizes[b]]
-        for c in range(h * width, (h + 1) * width):
-            taken = members[start[c] : start[c] + sizes[c]]
-            may_move = sizes[c] < start[c + 1] - start[c] and (may_empty or sizes[b] > 1)
-            work += sizes[b] * (sizes[c] + 1)
-            d, i, j = _best_pair(costs, tokens, given, taken, cap - used[b], cap - used[c], low, high, ideal, may_move)
-            if d > 0:
+    num_groups, first, excess, work = len(loads), g // span * span, loads[g] - mean, 0
+    good = mean + excess // 4
+    result, best_b, best_i, best_c, best_j, best_d = loads[g], -1, -1, -1, -1, np.int64(0)
+    for turn in range(num_groups):
+        h = first + (least + turn) % span if turn < span else (first + turn) % num_groups
+        same = turn < span
+        low, high, ideal = loads[g] - result + 1, tops[h // span] - loads[h], excess
+        if same:
+            difference = loads[g] - loads[h]
+            if difference < 2 or loads[h] + (difference + 1) // 2 >= result:
+                continue
+            high, ideal = result - loads[h] - 1, min(difference // 2, excess)
+        if low > high:
+            continue
+        for b in range(g * width, (g + 1) * width):
+            given = members[start[b] : start[b] + sizes[b]]
+            for c in range(h * width, (h + 1) * width):
+                taken = members[start[c] : start[c] + sizes[c]]
+                may_move = sizes[c] < start[c + 1] - start[c] and (may_empty or sizes[b] > 1)
+                work += sizes[b] * (sizes[c] + 1)
+                room_b, room_c = cap - used[b], cap - used[c]
+                d, i, j = _best_pair(costs, tokens, given, taken, room_b, room_c, low, high, ideal, may_move)
+                if d <= 0:
+                    continue
                 after = max(loads[g] - d, loads[h] + d) if same else loads[g] - d
                 if after < result:
                     result, best_b, best_i, best_c, best_j, best_d = after, b, i, c, j, d
                     low = loads[g] - result + 1
                     if same:
                         high = result - loads[h] - 1
-    return result, best_b, best_i, best_c, best_j, best_d, work
+        if result <= good or work >= limit:
+            break
+    return best_b, best_i, best_c, best_j, best_d, work
 
 
 @kernel
@@ -284,49 +302,13 @@ def level(costs, tokens, bin_of_item, num_bins, width, num_classes, cap, may_emp
             least = np.argmin(loads[first : first + span])
             tops[k] = loads[g]
             work -= 2 * span
-            mean = sums[k] // span
-            excess = loads[g] - mean
             if loads[g] <= -(-sums[k] // span):
                 break
-            good = mean + excess // 4
-            result, move_b, move_i, move_c, move_j, move_d = loads[g], -1, -1, -1, -1, np.int64(0)
-            for turn in range(num_groups):
-                h = first + (least + turn) % span if turn < span else (first + turn) % num_groups
-                same = turn < span
-                if same:
-                    difference = loads[g] - loads[h]
-                    if difference < 2 or loads[h] + (difference + 1) // 2 >= result:
-                        continue
-                    low, high = loads[g] - result + 1, result - loads[h] - 1
-                    ideal = min(difference // 2, excess)
-                else:
-                    low, high = loads[g] - result + 1, tops[h // span] - loads[h]
-                    ideal = excess
-                if low > high:
-                    continue
-                after, b, i, c, j, d, spent = _best_between(
-                    costs,
-                    tokens,
-                    members,
-                    start,
-                    sizes,
-                    used,
-                    loads,
-                    g,
-                    h,
-                    width,
-                    cap,
-                    low,
-                    high,
-                    ideal,
-                    same,
-                    may_empty,
-                )
-                work -= spent
-                if b >= 0:
-                    result, move_b, move_i, move_c, move_j, move_d = after, b, i, c, j, d
-                if result <= good or work <= 0:
-                    break
+            move_b, move_i, move_c, move_j, move_d, spent = _best_exchange(
+                costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, sums[k] // span,
+                may_empty, work,
+            )  # fmt: skip
+            work -= spent
             if move_b < 0:
                 break
             _exchange(members, start, sizes, bin_of_item, used, tokens, move_b, move_i, move_c, move_j)

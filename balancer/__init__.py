@@ -10,16 +10,16 @@ check_solvers()
 from balancer._version import __version__  # noqa: E402 (only now is it sure whose solvers those import)
 from balancer.cost import CostModel  # noqa: E402
 from balancer.errors import InputError, PlanError  # noqa: E402
-from balancer.exchange import RankExchange  # noqa: E402
-from balancer.micro_batches import MicroBatches  # noqa: E402
-from balancer.orchestrator import orchestrate  # noqa: E402
-from balancer.phases import Phase  # noqa: E402
-from balancer.placement import Placement  # noqa: E402
-from balancer.plan import DispatchPlan  # noqa: E402
-from balancer.planner import balance, warmup  # noqa: E402
-from balancer.ragged import Ragged  # noqa: E402
-from balancer.step_plan import StepPlan  # noqa: E402
-from balancer.topology import Topology  # noqa: E402
+from balancer.plan.dispatch_plan import DispatchPlan  # noqa: E402
+from balancer.plan.exchange import RankExchange  # noqa: E402
+from balancer.plan.step_plan import StepPlan  # noqa: E402
+from balancer.planning.planner import balance, warmup  # noqa: E402
+from balancer.planning.step import orchestrate  # noqa: E402
+from balancer.problem.micro_batches import MicroBatches  # noqa: E402
+from balancer.problem.phases import Phase  # noqa: E402
+from balancer.problem.placement import Placement  # noqa: E402
+from balancer.problem.ragged import Ragged  # noqa: E402
+from balancer.problem.topology import Topology  # noqa: E402
 
 __all__ = [
     "CostModel",
@@ -45,11 +45,11 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in ("load_plan", "load_plans"):  # bring in the file formats, which planning at run time does not need
-        from balancer import offline
+        from balancer.offline import one_phase
 
-        return getattr(offline, name)
+        return getattr(one_phase, name)
     if name == "load_steps":
-        from balancer import offline_steps
+        from balancer.offline import steps
 
-        return offline_steps.load_steps
+        return steps.load_steps
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from balancer import MicroBatches, Phase
 from balancer.cost import module
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings
+from balancer.offline.steps import StepSettings
 from balancer.simulate import CLUSTERS, PhaseModel, Simulation, simulate_log
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"

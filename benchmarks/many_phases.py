@@ -10,9 +10,9 @@ import numpy as np
 
 from balancer import Phase, Topology, balance, orchestrate
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings, compare_log, plan_steps
+from balancer.offline.steps import StepSettings, compare_log, plan_steps
+from balancer.planning.strategies import STRATEGIES
 from balancer.report.summary import RunSummary
-from balancer.strategies import STRATEGIES
 
 DATA = Path(__file__).parent.parent / "data"
 HIDDEN = 4096 * 2  # bytes of a token that an encoder puts out, in bfloat16

@@ -17,7 +17,7 @@ from pathlib import Path
 from balancer import Phase, Topology
 from balancer.cost import module
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings, plan_steps
+from balancer.offline.steps import StepSettings, plan_steps
 from balancer.report.page_data import PageData
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_data import SimulationData

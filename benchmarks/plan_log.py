@@ -28,7 +28,7 @@ def main() -> None:
         pq.write_table(pa.concat_tables([once] * (rows // len(once) + 1)).slice(0, rows), log)
         for method, placement in (("lpt", "any"), ("auto", "any"), ("auto", "relocate")):
             plan = Path(folder) / "plan.parquet"
-            command = [sys.executable, "-c", "from balancer.cli import main; main()", "plan", str(log), "--json"]
+            command = [sys.executable, "-c", "from balancer.cli.main import main; main()", "plan", str(log), "--json"]
             command += ["--ranks", "64", "--ranks-per-node", "8", "--batch-per-rank", "16", "--method", method]
             command += ["--placement", placement]
             command += ["--length", "+".join(LENGTH), "--out", str(plan)]

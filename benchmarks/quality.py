@@ -13,8 +13,8 @@ from workloads import lognormal_lengths
 import balancer
 import solvers
 from balancer import CostModel
-from balancer.batch import global_batches
 from balancer.io.logs import open_log, read_columns
+from balancer.problem.batch import global_batches
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 COSTS = {"linear": CostModel(), "quadratic": CostModel(a=24576, b=1)}

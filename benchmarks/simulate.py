@@ -12,11 +12,11 @@ from pathlib import Path
 
 from balancer import MicroBatches, Phase, Topology
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings
+from balancer.offline.steps import StepSettings
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.strategies import STRATEGIES
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
-from balancer.step_plan import StepPlan
-from balancer.strategies import STRATEGIES
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LAST = list(STRATEGIES)[-1]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from balancer import Phase, Topology, orchestrate
-from balancer.exchange import all_exchanges
+from balancer.plan.exchange import all_exchanges
 
 SAMPLES_PER_RANK = 60
 PLACEMENTS = ("relocate", "rearrange", "any")

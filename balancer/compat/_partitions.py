@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.planner import balance
+from balancer.planning.planner import balance
 from solvers.arguments import as_int64
 
 __all__ = ["as_lengths", "balanced_partitions", "first_fit_count", "inverse"]

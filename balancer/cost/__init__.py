@@ -2,9 +2,10 @@
 
 from balancer.cost.hf_config import read_config
 from balancer.cost.integer import IntegerCost, integer_seconds
-from balancer.cost.model import COSTS, CostModel, parse_cost
+from balancer.cost.model import CostModel
 from balancer.cost.named import MODELS, NamedModel, flops, module
 from balancer.cost.online import OnlineCost
+from balancer.cost.parse import COSTS, parse_cost
 from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
 from balancer.cost.throughput import SaturatingThroughput, ThroughputCurve

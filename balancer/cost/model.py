@@ -1,6 +1,5 @@
 """Cost models: what a sample, or a padded mini-batch, costs in integer work units."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from solvers.groups import group_loads, mixed_loads, padded_loads
 from solvers.partition import padded
 from solvers.partition.mixed import mixed_bound
 
-__all__ = ["COSTS", "CostModel", "parse_cost"]
+__all__ = ["CostModel"]
 
 _LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 
@@ -68,7 +67,7 @@ class CostModel:
         return not self.padded and not self.c
 
     def __str__(self) -> str:
-        """Return the form that :func:`parse_cost` reads."""
+        """Return the form that :func:`balancer.cost.parse_cost` reads."""
         if self.c:
             return f"convolution:a={self.a},b={self.b},c={self.c},p={self.p}"
         if self.padded:
@@ -130,68 +129,3 @@ class CostModel:
         if self.padded:
             return Bound(padded(costs, num_ranks, equal_counts=equal_counts).makespan, "padded")
         return makespan_bound(costs, num_ranks, equal_counts)
-
-
-def _linear(a: int = 1) -> CostModel:
-    return CostModel(a=a)
-
-
-def _quadratic(*, a: int, b: int) -> CostModel:
-    return CostModel(a=a, b=b)
-
-
-def _padded(a: int = 1, b: int = 0) -> CostModel:
-    return CostModel(a=a, b=b, padded=True)
-
-
-def _convolution(*, a: int, b: int = 0, c: int, p: int = 1) -> CostModel:
-    if c == 0:
-        raise ValueError("cost coefficient c must be >= 1; where rows are not padded, use quadratic or linear")
-    return CostModel(a=a, b=b, c=c, p=p)
-
-
-COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
-    "linear": ("linear[:a=1]", _linear),
-    "quadratic": ("quadratic:a=24576,b=1", _quadratic),
-    "padded": ("padded[:a=1,b=0]", _padded),
-    "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
-}
-"""Cost models by name: how to write one, and what makes it."""
-
-
-def parse_cost(text: "str | CostModel") -> CostModel:
-    """Read a cost model from its name and coefficients, such as ``"quadratic:a=24576,b=1"``.
-
-    Raises
-    ------
-    ValueError
-        An unknown name (the known ones are listed), or a missing, unknown, repeated or non-integer coefficient.
-
-    Examples
-    --------
-    >>> str(parse_cost("quadratic:b=1,a=24576"))
-    'quadratic:a=24576,b=1'
-    """
-    if isinstance(text, CostModel):
-        return text
-    if not isinstance(text, str):
-        raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
-    name, colon, rest = text.partition(":")
-    if name == "flops":
-        from balancer.cost.named import flops  # it stands on this file
-
-        return flops(rest).cost_model()
-    if name not in COSTS:
-        known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
-        raise ValueError(f"unknown cost {text!r}; known costs are {known}")
-    form, make = COSTS[name]
-    coefficients: dict[str, int] = {}
-    for part in rest.split(",") if colon else []:
-        key, _, value = part.partition("=")
-        if key in coefficients or not value.isascii() or not value.isdigit():
-            raise ValueError(f"cost {text!r}: {part!r} must be one coefficient and a whole number; write {form}")
-        coefficients[key] = int(value)
-    try:
-        return make(**coefficients)
-    except TypeError:
-        raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None

@@ -18,8 +18,8 @@ from balancer.executor.recipe import Plan
 from balancer.executor.route import Route
 from balancer.executor.ways import Leg, Way, check_ways, inputs_route, ways_of
 from balancer.executor.wire import Cargo, Values
-from balancer.plan import DispatchPlan
-from balancer.step_plan import own_name
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import own_name
 
 __all__ = ["SINGLE_FIELD", "Dispatched"]
 

@@ -18,9 +18,9 @@ from balancer.executor.peers import Peers
 from balancer.executor.planning import agreed_plan, check_planning, package_version
 from balancer.executor.recipe import Plan, as_recipe
 from balancer.executor.ways import check_ways, ways_of
-from balancer.phases import Phase
-from balancer.ragged import Ragged
-from balancer.topology import Topology
+from balancer.problem.phases import Phase
+from balancer.problem.ragged import Ragged
+from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 
 __all__ = ["Dispatcher"]

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.executor.errors import FieldMismatchError, PeerError, listed, outside_majority
 from balancer.executor.fields import Field, Spec
 from balancer.executor.peers import Peers
-from balancer.placement import Placement
-from balancer.ragged import Ragged
+from balancer.problem.placement import Placement
+from balancer.problem.ragged import Ragged
 from solvers.arguments import as_int64
 
 __all__ = ["Gathered", "MiniBatch", "Status", "gather"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.line import Line
-from balancer.topology import Topology
+from balancer.problem.topology import Topology
 
 __all__ = ["NodeWise"]
 

@@ -18,7 +18,7 @@ from balancer.executor.node_wise import NodeWise
 from balancer.executor.route import Route
 from balancer.executor.runs import compile_runs
 from balancer.executor.wire import AllToAll, Cargo, Values, as_whole, move
-from balancer.topology import Topology
+from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.phases import Phase, resolve_phases
-from balancer.plan import SINGLE_PHASE
-from balancer.ragged import Ragged
+from balancer.plan.dispatch_plan import SINGLE_PHASE
+from balancer.problem.phases import Phase, resolve_phases
+from balancer.problem.ragged import Ragged
 
 __all__ = ["PER_SAMPLE", "check_named", "numbers", "per_sample"]
 

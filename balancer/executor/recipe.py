@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import solvers
-from balancer.constraints import Constraints
 from balancer.cost import CostModel, parse_cost
 from balancer.executor.gathering import Gathered, words_of
 from balancer.executor.per_sample import PER_SAMPLE, check_named, numbers, per_sample
-from balancer.items import parse_items
-from balancer.micro_batches import MicroBatches, check_keeps_all, check_schedule_name
-from balancer.orchestrator import Settings, assemble, orchestrate, step_batch
-from balancer.phases import Phase
-from balancer.placement import Placement
-from balancer.placing import PLACEMENTS, check_placement
-from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.planner import EPS, balance, check_method
-from balancer.problem import check_together
-from balancer.ragged import Ragged
-from balancer.step_plan import StepPlan
-from balancer.topology import Topology
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.planner import EPS, balance, check_method
+from balancer.planning.ranks import PLACEMENTS, check_placement
+from balancer.planning.step import Settings, assemble, orchestrate, step_batch
+from balancer.problem.constraints import Constraints
+from balancer.problem.items import parse_items
+from balancer.problem.micro_batches import MicroBatches, check_keeps_all, check_schedule_name
+from balancer.problem.phases import Phase
+from balancer.problem.placement import Placement
+from balancer.problem.problem import check_together
+from balancer.problem.ragged import Ragged
+from balancer.problem.topology import Topology
 from solvers.arguments import as_budget
 from solvers.relocation import as_eps
 

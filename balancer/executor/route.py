@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.exchange import rank_exchange
-from balancer.placement import Placement
+from balancer.plan.exchange import rank_exchange
+from balancer.problem.placement import Placement
 
 __all__ = ["End", "Route", "Rows", "expanded", "grouped_sums"]
 

@@ -10,8 +10,8 @@ from torch.utils.data import Sampler
 
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
-from balancer.micro_batches import MicroBatches
-from balancer.plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.problem.micro_batches import MicroBatches
 from solvers.arguments import as_count
 
 __all__ = ["PlannedBatchSampler"]

@@ -13,10 +13,10 @@ from balancer.executor.gathering import Gathered
 from balancer.executor.recipe import Plan
 from balancer.executor.route import Route, expanded, grouped_sums
 from balancer.executor.wire import Values
-from balancer.placement import Placement
-from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.step_plan import own_name
-from balancer.stream import fused
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.step_plan import own_name
+from balancer.plan.stream import fused
+from balancer.problem.placement import Placement
 
 __all__ = ["Leg", "Way", "check_ways", "inputs_route", "ways_of"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.block import Block
 from balancer.errors import InputError
 from balancer.io.columns import Place, no_rows, shown
 from balancer.io.keys import KEY_RULE
-from balancer.ragged import Ragged
+from balancer.problem.block import Block
+from balancer.problem.ragged import Ragged
 
 # One block as read: the needed columns, not yet validated, and the line of every row where that is known.
 RawBlock = tuple[Mapping[str, Any], Sequence[int] | None]

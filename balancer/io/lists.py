@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from balancer.io.columns import Place, first_null, from_arrow, from_python, is_numeric, shown
-from balancer.ragged import Ragged
+from balancer.problem.ragged import Ragged
 
 _RULE = "each row must hold a list of whole numbers: name another column, or cast this one"
 _MISSING = "there is no list (null or missing); a row without items needs an empty one"

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from balancer.block import Block
 from balancer.errors import InputError
 from balancer.io.assemble import RawBlock, ToKeys, ToLengths, ToLists, Wanted, assembled
 from balancer.io.columns import (
@@ -49,6 +48,7 @@ from balancer.io.columns import (
 )
 from balancer.io.keys import keys_from_arrow, keys_from_numpy, keys_from_python, keys_from_text
 from balancer.io.lists import lists_from_arrow, lists_from_python
+from balancer.problem.block import Block
 
 __all__ = [
     "LengthLog",

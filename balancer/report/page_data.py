@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.step_plan import StepPlan
-from balancer.stream import Stream
-from balancer.topology import Topology
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.plan.stream import Stream
+from balancer.problem.topology import Topology
 
 __all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep", "coarse"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import MOST_ROWS, coarse
 from balancer.simulate.step import StepTime
-from balancer.step_plan import StepPlan
 
 __all__ = ["SimulationData", "SlowStep", "StepBars"]
 

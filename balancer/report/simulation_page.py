@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from balancer.cost.throughput import SaturatingThroughput
-from balancer.offline_steps import StepSettings
+from balancer.offline.steps import StepSettings
 from balancer.report import simulation_figures as figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import MOST_ROWS

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.reasons import Reasons
-from balancer.step_plan import StepPlan
-from balancer.stream import Traffic
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.reasons import Reasons
+from balancer.plan.step_plan import StepPlan
+from balancer.plan.stream import Traffic
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.micro_batches import MicroBatches
-from balancer.plan import DispatchPlan
-from balancer.simulate.cluster import Cluster
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.problem.cluster import Cluster
+from balancer.problem.micro_batches import MicroBatches
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
 

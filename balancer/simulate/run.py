@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from balancer.io.logs import LengthLog, choose_length, read_columns
-from balancer.offline_steps import StepSettings, compare_log
-from balancer.simulate.cluster import Cluster
+from balancer.offline.steps import StepSettings, compare_log
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
-from balancer.step_plan import StepPlan
-from balancer.strategies import STRATEGIES
 from solvers.arguments import as_count
 
 __all__ = ["PhaseTotals", "Simulation", "StrategyTotals", "simulate_log"]
@@ -199,7 +199,7 @@ def simulate_log(
         Of every phase.
     cluster : Cluster
     strategies : sequence of str
-        Names in :data:`balancer.strategies.STRATEGIES`.
+        Names in :data:`balancer.planning.strategies.STRATEGIES`.
     num_steps : int, optional
         More than the log has: it is read again from its start. By default what the log has, at least one.
     window : int

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.micro_batches import MicroBatches
-from balancer.plan import SINGLE_PHASE, DispatchPlan
-from balancer.simulate.cluster import Cluster
+from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.plan.stream import Stream
+from balancer.problem.cluster import Cluster
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
-from balancer.step_plan import StepPlan
-from balancer.stream import Stream
-from balancer.topology import Topology
 
 __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
 

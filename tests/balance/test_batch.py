@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import balancer
-from balancer.batch import HOMES, GlobalBatch, contiguous_homes, global_batches, strided_homes
-from balancer.block import Block
-from balancer.ragged import Ragged
+from balancer.problem.batch import HOMES, GlobalBatch, contiguous_homes, global_batches, strided_homes
+from balancer.problem.block import Block
+from balancer.problem.ragged import Ragged
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.data())

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import balancer
 from balancer import MicroBatches
-from balancer.constraints import Constraints
 from balancer.errors import PlanError
 from balancer.io.plan_reader import open_plan
+from balancer.problem.constraints import Constraints
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
@@ -340,7 +340,7 @@ def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, monkeypatc
     assert balancer.load_plan(tmp_path / "plan.parquet") == plan
     opened = open_plan(tmp_path / "plan.parquet")
     opened.description["dropped"] = claimed
-    monkeypatch.setattr("balancer.offline.open_plan", lambda _: opened)
+    monkeypatch.setattr("balancer.offline.one_phase.open_plan", lambda _: opened)
     with pytest.raises(PlanError, match=message):
         next(balancer.load_plans(tmp_path / "plan.parquet"))
 

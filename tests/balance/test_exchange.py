@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import balancer
 from balancer import Placement
-from balancer.exchange import rank_exchange
+from balancer.plan.exchange import rank_exchange
 
 trailing_shapes = st.sampled_from([(), (3,), (2, 0), (1, 2)])
 dtypes = st.sampled_from(DTYPES)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from balancer.errors import InputError
 from balancer.io.logs import open_log, read_columns
-from balancer.items import ITEM_FUNCTIONS, ItemsExpression, parse_items, qwen2vl_patches, qwen2vl_tokens
-from balancer.ragged import Ragged
+from balancer.problem.items import ITEM_FUNCTIONS, ItemsExpression, parse_items, qwen2vl_patches, qwen2vl_tokens
+from balancer.problem.ragged import Ragged
 
 PAGES = Path(__file__).parents[2] / "data" / "docs_msdev_interleaved.parquet"
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import balancer
 from balancer import InputError, PlanError, Topology, load_plan
-from balancer.batch import HOMES
 from balancer.cost import parse_cost
 from balancer.io.logs import open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.log_settings import LogSettings
-from balancer.offline import PlanDigest, describe, load_plans, plan_log
-from balancer.plan import SINGLE_PHASE
+from balancer.offline.one_phase import PlanDigest, describe, load_plans, plan_log
+from balancer.offline.settings import LogSettings
+from balancer.plan.dispatch_plan import SINGLE_PHASE
+from balancer.problem.batch import HOMES
 from solvers import InfeasibleError
 
 LENGTHS = [5, 40, 3, 22, 9, 1, 17, 8, 30, 2, 6]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import balancer
 import solvers
 from balancer import Topology
-from balancer.planner import METHODS
+from balancer.planning.planner import METHODS
 from solvers import InfeasibleError, SolverError
 
 ROOT = Path(__file__).resolve().parents[2]

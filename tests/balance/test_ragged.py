@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.block import Block
-from balancer.ragged import Ragged
+from balancer.problem.block import Block
+from balancer.problem.ragged import Ragged
 
 INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
 LISTS = st.lists(st.lists(st.integers(-50, 50), max_size=5), max_size=12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import balancer
-from balancer.reasons import Reasons
+from balancer.plan.reasons import Reasons
 from balancer.report import PhaseSummary, RunSummary
 from balancer.report.page_data import PageData
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.errors import InputError
-from balancer.smallest_cap import AskedCap, least_cap, most_needed, needed
+from balancer.problem.smallest_cap import AskedCap, least_cap, most_needed, needed
 
 ASKED = AskedCap("all", "max_tokens_per_rank", 10, 2)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.cli import main
+from balancer.cli.main import main
 
 
 @dataclass(frozen=True)

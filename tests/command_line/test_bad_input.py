@@ -388,7 +388,7 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
 
 
 def test_interrupted(command, log, tmp_path, monkeypatch):
-    import balancer.offline
+    import balancer.offline.one_phase
 
     calls = []
 
@@ -398,8 +398,8 @@ def test_interrupted(command, log, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments)
 
-    original = balancer.offline.plan_problem
-    monkeypatch.setattr(balancer.offline, "plan_problem", plan_then_interrupt)
+    original = balancer.offline.one_phase.plan_problem
+    monkeypatch.setattr(balancer.offline.one_phase, "plan_problem", plan_then_interrupt)
     outcome = command("plan", log, *SHAPE, "--out", OUT)
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.err.strip() == "balancer: interrupted"

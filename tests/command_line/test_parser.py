@@ -3,8 +3,8 @@
 import click
 import pytest
 
-from balancer.cli import cli
-from balancer.cli_parser import BARE, Command, NamedFlag, command
+from balancer.cli.main import cli
+from balancer.cli.parser import BARE, Command, NamedFlag, command
 
 OPTIONS = [
     (name, option)

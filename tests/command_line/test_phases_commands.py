@@ -9,7 +9,7 @@ import pytest
 from log_files import description_of, plan_rows, tamper
 
 import balancer
-from balancer.strategies import STRATEGIES
+from balancer.planning.strategies import STRATEGIES
 
 RNG = np.random.default_rng(3)
 ROWS, RANKS, BATCH = 50, 6, 3
@@ -17,7 +17,8 @@ TEXT = RNG.integers(1, 400, ROWS).tolist()
 SIDES = [RNG.integers(20, 900, (RNG.integers(0, 4), 2)).tolist() for _ in range(ROWS)]
 FRAMES = (RNG.integers(0, 2, ROWS) * RNG.integers(1, 900, ROWS)).tolist()
 PATCHES = [
-    sum(balancer.items.qwen2vl_patches(*np.array(sides).reshape(-1, 2).T).tolist()) if sides else 0 for sides in SIDES
+    sum(balancer.problem.items.qwen2vl_patches(*np.array(sides).reshape(-1, 2).T).tolist()) if sides else 0
+    for sides in SIDES
 ]
 LISTS = "(image_widths,image_heights)"
 SHAPE = ("--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH)
@@ -85,7 +86,9 @@ def test_json_against_loops_over_the_plan_file(command, log):
     rows = plan_rows("plan.parquet")
     per_step = RANKS * BATCH
     rank = {(r["phase"], r["sample"], r["item"]): r["rank"] for r in rows}
-    patches = [balancer.items.qwen2vl_patches(*np.array(s).reshape(-1, 2).T).tolist() if s else [] for s in SIDES]
+    patches = [
+        balancer.problem.items.qwen2vl_patches(*np.array(s).reshape(-1, 2).T).tolist() if s else [] for s in SIDES
+    ]
     total = inter = sent_out = 0
     before = after = mean = 0.0
     for first in range(0, ROWS - per_step + 1, per_step):

@@ -397,7 +397,7 @@ def test_the_log_is_never_overwritten_by_its_plan(command, log):
 
 def balancer_process(*arguments, cwd, stdin="", **environment):
     return subprocess.run(
-        [sys.executable, "-c", "from balancer.cli import main; main()", *map(str, arguments)],
+        [sys.executable, "-c", "from balancer.cli.main import main; main()", *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         input=stdin,

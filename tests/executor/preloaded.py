@@ -6,9 +6,9 @@ import torch.distributed
 
 import balancer
 import balancer.executor
-import balancer.orchestrator
+import balancer.planning.step
 from balancer.executor.runs import compile_runs
 
 torch.set_num_threads(1)
-balancer.warmup(["auto"]) if "auto" in balancer.planner.COUNTED_METHODS else balancer.warmup()
+balancer.warmup(["auto"]) if "auto" in balancer.planning.planner.COUNTED_METHODS else balancer.warmup()
 compile_runs()

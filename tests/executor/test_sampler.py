@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import balancer  # noqa: E402
-from balancer.cli import main  # noqa: E402
+from balancer.cli.main import main  # noqa: E402
 from balancer.executor import PlannedBatchSampler  # noqa: E402
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_writers import WRITERS, every_format, every_format_with_nulls, write
 
-from balancer.block import Block
 from balancer.errors import InputError
 from balancer.io import logs
 from balancer.io.logs import open_log, read_columns
+from balancer.problem.block import Block
 
 LARGEST = 2**63 - 1
 

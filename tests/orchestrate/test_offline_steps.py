@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import balancer
 from balancer import InputError, MicroBatches, Phase, PlanError, Topology, load_steps, orchestrate
-from balancer.batch import HOMES
 from balancer.io.logs import open_log
 from balancer.io.plan_writer import PlanWriter
-from balancer.offline import PlanDigest
-from balancer.offline_steps import StepSettings, append_step, compare_log, describe_steps, plan_steps
-from balancer.strategies import STRATEGIES
+from balancer.offline.one_phase import PlanDigest
+from balancer.offline.steps import StepSettings, append_step, compare_log, describe_steps, plan_steps
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.batch import HOMES
 from solvers import InfeasibleError
 
 IMAGES = [[5, 3], [], [7], [2, 2, 2], [], [9], [1], [4, 4], [], [], [6, 1], [8], [3]]

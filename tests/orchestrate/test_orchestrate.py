@@ -9,7 +9,7 @@ from step_cases import Case, cases, labelled, travel
 
 import balancer
 from balancer import InputError, MicroBatches, Phase, Ragged, Topology, orchestrate
-from balancer.exchange import all_exchanges, rank_exchange
+from balancer.plan.exchange import all_exchanges, rank_exchange
 
 OMNI = [
     Phase("vision", "image_patches", outputs="image_tokens"),
@@ -66,8 +66,8 @@ def test_the_composed_exchange_is_the_two_exchanges_one_after_the_other(case, ch
     for name in case.encoders:
         stream, labels = plan.streams[f"{name}:out"], labels_of(case, name)
         home = plan[name].home
-        by_way_of_home = balancer.stream.Stream("", stream.source, home, stream.lengths, stream.bytes_of_item)
-        on_to_llm = balancer.stream.Stream("", home, stream.target, stream.lengths, stream.bytes_of_item)
+        by_way_of_home = balancer.plan.stream.Stream("", stream.source, home, stream.lengths, stream.bytes_of_item)
+        on_to_llm = balancer.plan.stream.Stream("", home, stream.target, stream.lengths, stream.bytes_of_item)
         encoded = labelled(stream.source, labels)
         assert travel(stream, encoded) == travel(on_to_llm, travel(by_way_of_home, encoded))
 
@@ -202,7 +202,7 @@ def test_a_sample_with_ten_thousand_images():
     images = Ragged.of([[1] * 10_000, [500], []])
     phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens")]
     plan = orchestrate({"images": images, "tokens": [10_000, 500, 40]}, phases, 4)
-    assert plan["vision"].gap <= balancer.planner.EPS
+    assert plan["vision"].gap <= balancer.planning.planner.EPS
     assert plan["vision"].imbalance_ratio < 1.001
 
 
@@ -260,5 +260,5 @@ BATCH = {"image": [4, 0, 9], "text": [1, 2, 7], "lists": Ragged.of([[1], [2, 2],
     ],
 )  # fmt: skip
 def test_bad_input(batch, phases, options, message):
-    with pytest.raises((ValueError, InputError, balancer.planner.solvers.SolverError), match=message):
+    with pytest.raises((ValueError, InputError, balancer.planning.planner.solvers.SolverError), match=message):
         orchestrate(batch, phases, Topology([2]), **options)

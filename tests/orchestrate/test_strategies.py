@@ -12,10 +12,10 @@ from step_cases import Case, cases, labelled, travel
 
 import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
-from balancer.micro_batches import ENCODERS
-from balancer.orchestrator import MODES
-from balancer.strategies import STRATEGIES, plan_with, sorted_window
-from balancer.stream import Stream
+from balancer.plan.stream import Stream
+from balancer.planning.step import MODES
+from balancer.planning.strategies import STRATEGIES, plan_with, sorted_window
+from balancer.problem.micro_batches import ENCODERS
 from solvers.errors import InfeasibleError
 
 EVERY_STRATEGY = pytest.mark.parametrize("strategy", STRATEGIES)

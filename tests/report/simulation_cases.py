@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 
 from balancer import Phase, Topology
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings
+from balancer.offline.steps import StepSettings
+from balancer.planning.strategies import STRATEGIES
 from balancer.report.simulation_data import SimulationData
 from balancer.report.simulation_page import Assumptions
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
-from balancer.strategies import STRATEGIES
 
 H100 = CLUSTERS["h100"]
 SHAPES = ("internvit-300m", "whisper-large-v3-encoder", "qwen2-7b")

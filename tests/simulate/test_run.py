@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from balancer import MicroBatches, Phase, offline_steps
-from balancer.cli import main
+from balancer import MicroBatches, Phase
+from balancer.cli.main import main
 from balancer.io.logs import open_log
-from balancer.offline_steps import StepSettings, compare_log
+from balancer.offline import steps as offline_steps
+from balancer.offline.steps import StepSettings, compare_log
+from balancer.planning.strategies import STRATEGIES
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
-from balancer.strategies import STRATEGIES
 
 RNG = np.random.default_rng(5)
 ROWS, RANKS, BATCH = 70, 4, 6

@@ -11,9 +11,9 @@ from step_cases import cases
 import balancer
 from balancer import Topology
 from balancer.cost import LengthPolynomial, SaturatingThroughput, ThroughputCurve
-from balancer.placement import Placement
+from balancer.planning.strategies import STRATEGIES, plan_with
+from balancer.problem.placement import Placement
 from balancer.simulate import PhaseModel, step_time
-from balancer.strategies import STRATEGIES, plan_with
 
 # --- closed forms ----------------------------------------------------------------------------------------------------
 

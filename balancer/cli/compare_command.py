@@ -1,0 +1,95 @@
+"""``balancer compare``: what each strategy would make of a log, side by side."""
+
+import json
+import time
+from typing import Any
+
+import click
+
+from balancer.cli.parser import command
+from balancer.cli.parts import (
+    budget_option,
+    json_option,
+    method_option,
+    micro_batch_options,
+    progress,
+    table_console,
+)
+from balancer.cli.phases import (
+    batch_options,
+    chosen_strategies,
+    cost_option,
+    open_phases,
+    phase_constraint_options,
+    phase_options,
+    strategies_option,
+    unconstrained,
+)
+from balancer.errors import InputError
+from balancer.offline.steps import compare_log
+from balancer.planning.planner import METHODS
+from balancer.report.summary import RunSummary
+
+__all__ = ["compare_command"]
+
+
+@command("compare", short_help="Plan a log by several strategies, side by side.")
+@click.argument("log", type=click.Path())
+@batch_options
+@phase_options
+@cost_option
+@phase_constraint_options
+@micro_batch_options
+@method_option(METHODS)
+@budget_option
+@strategies_option
+@click.option("--steps", type=int, metavar="K", help="Plan the first K steps alone.")
+@click.option(
+    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
+)
+@json_option
+def compare_command(
+    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
+) -> None:
+    """Plan LOG by several strategies: imbalance of every phase, and what crosses nodes.
+
+    \b
+    balancer compare log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
+        --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
+    """  # noqa: D301 (click's mark, not an escape)
+    if not options["phases"]:
+        raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
+    opened, settings, title = open_phases(log, options)
+    chosen = chosen_strategies(strategies)
+    started = time.perf_counter()
+    summaries = {strategy: RunSummary() for strategy in chosen}
+    with progress(as_json) as tick:
+        for strategy, plan in compare_log(opened, settings, chosen, steps, window):
+            summaries[strategy].add_step(plan)
+            tick(plan.num_samples)
+    runtime_s = time.perf_counter() - started
+    first = summaries[chosen[0]]
+    if not first.steps:
+        raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+    if as_json:
+        document = {
+            "steps": first.steps,
+            "samples": first.samples,
+            "runtime_s": runtime_s,
+            "strategies": {
+                name: {
+                    "phases": {phase: part.as_json() for phase, part in summary.phases.items()},
+                    "streams": {stream: part.as_json() for stream, part in summary.streams.items()},
+                    "inter_node_bytes": summary.inter_node_bytes,
+                }
+                for name, summary in summaries.items()
+            },
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    from balancer.report.table import print_comparison
+
+    console = table_console()
+    print_comparison(console, summaries, title, runtime_s)
+    for line in unconstrained(settings, chosen):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

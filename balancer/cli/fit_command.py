@@ -1,0 +1,118 @@
+"""``balancer fit``: measured steps in, a cost model out, in the words that ``balancer plan --cost`` takes."""
+
+import json
+import os
+from typing import Any
+
+import click
+
+from balancer.cli.parser import command
+from balancer.cost.fit import WEIGHTS, CostFit, fit_cost
+from balancer.cost.integer import IntegerCost
+from balancer.errors import FitError, InputError
+from balancer.io.measurements import read_measurements
+
+__all__ = ["fit_command"]
+
+
+@command("fit", short_help="Fit a cost model to measured step times.")
+@click.argument("measurements", type=click.Path())
+@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
+@click.option(
+    "--weights", type=click.Choice(WEIGHTS), default="relative", show_default=True, help="Which errors to square."
+)
+@click.option(
+    "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
+)
+@click.option("--force", is_flag=True, help="Accept a fit whose error is too large, and say so.")
+@click.option("--plot", metavar="FILE.png|svg", help="Draw the residuals; needs the extra 'plot' (matplotlib).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def fit_command(
+    measurements: str, skip: int, weights: str, max_error: float, force: bool, plot: str | None, as_json: bool
+) -> None:
+    """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
+
+    A row a step has columns lengths (a list) and seconds; a row a sample has step, length and seconds.
+
+    \b
+    balancer fit steps.csv --skip 10
+    """  # noqa: D301 (click's mark, not an escape)
+    if plot is not None:
+        from balancer.report.canvas import check_plot
+        from balancer.report.residual_plot import plot_residuals
+
+        check_plot(plot)  # before the work
+    if not max_error > 0:
+        raise InputError(f"--max-error must be > 0, got {max_error}")
+    lengths, seconds = read_measurements(measurements)
+    try:
+        fit = fit_cost(lengths[skip:], seconds[skip:], weights=weights, max_error=max_error, force=force)
+        cost = fit.integer_cost()
+    except FitError as error:
+        hint = "" if "a = b = 0" in str(error) else "\nuse --force to have it all the same"
+        raise FitError(f"{measurements}: {error}{hint}") from error
+    except ValueError as error:
+        raise InputError(f"{measurements}: {error}") from error
+    if plot is not None:
+        plot_residuals(fit, plot)
+    if as_json:
+        click.echo(json.dumps(_document(fit, cost, skip), indent=2))
+        return
+    for line in _lines(fit, cost, os.path.basename(measurements)):
+        click.echo(line)
+    if plot is not None:
+        click.echo(f"residuals drawn to {plot}")
+
+
+def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
+    spread_c0, spread_a, spread_b = fit.spreads
+    return {
+        "cost": str(cost.model),
+        "work_unit": cost.work_unit,
+        "rounding": cost.rounding,
+        "c0_s": fit.constant,
+        "a_s": fit.per_length,
+        "b_s": fit.per_square,
+        "spread_c0_s": spread_c0,
+        "spread_a_s": spread_a,
+        "spread_b_s": spread_b,
+        "held_out_error": fit.held_out_error,
+        "held_out_worst": fit.held_out_worst,
+        "mean_error": fit.mean_error,
+        "condition": fit.condition,
+        "steps": fit.steps,
+        "skipped": skipped,
+        "distinct_steps": fit.distinct_steps,
+        "shortest": fit.shortest,
+        "longest": fit.longest,
+        "uncertain": list(fit.uncertain),
+        "forced": fit.refusal,
+    }
+
+
+def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
+    """Say what a person wants to know, the number to copy last."""
+    values = zip(
+        ("c0", "a", "b"),
+        (fit.constant, fit.per_length, fit.per_square),
+        fit.spreads,
+        ("s a step", "s a unit of length", "s a unit squared"),
+        strict=True,
+    )
+    lines = [
+        f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}",
+        "seconds = c0 + a*sum(l) + b*sum(l^2)",
+        *(f"  {symbol:<3} {value:>10.4g} +- {spread:<9.2g} {unit}" for symbol, value, spread, unit in values),
+        f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
+        f"without lengths {fit.mean_error:.1%}",
+    ]
+    if fit.uncertain:
+        which = " and ".join(fit.uncertain)
+        lines.append(
+            f"uncertain: {which} vary by more than a quarter over resampled steps; measure more, and more various"
+        )
+    if fit.refusal is not None:
+        lines.append(f"forced: {fit.refusal}")
+    off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
+    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; c0 changes no plan)")
+    return lines

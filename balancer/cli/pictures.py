@@ -1,0 +1,109 @@
+"""Options that draw: the page and the figure that ``balancer report`` and ``simulate`` write besides their tables."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from balancer.cli.parts import add_options
+from balancer.errors import InputError
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.report.page_data import PageData
+from balancer.report.summary import RunSummary
+
+__all__ = ["PictureFiles", "Pictures", "picture_options"]
+
+
+def picture_options(figure: str, step: str) -> Callable[[Any], Any]:
+    """Make the options that say what to draw, and where to; `figure` is what ``--plot`` draws, `step` the default."""
+    options = (
+        click.option("--html", "page", metavar="FILE.html", help="Write a page with charts; needs the extra 'plot'."),
+        click.option("--plot", metavar="FILE.png|svg", help=f"Draw {figure}; needs the extra 'plot'."),
+        click.option("--step", type=int, metavar="K", help=f"The step that the page draws [default: {step}]."),
+    )
+    return lambda command: add_options(command, options)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFiles:
+    """Where a command draws to, besides its table: a page, a figure, or nowhere."""
+
+    page: str | None
+    plot: str | None
+    step: int | None
+
+    def __post_init__(self) -> None:
+        if self.page is not None:
+            from balancer.report.canvas import require_matplotlib
+
+            if os.path.splitext(self.page)[1].lower() not in (".html", ".htm"):
+                raise InputError(f"--html {self.page}: a page is written as .html; choose such a name")
+            require_matplotlib("--html")
+            _check_folder(self.page)
+        if self.plot is not None:
+            from balancer.report.canvas import check_plot
+
+            check_plot(self.plot)
+            _check_folder(self.plot)
+        if self.step is not None and self.page is None:
+            raise InputError("--step needs --html, the page that draws it")
+        if self.step is not None and self.step < 0:
+            raise InputError(f"--step must be >= 0, got {self.step}")
+
+    def __bool__(self) -> bool:
+        """Whether anything is drawn."""
+        return self.page is not None or self.plot is not None
+
+    def missing_step(self, source: str, steps: int) -> InputError:
+        """Return the error for a step that is not there."""
+        return InputError(f"--step {self.step}: {source} has {steps} steps, counted from 0")
+
+    def say(self, as_json: bool) -> None:
+        """Tell a person where the files lie."""
+        for what, path in (("page", self.page), ("figure", self.plot)):
+            if path is not None and not as_json:
+                click.echo(f"{what} written to {path}")
+
+
+def _check_folder(path: str) -> None:
+    """Refuse a path that cannot be written to before the work, not after it."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"{path}: cannot be written: there is no folder {folder}; make it first")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: cannot be written: is a folder; choose another name")
+
+
+@dataclass(slots=True)
+class Pictures:
+    """What ``balancer report`` draws."""
+
+    files: PictureFiles
+    data: PageData
+
+    @classmethod
+    def of(cls, page: str | None, plot: str | None, step: int | None) -> "Pictures":
+        """Check the options, before the work."""
+        return cls(PictureFiles(page, plot, step), PageData(step))
+
+    def add(self, plan: DispatchPlan | StepPlan) -> None:
+        """Take in the next step, if anything is drawn."""
+        if self.files:
+            self.data.add(plan)
+
+    def write(self, summary: RunSummary, source: str, log: str | None) -> None:
+        """Write what was asked for, of a plan and the log that it was made from, if there is one."""
+        if self.files.page is not None:
+            from balancer.report.plan_page import write_page
+
+            if self.data.picture is None:
+                raise self.files.missing_step(source, summary.steps)
+            of_log = "" if log is None else f", a plan of {os.path.basename(log)}"
+            write_page(self.files.page, summary, self.data, f"{source}{of_log}")
+        if self.files.plot is not None:
+            from balancer.report.figures import plot_loads
+
+            plot_loads(self.data, self.files.plot)

@@ -1,0 +1,293 @@
+"""``balancer simulate``: what a log's steps would take on a cluster, by each strategy, side by side."""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from balancer.cli.parser import command
+from balancer.cli.parts import (
+    add_options,
+    budget_option,
+    json_option,
+    method_option,
+    micro_batch_options,
+    progress,
+    table_console,
+)
+from balancer.cli.phases import (
+    batch_options,
+    by_phase,
+    chosen_strategies,
+    cost_option,
+    open_phases,
+    phase_constraint_options,
+    phase_options,
+    strategies_option,
+    unconstrained,
+)
+from balancer.cli.pictures import PictureFiles, picture_options
+from balancer.cost import module
+from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
+from balancer.errors import InputError
+from balancer.planning.planner import METHODS
+from balancer.report.simulation_data import SimulationData
+from balancer.report.summary import as_range
+from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
+
+if TYPE_CHECKING:
+    from balancer.report.simulation_page import Assumptions
+
+__all__ = ["simulate_command"]
+
+
+def _model_options(command: Any) -> Any:
+    """Add what runs, and on what."""
+    several: dict[str, Any] = {"multiple": True}
+    options = (
+        click.option(
+            "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file with such fields."
+        ),
+        click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
+        click.option(
+            "--model", "models", metavar="NAME=MODEL", **several,
+            help="Of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
+        ),
+        click.option(
+            "--pieces", metavar="NAME=L", **several,
+            help="Items are cut into pieces of L elements, such as tiles; attention stays within them.",
+        ),
+        click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
+        click.option(
+            "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
+            help="Fraction of the peak that computing reaches; MFU is proportional to it.",
+        ),
+        click.option(
+            "--throughput", "curves", metavar="NAME=FILE.csv", **several,
+            help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
+        ),
+        click.option(
+            "--overlap", type=float, default=0.0, show_default=True, metavar="F",
+            help="Fraction of every exchange that computing hides; assumed.",
+        ),
+        click.option(
+            "--waits", type=click.Choice(WAITS), default="phase", show_default=True,
+            help="Ranks wait for each other after every phase, or once a step.",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+@command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
+@click.argument("log", type=click.Path())
+@batch_options
+@phase_options
+@_model_options
+@cost_option
+@phase_constraint_options
+@micro_batch_options
+@method_option(METHODS)
+@budget_option
+@strategies_option
+@click.option(
+    "--steps", type=int, metavar="K", help="Steps to simulate [default: the log's]; a short log is read again."
+)
+@click.option(
+    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
+)
+@picture_options("what a step's seconds are spent on", "0")
+@json_option
+def simulate_command(
+    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool,
+    page: str | None, plot: str | None, step: int | None, **options: Any,
+) -> None:  # fmt: skip
+    """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
+
+    \b
+    balancer simulate log.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --phase vision=image_patches \\
+        --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
+        --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
+    """  # noqa: D301 (click's mark, not an escape)
+    files = PictureFiles(page, plot, step)
+    if step is not None and steps is not None and step >= steps:
+        raise files.missing_step("the simulation", steps)
+    if not options["phases"]:
+        raise InputError("simulate needs phases: name them with --phase NAME=COL[+COL...]")
+    cluster_name = options.pop("cluster")
+    cluster = read_cluster(cluster_name)
+    gpus_per_rank = options.pop("gpus_per_rank")
+    if gpus_per_rank is not None:
+        cluster = cluster.with_ranks_of(gpus_per_rank)
+    options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
+    overlap, waits = options.pop("overlap"), options.pop("waits")
+    assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
+               "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
+    model_names = by_phase("--model", options.pop("models"), by_phase("--phase", options["phases"]))
+    models, parameters = _models(options, model_names, cluster)
+    opened, settings, title = open_phases(log, options)
+    chosen = chosen_strategies(strategies)
+    started = time.perf_counter()
+    data = SimulationData(waits, step or 0)
+    with progress(as_json) as tick:
+        found = simulate_log(
+            opened, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
+            waits=waits, tick=tick, watch=data.add if files else None,
+        )  # fmt: skip
+    runtime_s = time.perf_counter() - started
+    if files:
+        from balancer.report.simulation_page import Assumptions
+
+        stated = Assumptions(
+            cluster_name, cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap, waits,
+            assumed["bytes_given"],
+        )  # fmt: skip
+        _write(files, found, data, stated, log)
+    if as_json:
+        click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
+        return
+    _print(found, cluster, assumed, title, runtime_s)
+    for line in unconstrained(settings, chosen):
+        click.echo(line)
+    files.say(as_json)
+
+
+def _write(files: PictureFiles, found: Simulation, data: SimulationData, stated: "Assumptions", log: str) -> None:
+    """Write the page and the figure that were asked for."""
+    if files.page is not None:
+        from balancer.report.simulation_page import write_simulation_page
+
+        if data.drawn_step >= found.steps:
+            raise files.missing_step("the simulation", found.steps)
+        write_simulation_page(files.page, found, data, stated, log)
+    if files.plot is not None:
+        from balancer.report.simulation_figures import plot_split
+
+        plot_split(found.strategies, files.plot)
+
+
+def _ranks_per_node(cluster: Cluster, ranks: int, given: int | None) -> int:
+    """Return what the cluster says, unless fewer are asked for."""
+    if given is None:
+        inside = min(cluster.ranks_per_node, max(1, ranks))
+        if ranks % inside:
+            raise InputError(
+                f"--ranks must be a multiple of the {inside} ranks that a node of the cluster has, or fewer, got "
+                f"{ranks}; say with --ranks-per-node if nodes have fewer"
+            )
+        return inside
+    if given > cluster.ranks_per_node:
+        raise InputError(
+            f"--ranks-per-node must be <= {cluster.ranks_per_node}: a node has {cluster.gpus_per_node} GPUs and a rank "
+            f"{cluster.gpus_per_rank}; got {given}"
+        )
+    return given
+
+
+def _models(
+    options: dict[str, Any], names: Mapping[str, str], cluster: Cluster
+) -> tuple[dict[str, PhaseModel], dict[str, int]]:
+    """Take what runs out of all options; phases without a cost of their own are planned by their model's FLOPs.
+
+    Returns models and their numbers of parameters, by phase.
+    """
+    phases = by_phase("--phase", options["phases"])
+    pieces = by_phase("--pieces", options.pop("pieces"), phases)
+    curves = by_phase("--throughput", options.pop("curves"), phases)
+    efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
+    if not 0 < efficiency <= 1:
+        raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
+    models, parameters = {}, {}
+    for name in phases:
+        if name not in names:
+            raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
+        if name in pieces and not re.fullmatch("0*[1-9][0-9]{0,8}", pieces[name]):
+            raise InputError(f"--pieces {name} must be a whole number >= 1, got {pieces[name]!r}")
+        rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
+        if name in curves:
+            rate = ThroughputCurve.from_csv(curves[name])
+        piece = int(pieces[name]) if name in pieces else None
+        shape = module(names[name])
+        parameters[name] = shape.parameters
+        models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)
+    if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
+        own = {cost.partition("=")[0].strip() for cost in options["costs"]}
+        costs = tuple(f"{name}={model.cost_model()}" for name, model in models.items() if name not in own)
+        options["costs"] = (*options["costs"], *costs)
+    return models, parameters
+
+
+def _document(found: Simulation, assumed: Mapping[str, Any], runtime_s: float) -> dict[str, Any]:
+    return {
+        "steps": found.steps,
+        "rows": found.rows,
+        "passes": found.passes,
+        "runtime_s": runtime_s,
+        "assumed": {name: value for name, value in assumed.items() if name != "bytes_given"},
+        "strategies": {name: totals.as_json() for name, totals in found.strategies.items()},
+    }
+
+
+def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], title: str, runtime_s: float) -> None:
+    """Print a row a strategy of what a step takes, one of what it holds, and what was assumed."""
+    from balancer.report.table import as_alike
+
+    console = table_console()
+    console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+    first = next(iter(found.strategies.values()))
+    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
+    cut = any(run.most_slots > 1 for run in found.strategies.values())
+    peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
+    runs = found.strategies.values()
+    parts = [
+        as_alike([run.seconds / run.steps for run in runs]),
+        as_alike([run.deviation_s for run in runs]),
+        as_alike([run.compute_s / run.steps for run in runs]),
+        as_alike([run.waiting_s / run.steps for run in runs]),
+        as_alike([run.exchange_s / run.steps for run in runs], 2, least=True),
+    ]
+    rates = as_alike([run.samples_per_s for run in runs], 4)
+    for i, (name, run) in enumerate(found.strategies.items()):
+        faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
+        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x")
+        tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
+        slots = [as_range(run.fewest_slots, run.most_slots)] * cut
+        peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
+    console.print(times)
+    console.print(peaks)
+    for line in (*_remarks(found, cluster, assumed), f"{runtime_s:.2f} s"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(first: str, headers: Iterable[str]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, no_wrap=True)
+    for header in headers:
+        table.add_column(Text(header), justify="right", no_wrap=True)
+    return table
+
+
+def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) -> Iterator[str]:
+    """Say how many steps, what was assumed, and what cannot be so."""
+    again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
+    yield f"{found.steps:,} steps by each strategy{again}. ± is the standard deviation over steps."
+    yield (
+        f"Assumed: computing at {assumed['efficiency']:.0%} of the peak where no --throughput says, "
+        f"{assumed['overlap']:.0%} of exchanges hidden, ranks wait for each other each {assumed['waits']}; the "
+        "collectives of gradients and parameters take no time."
+    )
+    over = [name for name, run in found.strategies.items() if run.activation_bytes > cluster.memory_bytes]
+    if over:
+        memory = f"{cluster.memory_bytes / 2**30:.3g} GiB"
+        which = ", ".join(over)
+        yield f"Activations alone take more than the {memory} of a GPU with {which}: cut into (smaller) micro-batches."
+    if not assumed["bytes_given"]:
+        yield "Exchanges move 1 byte an element: say what they move with --bytes NAME=IN,OUT."
+    if "sorted_batches" in found.strategies and len(found.strategies) > 1:
+        yield "sorted_batches has other batches than the rest."

@@ -1,0 +1,71 @@
+"""Cost models from text: a name and coefficients, as the command line and plan files write them."""
+
+from collections.abc import Callable
+
+from balancer.cost.model import CostModel
+from balancer.cost.named import flops
+
+__all__ = ["COSTS", "parse_cost"]
+
+
+def _linear(a: int = 1) -> CostModel:
+    return CostModel(a=a)
+
+
+def _quadratic(*, a: int, b: int) -> CostModel:
+    return CostModel(a=a, b=b)
+
+
+def _padded(a: int = 1, b: int = 0) -> CostModel:
+    return CostModel(a=a, b=b, padded=True)
+
+
+def _convolution(*, a: int, b: int = 0, c: int, p: int = 1) -> CostModel:
+    if c == 0:
+        raise ValueError("cost coefficient c must be >= 1; where rows are not padded, use quadratic or linear")
+    return CostModel(a=a, b=b, c=c, p=p)
+
+
+COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
+    "linear": ("linear[:a=1]", _linear),
+    "quadratic": ("quadratic:a=24576,b=1", _quadratic),
+    "padded": ("padded[:a=1,b=0]", _padded),
+    "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
+}
+"""Cost models by name: how to write one, and what makes it."""
+
+
+def parse_cost(text: str | CostModel) -> CostModel:
+    """Read a cost model from its name and coefficients, such as ``"quadratic:a=24576,b=1"``.
+
+    Raises
+    ------
+    ValueError
+        An unknown name (the known ones are listed), or a missing, unknown, repeated or non-integer coefficient.
+
+    Examples
+    --------
+    >>> str(parse_cost("quadratic:b=1,a=24576"))
+    'quadratic:a=24576,b=1'
+    """
+    if isinstance(text, CostModel):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
+    name, colon, rest = text.partition(":")
+    if name == "flops":
+        return flops(rest).cost_model()
+    if name not in COSTS:
+        known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
+        raise ValueError(f"unknown cost {text!r}; known costs are {known}")
+    form, make = COSTS[name]
+    coefficients: dict[str, int] = {}
+    for part in rest.split(",") if colon else []:
+        key, _, value = part.partition("=")
+        if key in coefficients or not value.isascii() or not value.isdigit():
+            raise ValueError(f"cost {text!r}: {part!r} must be one coefficient and a whole number; write {form}")
+        coefficients[key] = int(value)
+    try:
+        return make(**coefficients)
+    except TypeError:
+        raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None

@@ -1,0 +1,1 @@
+"""A log's plans, step by step; plan files replayed and checked."""

@@ -1,0 +1,1 @@
+"""What comes out: exchanges, streams, dispatch plans, step plans. Pure data."""

@@ -1,0 +1,347 @@
+"""The dispatch plan: which sample runs on which rank, in which order, and the proof of how good that is. Pure data."""
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer._version import __version__
+from balancer.cost import CostModel
+from balancer.errors import PlanError
+from balancer.plan.exchange import RankExchange, rank_exchange
+from balancer.plan.stream import Stream, Traffic
+from balancer.problem.batch import kept_samples
+from balancer.problem.constraints import Constraints
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.placement import Placement
+from balancer.problem.topology import Topology
+from solvers.arguments import INT64_MAX
+from solvers.bounds import Bound
+from solvers.relocation import relocation_bound
+from solvers.types import SolveStatus, relative_gap
+
+__all__ = ["SINGLE_PHASE", "DispatchPlan"]
+
+SINGLE_PHASE = "all"
+"""What the phase of a plan with one phase is called."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DispatchPlan:
+    """A plan for one phase of one step; arrays are read-only.
+
+    Attributes
+    ----------
+    topology : Topology
+    cost : CostModel
+    lengths : int64[n]
+        Elements (tokens, frames, patches) of each sample.
+    home, target : Placement
+        Where the samples lie before dispatch, and where they run.
+    home_loads, loads : int64[num_ranks]
+        Load of each rank in cost units, before and after.
+    makespan : int
+        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over
+        speed, rounded up; with micro-batches, what their schedule makes of it.
+    lower_bound : int
+        Proven: no placement under the same constraints has a smaller makespan.
+    bound_name : str
+        The argument that proves it; see :mod:`solvers.bounds`.
+    status : SolveStatus
+    method : str
+        The partition method asked for.
+    constraints : Constraints
+        What the plan keeps to.
+    micro_batches : MicroBatches or None
+        How each rank's share is cut into slots, where it is.
+    slot_of_sample : int32[n]
+        The micro-batch that each sample is in; 0 without micro-batches. A rank's samples are in order of slots.
+    num_slots : int
+        Micro-batches a step, the same on every rank.
+    placement : str
+        How samples came to ranks: a name in :data:`balancer.planning.ranks.PLACEMENTS`.
+    eps : float
+        What relocation was allowed to give up of the makespan, as a fraction.
+    fell_back : str
+        Why samples were not relocated from their homes, where that was asked for; else empty.
+    binding_sample : int or None
+        The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound: an
+        index into `lengths`.
+    dropped : int64[d]
+        Samples of the global batch that are left out, ascending: those over the micro-batches' cap, where
+        ``over_long="drop"`` asks for it. All other arrays are of the samples that are kept, in order.
+    dropped_lengths : int64[d]
+        Their lengths.
+    runtime_s : float
+        Seconds that planning took; not part of the digest nor of equality.
+    """
+
+    topology: Topology
+    cost: CostModel
+    lengths: NDArray[np.int64]
+    home: Placement
+    target: Placement
+    home_loads: NDArray[np.int64]
+    loads: NDArray[np.int64]
+    makespan: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    method: str
+    constraints: Constraints = field(default_factory=Constraints)
+    micro_batches: MicroBatches | None = None
+    slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    num_slots: int = 1
+    placement: str = "any"
+    eps: float = 0.0
+    fell_back: str = ""
+    binding_sample: int | None = None
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    runtime_s: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.slot_of_sample) != len(self.lengths):
+            object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
+        for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped, self.dropped_lengths):
+            array.flags.writeable = False
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the step, without those left out."""
+        return len(self.lengths)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the global batch, with those left out."""
+        return len(self.lengths) + len(self.dropped)
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """Which samples of the global batch the plan is of: int64[n], all but :attr:`dropped`."""
+        return kept_samples(len(self.lengths), self.dropped)
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks, empty ones included."""
+        return self.topology.num_ranks
+
+    @property
+    def rank_of_sample(self) -> NDArray[np.int32]:
+        """The rank that each sample runs on: int32[n]."""
+        return self.target.rank_of_sample
+
+    def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
+        """Samples of the global batch that run on `rank`, in dispatch order: int64[k]."""
+        return self._in_batch(self.target.samples_on_rank(rank))
+
+    def samples_in_slot(self, rank: int, slot: int) -> NDArray[np.int64]:
+        """Samples of the global batch in one micro-batch, in dispatch order: int64[k]."""
+        if not 0 <= slot < self.num_slots:
+            raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")
+        samples = self.target.samples_on_rank(rank)
+        return self._in_batch(samples[self.slot_of_sample[samples] == slot])
+
+    def _in_batch(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.kept[samples] if len(self.dropped) else samples
+
+    @property
+    def equal_counts(self) -> bool:
+        """Whether every rank holds the same number of samples, within one, by constraint."""
+        return self.constraints.equal_counts
+
+    @property
+    def slot_loads(self) -> NDArray[np.int64]:
+        """Cost of each micro-batch, int64[num_ranks, num_slots]; computed when asked for."""
+        bins = self.rank_of_sample * np.int32(self.num_slots) + self.slot_of_sample
+        costs = self.cost.sample_costs(self.lengths)
+        return self.cost.loads(costs, bins, self.num_ranks * self.num_slots).reshape(self.num_ranks, self.num_slots)
+
+    @property
+    def gap(self) -> float:
+        """``(makespan - lower_bound) / lower_bound``: 0.0 is proven optimal; infinite if only the bound is 0."""
+        return relative_gap(self.makespan, self.lower_bound)
+
+    @property
+    def imbalance_ratio(self) -> float:
+        """Makespan over that of perfect evenness; 1.0 is perfect, and also what all-zero loads have.
+
+        Where ranks have no speeds and meet once a step, that is largest load over mean load. A pipeline's is over that
+        of equal micro-batches, its bubble included in both.
+        """
+        return self._ratio(self.makespan, self.loads, self.micro_batches)
+
+    @property
+    def home_imbalance_ratio(self) -> float:
+        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once."""
+        return self._ratio(self.constraints.makespan(self.home_loads), self.home_loads, None)
+
+    def _ratio(self, makespan: int, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> float:
+        total, share = self.perfect(loads, micro_batches)
+        return makespan * share / total if total else 1.0  # of integers, so that equal loads give 1.0
+
+    def perfect(self, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> tuple[int, int]:
+        """Return the makespan of perfectly even ranks, as a fraction: numerator and denominator."""
+        speeds = self.constraints.rank_speeds
+        total = int(loads.sum())
+        if micro_batches is not None:
+            return micro_batches.perfect(total, self.num_ranks, self.num_slots)
+        return total, self.num_ranks if speeds is None else int(speeds.sum())
+
+    @property
+    def traffic(self) -> Traffic:
+        """What dispatch moves, in elements."""
+        return Stream("", self.home, self.target, self.lengths, self.lengths).traffic(self.topology)
+
+    @property
+    def inter_node_volume(self) -> int:
+        """Elements that dispatch moves from one node to another."""
+        return self.traffic.inter_node
+
+    @property
+    def intra_node_volume(self) -> int:
+        """Elements that dispatch moves between ranks of one node."""
+        return self.traffic.intra_node
+
+    @property
+    def inter_node_bound(self) -> int:
+        """Elements that must cross nodes in any plan with no larger makespan: proven, 0 if nothing is.
+
+        Known for plain additive costs; O(n log n), computed when asked for.
+        """
+        plain = self.cost.additive and self.constraints.rank_speeds is None  # with slots, too, no rank's sum is larger
+        if not plain or self.constraints.initial_loads is not None:
+            return 0
+        costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
+        most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
+        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most)
+
+    def exchange(self, rank: int) -> RankExchange:
+        """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples)."""
+        return rank_exchange(self.home, self.target, self.lengths, rank)
+
+    def inverse(self) -> "DispatchPlan":
+        """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged."""
+        bound = Bound(self.lower_bound, self.bound_name)
+        if self.constraints.names() or self.micro_batches:  # that bound does not hold for homes of any kind
+            bound = self.cost.lower_bound(self.cost.sample_costs(self.lengths), self.num_ranks)
+        makespan = int(self.home_loads.max())
+        optimal = makespan == bound.value
+        return DispatchPlan(
+            self.topology,
+            self.cost,
+            self.lengths,
+            home=self.target,
+            target=self.home,
+            home_loads=self.loads,
+            loads=self.home_loads,
+            makespan=makespan,
+            lower_bound=bound.value,
+            bound_name=bound.name,
+            status=SolveStatus.OPTIMAL if optimal else SolveStatus.FEASIBLE,
+            method=self.method,
+            dropped=self.dropped,
+            dropped_lengths=self.dropped_lengths,
+        )
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of topology and both placements: ranks whose digests agree hold the same plan.
+
+        Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
+        """
+        slots = self.slot_of_sample if self.num_slots > 1 else None
+        return placements_digest(self.topology, self.home, self.target, slots, self.dropped)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a plan file that holds all of this plan; :func:`balancer.load_plan` reads it. Atomic, and no pickle.
+
+        Raises
+        ------
+        InputError
+            If the path cannot be written.
+        """
+        from balancer.io.plan_writer import PlanWriter  # those who plan at run time need no files
+
+        if self.home != Placement.by_sample_order(self.home.rank_of_sample, self.num_ranks):
+            raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
+        with PlanWriter(os.fspath(path), extra_columns=True) as writer:
+            writer.append(
+                0,
+                SINGLE_PHASE,
+                self.kept,
+                self.rank_of_sample,
+                self.slot_of_sample,
+                self.target.position_of_sample,
+                self.lengths,
+                self.home.rank_of_sample,
+            )
+            writer.close(
+                {
+                    "topology": {"node_sizes": list(self.topology.node_sizes)},
+                    "cost": str(self.cost),
+                    "solver": {"method": self.method, "constraints": self.constraints.to_json()},
+                    "left_out": list(self.constraints.per_sample),
+                    "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
+                    "certificate": {
+                        "makespan": self.makespan,
+                        "lower_bound": self.lower_bound,
+                        "bound_name": self.bound_name,
+                        "status": self.status.value,
+                    },
+                    "steps": 1,
+                    "samples": self.num_samples,
+                    **({"dropped": _listed(self.dropped, self.dropped_lengths)} if len(self.dropped) else {}),
+                    "digest": self.digest(),
+                    "version": __version__,
+                }
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"<DispatchPlan: {self.num_samples} samples on {self.num_ranks} ranks, cost {self.cost}, "
+            f"imbalance {self.home_imbalance_ratio:.4g} -> {self.imbalance_ratio:.6g}, gap {self.gap:.3g}>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DispatchPlan):
+            return NotImplemented
+        mine, theirs = (
+            (
+                (p.topology, p.cost, p.home, p.target, p.method, p.constraints.names(), p.micro_batches),
+                (p.makespan, p.lower_bound, p.bound_name, p.status, p.num_slots, p.dropped.tolist()),
+            )
+            for p in (self, other)
+        )
+        return (
+            mine == theirs
+            and np.array_equal(self.lengths, other.lengths)
+            and np.array_equal(self.loads, other.loads)
+            and np.array_equal(self.home_loads, other.home_loads)
+            and np.array_equal(self.slot_of_sample, other.slot_of_sample)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _listed(dropped: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[list[int]]:
+    return [list(pair) for pair in zip(dropped.tolist(), lengths.tolist(), strict=True)]
+
+
+def placements_digest(
+    topology: Topology,
+    home: Placement,
+    target: Placement,
+    slots: NDArray[np.int32] | None = None,
+    dropped: NDArray[np.int64] | None = None,
+) -> str:
+    """SHA-256, in hex, over counts, node sizes, ranks, positions, slots and dropped as little-endian integers."""
+    header = topology.num_nodes, len(home.samples), *topology.node_sizes
+    digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
+    arrays = [home.rank_of_sample, home.position_of_sample, target.rank_of_sample, target.position_of_sample]
+    for array in arrays if slots is None else [*arrays, slots]:
+        digest.update(np.ascontiguousarray(array, dtype="<i4").data)
+    if dropped is not None:
+        digest.update(np.ascontiguousarray(dropped, dtype="<i8").data)
+    return digest.hexdigest()

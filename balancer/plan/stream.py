@@ -1,0 +1,127 @@
+"""Streams: items on their way from one placement to another; a step of a multimodal model has several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.exchange import RankExchange, rank_exchange
+from balancer.problem.placement import Placement
+from balancer.problem.topology import Topology
+
+__all__ = ["Stream", "Traffic", "fused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a stream moves, in bytes.
+
+    Attributes
+    ----------
+    total : int
+        All of it, what stays on its rank included.
+    inter_node, intra_node : int
+        What crosses nodes, and what moves between ranks of one node.
+    largest_send, largest_receive : int
+        The most that one rank sends to, or receives from, other nodes.
+    """
+
+    total: int
+    inter_node: int
+    intra_node: int
+    largest_send: int
+    largest_receive: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Items that travel from a source placement to a target placement.
+
+    Attributes
+    ----------
+    name : str
+    source, target : Placement
+        Of the same items, on the same ranks.
+    lengths : int64[k], read-only
+        Elements of each item.
+    bytes_of_item : int64[k], read-only
+    """
+
+    name: str
+    source: Placement
+    target: Placement
+    lengths: NDArray[np.int64]
+    bytes_of_item: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        self.lengths.flags.writeable = False
+        self.bytes_of_item.flags.writeable = False
+
+    def exchange(self, rank: int) -> RankExchange:
+        """One rank's part in moving the items: split sizes and orders. Built when asked for."""
+        return rank_exchange(self.source, self.target, self.lengths, rank)
+
+    def inverse(self) -> "Stream":
+        """Return the stream of the way back, which gradients take."""
+        return Stream(f"{self.name} back", self.target, self.source, self.lengths, self.bytes_of_item)
+
+    def traffic(self, topology: Topology) -> Traffic:
+        """Add up what moves. O(k + ranks)."""
+        source, target = self.source.rank_of_sample, self.target.rank_of_sample
+        node = topology.node_of_rank
+        crosses = node[source] != node[target]
+        moves = source != target
+        sent = _sums(source[crosses], self.bytes_of_item[crosses], topology.num_ranks)
+        received = _sums(target[crosses], self.bytes_of_item[crosses], topology.num_ranks)
+        inter_node = int(sent.sum())
+        return Traffic(
+            int(self.bytes_of_item.sum()),
+            inter_node,
+            int(self.bytes_of_item[moves].sum()) - inter_node,
+            int(sent.max()),
+            int(received.max()),
+        )
+
+
+def _sums(ranks: NDArray[np.int32], amounts: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
+    sums = np.zeros(num_ranks, dtype=np.int64)
+    np.add.at(sums, ranks, amounts)
+    return sums
+
+
+def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target: Placement) -> Stream:
+    """Make one stream of several with one target rank an item, so that one all-to-all carries all of them.
+
+    Parameters
+    ----------
+    name : str
+    streams : sequence of Stream
+        What each rank sends stands in the order of the streams, each as that stream's source has it.
+    order : int64[k]
+        The items of all streams, counted through stream by stream, in the order in which `target` numbers them.
+    target : Placement
+        Of the items so ordered.
+
+    Returns
+    -------
+    Stream
+        O(k + ranks * streams).
+    """
+    num_ranks = target.num_ranks
+    counts = np.stack([np.diff(stream.source.offsets) for stream in streams])  # [streams, ranks]
+    offsets = np.zeros(num_ranks + 1, dtype=np.int64)
+    np.cumsum(counts.sum(axis=0), out=offsets[1:])
+    before = np.cumsum(counts, axis=0) - counts  # what earlier streams have on the rank
+    ranks = [stream.source.rank_of_sample for stream in streams]
+    positions = [
+        stream.source.position_of_sample + before[s][stream.source.rank_of_sample] for s, stream in enumerate(streams)
+    ]
+    rank = np.concatenate(ranks)[order]
+    position = np.concatenate(positions)[order].astype(np.int32)
+    items = np.empty(len(order), dtype=np.int64)
+    items[offsets[rank] + position] = np.arange(len(order))
+    source = Placement(rank, position, items, offsets)
+    lengths = np.concatenate([stream.lengths for stream in streams])[order]
+    volumes = np.concatenate([stream.bytes_of_item for stream in streams])[order]
+    return Stream(name, source, target, lengths, volumes)

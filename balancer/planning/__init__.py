@@ -1,0 +1,1 @@
+"""From a problem to a plan. Read :mod:`balancer.planning.planner` first."""

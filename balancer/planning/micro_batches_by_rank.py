@@ -1,0 +1,98 @@
+"""Slots where ranks are settled without a thought of them: every rank cuts its own share into micro-batches.
+
+What trainers do that balance ranks, or nothing, and accumulate gradients: see :func:`solvers.packing.cut_shares`. To
+plan rank and slot together is :mod:`balancer.planning.micro_batches`'s matter.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.planning.planner import replay_plan
+from balancer.planning.step import Step, about, encoder_slots, in_first_slot, in_slots, plan_in_slots, plan_phase
+from balancer.problem.micro_batches import MicroBatches, in_field_names
+from balancer.problem.phases import PhaseItems
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from solvers.errors import SolverError
+from solvers.packing import SharesResult, cut_shares
+
+__all__ = ["balance_before_last", "balance_last", "follow", "keep_last"]
+
+
+def keep_last(step: Step, samples: Placement) -> DispatchPlan:
+    """Compute the last phase where its samples are, whatever the constraints say; with micro-batches, cut.
+
+    A rank that has fewer samples than there are micro-batches leaves the last ones empty, allowed or not.
+    """
+    items, micro_batches = step.items[-1], step.settings.micro_batches
+    problem = Problem.of(step.batch(items), step.topology, items.cost)
+    if micro_batches is None:
+        return replay_plan(problem, samples, step.settings.method)
+    return _in_shares(step, problem, replace(micro_batches, allow_empty=True), samples.rank_of_sample)
+
+
+def balance_last(step: Step, problem: Problem) -> DispatchPlan:
+    """Balance the last phase over the ranks and, with micro-batches, let every rank cut its share.
+
+    Where none may be empty and a rank gets fewer samples than they are, the ranks are balanced anew, so that each gets
+    as many.
+    """
+    items, micro_batches = step.items[-1], step.settings.micro_batches
+    plan = plan_phase(step, items, problem)
+    if micro_batches is None:
+        return plan
+    num_ranks, samples = step.topology.num_ranks, len(problem.costs)
+    while not micro_batches.allow_empty:
+        slots = _cut(step, problem, replace(micro_batches, allow_empty=True), plan.rank_of_sample).num_slots
+        if slots * num_ranks > samples or slots <= int(np.diff(plan.target.offsets).min()):
+            break  # it cannot be, which the next cut says, or it is
+        problem = replace(problem, constraints=replace(problem.constraints, min_samples_per_rank=slots))
+        plan = plan_phase(step, items, problem)
+    return replace(_in_shares(step, problem, micro_batches, plan.rank_of_sample), fell_back=plan.fell_back)
+
+
+def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
+    """Compute every item of a phase on the rank of its sample in the last phase, and in its slot or before all."""
+    target = last.target.lifted(items.sample_of_item)
+    problem = Problem.of(step.batch(items), step.topology, items.cost)
+    if last.micro_batches is None:
+        return replay_plan(problem, target, step.settings.method)
+    if last.micro_batches.encoders == "step":
+        return in_first_slot(step, items, target, last.num_slots)
+    problem = in_slots(problem, encoder_slots(items, last.num_slots))
+    slots = last.slot_of_sample[items.sample_of_item], last.num_slots
+    return replay_plan(problem, target, step.settings.method, slots=slots)
+
+
+def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
+    """Balance a phase; with micro-batches, the items of each slot, or all of them before the first."""
+    if last.micro_batches is None:
+        return plan_phase(step, items, problem)
+    if last.micro_batches.encoders == "step":
+        return in_first_slot(step, items, plan_phase(step, items, problem).target, last.num_slots)
+    return plan_in_slots(step, items, problem, last)
+
+
+def _in_shares(
+    step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]
+) -> DispatchPlan:
+    cut = _cut(step, problem, micro_batches, rank_of_sample)
+    slots = cut.slot_of_item, cut.num_slots
+    target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
+    return replay_plan(in_slots(problem, micro_batches), target, step.settings.method, slots=slots)
+
+
+def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]) -> SharesResult:
+    try:
+        return cut_shares(
+            problem.costs, problem.batch.lengths, rank_of_sample, step.topology.num_ranks, micro_batches.max_tokens,
+            num_slots=micro_batches.count, min_slots=micro_batches.at_least,
+            slots_multiple_of=micro_batches.multiple_of, allow_empty=micro_batches.allow_empty,
+            over_long=micro_batches.over_long,
+        )  # fmt: skip
+    except (ValueError, SolverError) as error:
+        error.args = (in_field_names(str(error)), *error.args[1:])
+        raise about(step.items[-1], error) from None

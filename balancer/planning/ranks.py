@@ -1,0 +1,144 @@
+"""From a solver's groups to ranks: as they come, relabelled so that least moves, or rebalanced from where samples lie.
+
+Groups have no names, so which rank runs which group is free: ``rearrange`` uses that and no more. ``relocate`` goes
+another way: it starts from the homes, and moves only what is over a cap slightly above the makespan of the groups.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.problem.problem import Affinity, Problem
+
+__all__ = ["PLACEMENTS", "Placed", "check_placement", "effective", "place", "why_not_relocate"]
+
+PLACEMENTS = ("relocate", "rearrange", "any")
+"""How samples come to ranks, by name."""
+
+_RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
+
+
+class Placed(NamedTuple):
+    """Where samples go, and, where relocation was asked for and not done, why not."""
+
+    rank_of_sample: NDArray[np.int32]
+    fell_back: str = ""
+
+
+def check_placement(placement: str) -> str:
+    """Return `placement`, or raise ValueError saying which there are."""
+    if placement not in PLACEMENTS:
+        raise ValueError(f"unknown placement {placement!r}; known placements are {', '.join(PLACEMENTS)}")
+    return placement
+
+
+def place(
+    problem: Problem, group_of_sample: NDArray[np.int32], placement: str, eps: float | Fraction, time_budget: float
+) -> Placed:
+    """Give the groups of a partition to ranks.
+
+    Parameters
+    ----------
+    problem : Problem
+    group_of_sample : int32[n]
+        Of a partition that keeps to the problem's constraints.
+    placement : str
+        A name in :data:`PLACEMENTS`.
+    eps : float or Fraction
+        How far relocation may go beyond the partition's makespan, as a fraction of it.
+    time_budget : float
+        Seconds' worth of work.
+
+    Returns
+    -------
+    Placed
+        Rearrangement never changes the makespan; relocation raises it by no more than `eps` of it.
+    """
+    if placement == "any" or problem.topology.num_ranks == 1:
+        return Placed(group_of_sample)
+    reason = why_not_relocate(problem) if placement == "relocate" else ""
+    if placement == "relocate" and not reason:
+        result = _relocate(problem, group_of_sample, eps, time_budget)
+        if not result.fell_back:
+            return result
+        reason = result.fell_back
+    return Placed(_rearrange(problem, group_of_sample, time_budget), reason)
+
+
+def effective(problem: Problem, placement: str) -> str:
+    """Return the placement that a problem of this kind can have."""
+    return "rearrange" if placement == "relocate" and why_not_relocate(problem) else placement
+
+
+def why_not_relocate(problem: Problem) -> str:
+    """Say why relocation cannot be had for a problem of this kind; empty if it can."""
+    if not problem.cost.additive:
+        return f"relocation takes no cost '{problem.cost}'"
+    names = problem.constraints.names()
+    if "keep_together" in names and "equal_counts" in names:
+        return "relocation does not take equal_counts and keep_together at once"
+    others = [name for name in names if name not in _RELOCATABLE]
+    return f"relocation does not take {', '.join(others)}" if others else ""
+
+
+def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
+    constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
+    home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
+    sizes: NDArray[np.int64] | None = None
+    if constraints.max_tokens_per_rank is not None:
+        sizes = problem.batch.lengths
+    unit = constraints.keep_together
+    if unit is not None:  # samples that stay together are one item, whose parts lie where theirs do
+        count = int(unit.max(initial=-1)) + 1
+        parts, home, volumes = problem.parts, None, None
+        sample = np.repeat(np.arange(len(costs)), np.diff(parts.offsets))
+        affinity = Affinity.of(unit[sample], parts.ranks, parts.volumes, count)
+        first = np.zeros(count, dtype=np.int64)
+        first[unit[::-1]] = np.arange(len(unit))[::-1]
+        groups, costs = groups[first], _sums(unit, costs, count)
+        sizes = None if sizes is None else _sums(unit, sizes, count)
+    result = solvers.relocate(
+        costs,
+        home,
+        problem.topology.node_of_rank,
+        volumes=volumes,
+        affinity=affinity,
+        eps=eps,
+        equal_counts=constraints.equal_counts,
+        sizes=sizes,
+        caps=constraints.max_tokens_per_rank,
+        groups=groups,
+        time_budget=time_budget,
+    )
+    return Placed(result.rank_of_item if unit is None else result.rank_of_item[unit], result.fell_back)
+
+
+def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, keys, values)
+    return sums
+
+
+def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) -> NDArray[np.int32]:
+    """Relabel the groups; ranks that differ in speed, load or what they may take keep to their own kind."""
+    constraints, num_ranks = problem.constraints, problem.topology.num_ranks
+    kinds = None
+    if constraints.allowed_ranks is not None:
+        return groups
+    if constraints.rank_speeds is not None or constraints.initial_loads is not None:
+        given = [of for of in (constraints.rank_speeds, constraints.initial_loads) if of is not None]
+        kinds = np.unique(np.stack(given), axis=1, return_inverse=True)[1].reshape(-1)
+    affinity = problem.parts
+    sample = np.repeat(np.arange(len(groups)), np.diff(affinity.offsets))
+    volumes = solvers.group_volumes(groups[sample], affinity.ranks, affinity.volumes, num_ranks)
+    result = solvers.rearrange(
+        volumes,
+        problem.topology.node_of_rank,
+        time_budget=time_budget,
+        class_of_group=kinds,
+        class_of_rank=kinds,
+    )
+    return result.rank_of_group[groups]

@@ -1,0 +1,199 @@
+"""Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
+
+A strategy takes what all phases of a step share and returns a step plan; every one goes through one contract test.
+
+With micro-batches all but ``orchestrated`` settle ranks first, as without; then every rank cuts its own share into them
+(:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder computes an item in the slot of its
+sample, or before the first.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.plan.stream import Stream
+from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
+from balancer.planning.planner import EPS
+from balancer.planning.step import Settings, Step, assemble, plan_phases, step_batch
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import Columns, Phase, PhaseItems
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.ragged import Ragged
+from balancer.problem.topology import Topology
+
+__all__ = ["STRATEGIES", "plan_step", "plan_with", "sorted_window"]
+
+
+def as_sampled(step: Step) -> StepPlan:
+    """Compute every phase where the samples lie: nothing is balanced, nothing moves."""
+    started = time.perf_counter()
+    return assemble(step, _together(step, keep_last(step, step.home)), "as_sampled", started)
+
+
+def llm_only(step: Step) -> StepPlan:
+    """Balance the last phase alone; the encoders compute an item where its sample then is."""
+    started = time.perf_counter()
+    last = step.items[-1]
+    volumes = _brought_in(last)
+    for items in step.items[:-1]:
+        if items.fed_by:
+            volumes += _brought_in(items)
+        else:
+            np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
+    plan = balance_last(step, replace(step.problem(last), volumes=volumes))
+    return assemble(step, _together(step, plan), "llm_only", started)
+
+
+def per_phase_home(step: Step) -> StepPlan:
+    """Balance every phase, and send its outputs home before the next phase takes them from there."""
+    started = time.perf_counter()
+    last = balance_last(step, _from_home(step, step.items[-1]))
+    plans = {
+        items.phase.name: balance_before_last(step, items, _from_home(step, items), last) for items in step.items[:-1]
+    }
+    plans[step.items[-1].phase.name] = last
+    at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
+    plan = assemble(step, plans, "per_phase_home", started)
+    streams: dict[str, Stream] = {}
+    for name, stream in plan.streams.items():
+        phase, _, way = name.rpartition(":")
+        if way == "out":
+            home = at_home[phase]
+            streams[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
+            stream = replace(stream, source=home)
+        streams[name] = stream
+    return replace(plan, streams=streams)
+
+
+def sorted_batches(step: Step) -> StepPlan:
+    """Deal the samples anew by the length of the last phase, before the step: ranks get alike ones, nothing moves.
+
+    Over a window of several steps :func:`sorted_window` first cuts batches of alike samples.
+    """
+    started = time.perf_counter()
+    order = np.argsort(step.items[-1].lengths, kind="stable")
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order)) % step.topology.num_ranks
+    dealt = replace(step, home=Placement.by_sample_order(rank, step.topology.num_ranks))
+    return assemble(dealt, _together(dealt, keep_last(dealt, dealt.home)), "sorted_batches", started)
+
+
+def orchestrated(step: Step) -> StepPlan:
+    """Plan as :func:`balancer.orchestrate` does."""
+    started = time.perf_counter()
+    return assemble(step, plan_phases(step), "orchestrated", started)
+
+
+STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
+    strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
+}
+"""From what the phases of a step share to its plan, by name; each but the last is what others do."""
+
+
+def plan_with(
+    strategy: str,
+    batch: Columns,
+    phases: Sequence[Phase] | Mapping[str, str],
+    topology: Topology | int,
+    *,
+    home_rank: ArrayLike | None = None,
+    method: str = "auto",
+    placement: str = "relocate",
+    eps: float = EPS,
+    time_budget: float = 0.01,
+    mode: str = "separate",
+    group_size: int | None = None,
+    micro_batches: MicroBatches | None = None,
+) -> StepPlan:
+    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them.
+
+    Parameters
+    ----------
+    strategy : str
+        A name in :data:`STRATEGIES`. Those that leave a phase where it lies ignore its constraints, and all but
+        ``"orchestrated"`` ignore `mode`. Their micro-batches are what every rank makes of its own share.
+
+    Returns
+    -------
+    StepPlan
+
+    Raises
+    ------
+    ValueError
+        A strategy that is not there; else as :func:`balancer.orchestrate`.
+
+    Examples
+    --------
+    >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 80, 30]}
+    >>> for strategy in ("as_sampled", "orchestrated"):
+    ...     plan = plan_with(strategy, batch, {"vision": "patches", "llm": "tokens"}, 2)
+    ...     print(plan["vision"].loads.tolist(), plan["llm"].loads.tolist())
+    [64, 320] [130, 110]
+    [128, 256] [120, 120]
+    """
+    settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
+    return plan_step(strategy, step_batch(batch, phases, topology, home_rank, settings))
+
+
+def plan_step(strategy: str, step: Step) -> StepPlan:
+    """Plan by a strategy; as :func:`plan_with`, for who has found the phases' items already."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
+    return STRATEGIES[strategy](step)
+
+
+def sorted_window(
+    columns: Columns, lengths: NDArray[np.int64], samples_per_step: int
+) -> Iterator[tuple[NDArray[np.int64], Columns]]:
+    """Cut a window of several steps into batches of samples of like length, the shortest first.
+
+    Parameters
+    ----------
+    columns : mapping of str to int64[n] or Ragged
+        Of all steps of the window.
+    lengths : int64[n]
+        What samples are sorted by.
+    samples_per_step : int
+
+    Yields
+    ------
+    samples : int64[k]
+        Which samples of the window the batch holds.
+    columns : mapping of str to int64[k] or Ragged
+    """
+    order = np.argsort(lengths, kind="stable")
+    for first in range(0, len(order), samples_per_step):
+        samples = np.sort(order[first : first + samples_per_step])
+        yield samples, {name: _rows(column, samples) for name, column in columns.items()}
+
+
+def _rows(column: ArrayLike | Ragged, rows: NDArray[np.int64]) -> ArrayLike | Ragged:
+    return column.take(rows) if isinstance(column, Ragged) else np.asarray(column)[rows]
+
+
+def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:
+    """Compute every item where the last phase computes its sample, and in its slot."""
+    plans = {items.phase.name: follow(step, items, last) for items in step.items[:-1]}
+    return plans | {step.items[-1].phase.name: last}
+
+
+def _from_home(step: Step, items: PhaseItems) -> Problem:
+    """Return a phase's problem with all that it takes lying at home."""
+    if not items.fed_by:
+        return replace(step.problem(items), volumes=items.lengths * items.phase.bytes_in)
+    volumes = _brought_in(items)
+    for feeder in step.items:
+        if feeder.phase.name in items.fed_by:
+            np.add.at(volumes, feeder.sample_of_item, feeder.outputs * feeder.phase.bytes_out)
+    return replace(step.problem(items), volumes=volumes)
+
+
+def _brought_in(items: PhaseItems) -> NDArray[np.int64]:
+    """Return the bytes that each sample brings a fed phase from home."""
+    return items.own.sums() * items.phase.bytes_in

@@ -1,0 +1,144 @@
+"""A global batch: the samples that all ranks drew for one step, their lengths, and where they lie before dispatch."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.problem.block import Block
+from balancer.problem.placement import Placement
+from solvers.arguments import as_count, as_int64
+
+__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "kept_samples", "strided_homes"]
+
+
+def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
+    """Sample i lies on rank ``i // batch_per_rank``; in a short batch the last ranks hold nothing."""
+    if num_samples > num_ranks * batch_per_rank:
+        raise ValueError(
+            f"{num_samples} samples do not fit on {num_ranks} ranks with batch_per_rank = {batch_per_rank}"
+        )
+    ranks = np.arange(num_samples, dtype=np.int32) // np.int32(batch_per_rank)
+    return Placement.by_sample_order(ranks, num_ranks)
+
+
+def strided_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
+    """Sample i lies on rank ``i % num_ranks``, as torch's DistributedSampler deals them."""
+    ranks = np.arange(num_samples, dtype=np.int32) % np.int32(num_ranks)
+    return Placement.by_sample_order(ranks, num_ranks)
+
+
+HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
+"""How a loader deals a global batch to ranks, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GlobalBatch:
+    """The samples of one step.
+
+    Attributes
+    ----------
+    lengths : int64[n], read-only
+        Length of each sample (tokens, frames or patches), >= 0.
+    home : Placement
+        Where each sample lies before dispatch.
+    first_sample : int
+        Number of the first sample in its log, by which errors call it.
+    dropped : int64[d], read-only
+        Samples of the step that are left out, ascending; `lengths` and `home` are of the others, in order.
+    dropped_lengths : int64[d], read-only
+    """
+
+    lengths: NDArray[np.int64]
+    home: Placement
+    first_sample: int = 0
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) != len(self.home.rank_of_sample):
+            raise ValueError(
+                f"home_rank must name a rank for each of {len(self.lengths)} samples, "
+                f"got {len(self.home.rank_of_sample)}"
+            )
+        for array in (self.dropped, self.dropped_lengths):
+            array.flags.writeable = False
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        """Which samples of the step these are: int64[n], ascending."""
+        return kept_samples(len(self.lengths), self.dropped)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """What errors call these samples: int64[n]."""
+        return self.kept + self.first_sample
+
+    def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
+        """Leave out ``lengths[samples]``; the others stay where they are."""
+        lengths = np.delete(self.lengths, samples)
+        lengths.flags.writeable = False
+        home = Placement.by_sample_order(np.delete(self.home.rank_of_sample, samples), self.home.num_ranks)
+        dropped = np.concatenate((self.dropped, self.kept[samples]))
+        order = np.argsort(dropped)
+        dropped_lengths = np.concatenate((self.dropped_lengths, self.lengths[samples]))
+        return GlobalBatch(lengths, home, self.first_sample, dropped[order], dropped_lengths[order])
+
+    @classmethod
+    def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
+        """Check lengths and homes that come from a caller; without homes, equal contiguous shares.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the argument, the index, the value and the rule.
+        """
+        num_ranks = as_count("num_ranks", num_ranks)
+        array = as_int64("lengths", lengths)
+        if array.size and array.min() < 0:
+            index = int(np.argmax(array < 0))
+            raise ValueError(f"lengths[{index}] must be >= 0, got {array[index]}")
+        array = array.copy()  # the caller may go on to change theirs
+        array.flags.writeable = False
+        if home_rank is None:
+            return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))
+        try:
+            return cls(array, Placement.checked(home_rank, num_ranks))
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("rank_of_sample", "home_rank")) from None
+
+
+def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the `count` samples of a step that are not among `dropped`, ascending: int64[count]."""
+    kept: NDArray[np.int64] = np.arange(count + len(dropped))
+    return np.delete(kept, dropped) if len(dropped) else kept
+
+
+def global_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
+    """Cut a stream of blocks of any size into global batches of consecutive samples.
+
+    Yields
+    ------
+    Block
+        Of `samples_per_step` rows; the last may be shorter, and is left out if `drop_last`. Where a block of the stream
+        holds a whole batch, the batch shares its arrays. Memory is one block and one batch.
+    """
+    parts: list[Block] = []  # of the batch that is not full yet
+    held = 0
+    for block in blocks:
+        start = min(samples_per_step - held, len(block)) if held else 0
+        if start:
+            parts.append(block[:start])
+            held += start
+            if held < samples_per_step:
+                continue
+            yield Block.concatenate(parts)
+            parts, held = [], 0
+        stop = len(block) - (len(block) - start) % samples_per_step
+        for first in range(start, stop, samples_per_step):
+            yield block[first : first + samples_per_step]
+        if stop < len(block):
+            parts, held = [block[stop:]], len(block) - stop
+    if held and not drop_last:
+        yield Block.concatenate(parts)

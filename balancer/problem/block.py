@@ -1,0 +1,98 @@
+"""A block: consecutive rows of a log as arrays. Readers hand a log out in blocks; global batches are cut from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.problem.ragged import Ragged
+
+__all__ = ["Block"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Columns of the same consecutive rows.
+
+    Attributes
+    ----------
+    sums : dict of str to int64[k], read-only
+        Lengths by name, >= 0.
+    keys : dict of str to int64[k] or object[k] of str, read-only
+        Columns that say which rows belong together, by column.
+    lists : dict of str to Ragged
+        Columns with a list of lengths a row, by column; each of k rows.
+    first_row : int
+        Number of the first row in its log, by which errors call it.
+
+    Notes
+    -----
+    ``len(block)`` is k. ``block[a:b]`` shares its arrays.
+
+    Examples
+    --------
+    >>> block = Block({"llm": np.array([5, 2, 9])}, lists={"images": Ragged.of([[3], [], [4, 4]])})
+    >>> tail = block[1:]
+    >>> len(tail), tail.sums["llm"].tolist(), tail.lists["images"].to_lists(), tail.first_row
+    (2, [2, 9], [[], [4, 4]], 1)
+    """
+
+    sums: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    lists: Mapping[str, Ragged] = field(default_factory=dict)
+    first_row: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = {f"{kind} {name!r}": len(column) for kind, name, column in self._columns()}
+        if not sizes:
+            raise ValueError("a block needs at least one column")
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"the columns of a block must have the same number of rows, got {sizes}")
+        for array in (*self.sums.values(), *self.keys.values()):
+            array.flags.writeable = False
+
+    def _columns(self) -> list[tuple[str, str, NDArray[Any] | Ragged]]:
+        kinds: dict[str, Mapping[str, Any]] = {"sums": self.sums, "keys": self.keys, "lists": self.lists}
+        return [(kind, name, column) for kind, columns in kinds.items() for name, column in columns.items()]
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Block"]) -> "Block":
+        """Join blocks that follow one another and have the same columns; at least one. Copies, unless it is one."""
+        if not parts:
+            raise ValueError("there must be at least one block to join, got none")
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        wanted = [column[:2] for column in first._columns()]
+        for part in parts:
+            if [column[:2] for column in part._columns()] != wanted:
+                raise ValueError(f"blocks to join must have the same columns, got {wanted} and {part._columns()}")
+        return cls(
+            {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums},
+            {name: np.concatenate([part.keys[name] for part in parts]) for name in first.keys},
+            {name: Ragged.concatenate([part.lists[name] for part in parts]) for name in first.lists},
+            first.first_row,
+        )
+
+    def __len__(self) -> int:
+        for columns in (self.sums, self.keys, self.lists):
+            for column in columns.values():
+                return len(column)
+        raise AssertionError("checked when made")  # pragma: no cover
+
+    def __getitem__(self, rows: slice) -> "Block":
+        """Cut out consecutive rows; the arrays are shared."""
+        if not isinstance(rows, slice):
+            raise TypeError(f"rows are cut out by slices, got {rows!r}")
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"rows must be consecutive, got a step of {step}")
+        rows = slice(start, max(start, stop))
+        return Block(
+            {name: column[rows] for name, column in self.sums.items()},
+            {name: column[rows] for name, column in self.keys.items()},
+            {name: column[rows] for name, column in self.lists.items()},
+            self.first_row + start,
+        )

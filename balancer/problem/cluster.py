@@ -1,0 +1,165 @@
+"""Clusters: what a step runs on. Ready names for nodes that many have, each with its source."""
+
+import json
+import os
+import sys
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from balancer.errors import InputError
+from balancer.problem.topology import Topology
+from solvers.arguments import as_count
+
+__all__ = ["CLUSTERS", "Cluster", "read_cluster"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal nodes of equal GPUs, and how many GPUs one data-parallel rank has.
+
+    Attributes
+    ----------
+    gpus_per_node : int
+    peak_flops : float
+        Of one GPU, FLOP/s, dense, in the precision of training.
+    memory_bytes : float
+        Of one GPU.
+    intra_node_bytes_per_s, inter_node_bytes_per_s : float
+        Of one GPU, in one direction: half of what data sheets call bidirectional.
+    intra_node_latency_s, inter_node_latency_s : float
+        Of one message; >= 0.
+    gpus_per_rank : int
+        They share a rank's work and its traffic evenly. Divides `gpus_per_node`, or is a multiple of it.
+    source : str
+        Where the numbers come from.
+
+    Examples
+    --------
+    >>> cluster = CLUSTERS["h100"].with_ranks_of(4)
+    >>> cluster.ranks_per_node, cluster.rank_flops / 1e12
+    (2, 3957.6)
+    """
+
+    gpus_per_node: int
+    peak_flops: float
+    memory_bytes: float
+    intra_node_bytes_per_s: float
+    inter_node_bytes_per_s: float
+    intra_node_latency_s: float
+    inter_node_latency_s: float
+    gpus_per_rank: int = 1
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus_per_node", "gpus_per_rank"):
+            object.__setattr__(self, name, as_count(name, getattr(self, name)))
+        for name in _POSITIVE:
+            _check_number(name, getattr(self, name), least=0, beyond=True)
+        for name in _LATENCIES:
+            _check_number(name, getattr(self, name), least=0, beyond=False)
+        if self.gpus_per_node % self.gpus_per_rank and self.gpus_per_rank % self.gpus_per_node:
+            raise ValueError(
+                f"gpus_per_rank must divide the {self.gpus_per_node} GPUs of a node, or be a multiple of them, "
+                f"got {self.gpus_per_rank}"
+            )
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that share a node; 1 where a rank has a node or several for itself."""
+        return max(1, self.gpus_per_node // self.gpus_per_rank)
+
+    @property
+    def rank_flops(self) -> float:
+        """Peak FLOP/s of a rank."""
+        return self.gpus_per_rank * self.peak_flops
+
+    def with_ranks_of(self, gpus_per_rank: int) -> "Cluster":
+        """Return the same cluster with ranks of so many GPUs."""
+        return replace(self, gpus_per_rank=gpus_per_rank)
+
+    def topology(self, num_ranks: int) -> Topology:
+        """So many ranks on whole nodes, or, if they are fewer than a node holds, on a part of one."""
+        return Topology.uniform(num_ranks, min(self.ranks_per_node, as_count("num_ranks", num_ranks)))
+
+
+_POSITIVE = ("peak_flops", "memory_bytes", "intra_node_bytes_per_s", "inter_node_bytes_per_s")
+_LATENCIES = ("intra_node_latency_s", "inter_node_latency_s")
+
+
+def _check_number(name: str, value: Any, least: float, beyond: bool) -> None:
+    legal = isinstance(value, int | float) and not isinstance(value, bool)
+    if not legal or not abs(value) <= sys.float_info.max or value < least or (beyond and value == least):
+        raise ValueError(f"cluster {name} must be finite and {'>' if beyond else '>='} {least}, got {value!r}")
+
+
+def _node(peak: float, memory: float, nvlink: float, network: float, source: str) -> Cluster:
+    """Eight GPUs; latencies are no vendor's figures but an assumption, of the order that small messages take."""
+    return Cluster(
+        gpus_per_node=8,
+        peak_flops=peak,
+        memory_bytes=memory,
+        intra_node_bytes_per_s=nvlink,
+        inter_node_bytes_per_s=network,
+        intra_node_latency_s=5e-6,
+        inter_node_latency_s=10e-6,
+        source=source,
+    )
+
+
+CLUSTERS: dict[str, Cluster] = {
+    "a100": _node(
+        312e12, 80e9, 300e9, 25e9,
+        "NVIDIA A100 80GB SXM data sheet (2021): BF16 dense; NVLink 600 GB/s both ways. DGX A100: eight 200 Gb/s ports",
+    ),
+    "h100": _node(
+        989.4e12, 80e9, 450e9, 50e9,
+        "NVIDIA H100 SXM5 architecture white paper (2022): BF16 dense; NVLink 900 GB/s both ways. DGX H100: eight "
+        "400 Gb/s ports",
+    ),
+    "h200": _node(
+        989.4e12, 141e9, 450e9, 50e9,
+        "NVIDIA H200 SXM data sheet (2023): as the H100 but for its memory. DGX H200: eight 400 Gb/s ports",
+    ),
+    "b200": _node(
+        2250e12, 180e9, 900e9, 50e9,
+        "NVIDIA HGX B200 (2024): BF16 dense at 1,000 W; NVLink 1.8 TB/s both ways. DGX B200 user guide: 1,440 GB in "
+        "eight GPUs, eight 400 Gb/s ports",
+    ),
+}  # fmt: skip
+"""Nodes by name: peaks of data sheets, which no program reaches; one network port a GPU."""
+
+
+def read_cluster(name: str) -> Cluster:
+    """Find a cluster: one of :data:`CLUSTERS`, or the path of a JSON file with the fields of :class:`Cluster`.
+
+    Raises
+    ------
+    InputError
+        An unknown name (the known ones are listed), a file that cannot be read, a field that is missing, unknown or
+        out of range; it names the file and the field.
+    """
+    known = CLUSTERS.get(name.lower())
+    if known is not None:
+        return known
+    if not name.endswith(".json"):
+        raise InputError(f"unknown cluster {name!r}; known are {', '.join(CLUSTERS)}, and paths that end in .json")
+    try:
+        with open(os.path.expanduser(name), encoding="utf-8") as handle:
+            values = json.load(handle)
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read as JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{name}: must hold an object with the fields of a cluster")
+    names = [field.name for field in fields(Cluster)]
+    for field in names:
+        if field not in values and field not in ("gpus_per_rank", "source"):
+            raise InputError(f"{name}: field {field!r} is missing; a cluster has {', '.join(names)}")
+    for field in values:
+        if field not in names:
+            raise InputError(f"{name}: unknown field {field!r}; a cluster has {', '.join(names)}")
+    try:
+        return Cluster(**values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}") from error

@@ -1,0 +1,273 @@
+"""What a plan must keep to on every rank, beyond holding each sample once."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.problem.limits import as_limit
+from solvers.arguments import as_count, as_int64
+from solvers.errors import SolverError
+from solvers.groups import group_loads
+
+__all__ = ["Cap", "Constraints"]
+
+
+class Cap(NamedTuple):
+    """A second quantity of which no rank gets more than `limit`."""
+
+    name: str
+    amounts: NDArray[np.int64]  # of each sample
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constraints:
+    """Constraints on what each rank gets, in any combination; :meth:`of` checks them.
+
+    Attributes
+    ----------
+    equal_counts : bool
+        Every rank gets n/ranks samples, within one where that does not divide.
+    max_tokens_per_rank : int or None
+        No rank gets a larger sum of lengths (padded costs: rows times the longest).
+    min_samples_per_rank : int
+        Every rank gets at least so many samples.
+    max_samples_per_rank : int or None
+        No rank gets more samples.
+    keep_together : array[n] or None
+        Samples with equal keys run on one rank, wherever in the batch they stand.
+    caps : tuple of Cap
+        Further quantities, each with its cap.
+    allowed_ranks : bool[n, ranks] or None
+        Where each sample may run.
+    initial_loads : int64[ranks] or None
+        Load in cost units that a rank has before it gets anything.
+    rank_speeds : int64[ranks] or None
+        Work units that a rank does in a unit of time.
+    """
+
+    equal_counts: bool = False
+    max_tokens_per_rank: int | None = None
+    min_samples_per_rank: int = 0
+    max_samples_per_rank: int | None = None
+    keep_together: NDArray[Any] | None = None
+    caps: tuple[Cap, ...] = ()
+    allowed_ranks: NDArray[np.bool_] | None = None
+    initial_loads: NDArray[np.int64] | None = None
+    rank_speeds: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        num_samples: int,
+        num_ranks: int,
+        *,
+        equal_counts: bool = False,
+        max_tokens_per_rank: int | None = None,
+        min_samples_per_rank: int = 0,
+        max_samples_per_rank: int | None = None,
+        keep_together: ArrayLike | None = None,
+        caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
+        allowed_ranks: ArrayLike | None = None,
+        initial_loads: ArrayLike | None = None,
+        rank_speeds: ArrayLike | None = None,
+    ) -> "Constraints":
+        """Check constraints that come from a caller.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the argument, the value and the rule.
+        """
+        if max_tokens_per_rank is not None:
+            max_tokens_per_rank = as_limit("max_tokens_per_rank", max_tokens_per_rank)
+        if min_samples_per_rank != 0:
+            min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank, 0)
+        if caps is not None and not isinstance(caps, Mapping):
+            raise TypeError(f"caps must map names to pairs of amounts and a limit, got {caps!r}")
+        if max_samples_per_rank is not None:
+            max_samples_per_rank = as_count("max_samples_per_rank", max_samples_per_rank)
+        return cls(
+            bool(equal_counts),
+            max_tokens_per_rank,
+            min_samples_per_rank,
+            max_samples_per_rank,
+            None if keep_together is None else _as_keys(keep_together, num_samples),
+            tuple(_as_cap(name, of, num_samples) for name, of in (caps or {}).items()),
+            None if allowed_ranks is None else _as_mask(allowed_ranks, num_samples, num_ranks),
+            None if initial_loads is None else _per_rank("initial_loads", initial_loads, num_ranks, 0),
+            None if rank_speeds is None else _per_rank("rank_speeds", rank_speeds, num_ranks, 1),
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the constraints that are set."""
+        unset = Constraints()
+        return tuple(
+            name for name in self.__slots__ if (value := getattr(self, name)) is not None
+            and not (isinstance(value, bool | int | tuple) and value == getattr(unset, name))
+        )  # fmt: skip
+
+    def without(self, samples: NDArray[np.int64]) -> "Constraints":
+        """Return the constraints on the other samples."""
+        together, allowed = self.keep_together, self.allowed_ranks
+        return replace(
+            self,
+            keep_together=None if together is None else np.delete(together, samples),
+            caps=tuple(cap._replace(amounts=np.delete(cap.amounts, samples)) for cap in self.caps),
+            allowed_ranks=None if allowed is None else np.delete(allowed, samples, axis=0),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a plan file keeps: numbers, and lists of one number a rank; nothing that each sample has."""
+        per_rank = {"initial_loads": self.initial_loads, "rank_speeds": self.rank_speeds}
+        return {
+            "equal_counts": self.equal_counts,
+            "max_tokens_per_rank": self.max_tokens_per_rank,
+            "min_samples_per_rank": self.min_samples_per_rank,
+            "max_samples_per_rank": self.max_samples_per_rank,
+        } | {name: None if array is None else array.tolist() for name, array in per_rank.items()}
+
+    @property
+    def per_sample(self) -> tuple[str, ...]:
+        """Names of the constraints with a value for each sample, which :meth:`to_json` leaves out."""
+        return tuple(name for name in self.names() if name in ("keep_together", "allowed_ranks", "caps"))
+
+    def all_caps(self, lengths: NDArray[np.int64]) -> tuple[Cap, ...]:
+        """Return every quantity of which no rank gets too much, tokens among them, in the order that solvers see."""
+        if self.max_tokens_per_rank is None:
+            return self.caps
+        return (Cap("max_tokens_per_rank", lengths, self.max_tokens_per_rank), *self.caps)
+
+    def solver_keywords(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the constraints as :func:`solvers.partition` takes them."""
+        caps = self.all_caps(lengths)
+        given: dict[str, Any] = {
+            "equal_counts": self.equal_counts or None,
+            "sizes": np.stack([cap.amounts for cap in caps], axis=1) if caps else None,
+            "caps": np.array([cap.limit for cap in caps], dtype=np.int64) if caps else None,
+            "min_items": self.min_samples_per_rank or None,
+            "max_items": self.max_samples_per_rank,
+            "keep_together": self.keep_together,
+            "allowed": self.allowed_ranks,
+            "initial_loads": self.initial_loads,
+            "speeds": self.rank_speeds,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def in_domain_words(self, error: SolverError, numbers: NDArray[np.int64]) -> SolverError:
+        """Return an error of the solvers as one about samples, by their `numbers`, ranks and constraints here."""
+        caps = self.all_caps(np.empty(0, dtype=np.int64))
+        certificate = getattr(error, "certificate", None)
+        if certificate is not None and certificate.quantity is not None:
+            caps = caps[certificate.quantity : certificate.quantity + 1]
+        named = " and ".join(f"{cap.name} = {cap.limit}" for cap in caps) or "caps"
+        tokens = [cap.name for cap in caps] == ["max_tokens_per_rank"]
+        words = {
+            "caps": named, "sizes": "lengths" if tokens else "amounts", "size": "length" if tokens else "amount",
+            "max_items": "max_samples_per_rank", "min_items": "min_samples_per_rank",
+            "allowed": "allowed_ranks", "speeds": "rank_speeds", "group": "rank", "groups": "ranks", "item": "sample",
+            "items": "samples",
+        }  # fmt: skip
+        message = re.sub(
+            r"\bitems? \d+(, \d+)*",
+            lambda named: re.sub(r"\d+", lambda index: str(numbers[int(index[0])]), named[0]),
+            re.sub(r"\b(sizes?)\[:, \d+\]", r"\1", str(error)),  # columns of an array that the caller never saw
+        )
+        error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
+        return error
+
+    def makespan(self, loads: NDArray[np.int64]) -> int:
+        """Return the time until the last rank is done: the largest load, over the rank's speed, rounded up."""
+        if self.rank_speeds is None:
+            return int(loads.max())
+        return int((-(-loads // self.rank_speeds)).max())
+
+    def with_initial(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the loads with what each rank had before."""
+        return loads if self.initial_loads is None else loads + self.initial_loads
+
+    def violation(
+        self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> str | None:
+        """Say which constraint a placement breaks first, given what each rank holds in tokens; None if it keeps all.
+
+        Samples are called by their `numbers`.
+        """
+        num_ranks = len(tokens)
+        counts = np.bincount(rank_of_sample, minlength=num_ranks)
+        if self.equal_counts and counts.max() - counts.min() > 1:
+            return f"counts are not equal: ranks hold {counts.min()} to {counts.max()} samples"
+        held = [("tokens", tokens, self.max_tokens_per_rank), ("samples", counts, self.max_samples_per_rank)]
+        held += [(cap.name, group_loads(cap.amounts, rank_of_sample, num_ranks), cap.limit) for cap in self.caps]
+        for name, amounts, limit in held:
+            if limit is not None and (largest := int(amounts.max())) > limit:
+                return f"rank {int(np.argmax(amounts))} holds {largest} {name}, cap {limit}"
+        if (fewest := int(counts.min())) < self.min_samples_per_rank:
+            return f"rank {int(np.argmin(counts))} holds {fewest} samples, least {self.min_samples_per_rank}"
+        if self.keep_together is not None and (apart := _first_apart(self.keep_together, rank_of_sample)) is not None:
+            return (
+                f"samples {numbers[apart[0]]} and {numbers[apart[1]]} have one keep_together key, but run on two ranks"
+            )
+        if self.allowed_ranks is not None:
+            allowed = self.allowed_ranks[np.arange(len(rank_of_sample)), rank_of_sample]
+            if not allowed.all():
+                sample = int(np.argmin(allowed))
+                return f"sample {numbers[sample]} runs on rank {rank_of_sample[sample]}, which allowed_ranks forbids"
+        return None
+
+
+def _as_keys(keys: ArrayLike, num_samples: int) -> NDArray[Any]:
+    array = np.asarray(keys)
+    if array.shape != (num_samples,):
+        raise ValueError(f"keep_together must have a key for each of {num_samples} samples, got shape {array.shape}")
+    try:
+        codes = np.unique(array, return_inverse=True)[1]
+    except TypeError:
+        raise TypeError("keep_together must hold keys of one kind: integers or strings") from None
+    return codes.astype(np.int64)
+
+
+def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
+    try:
+        amounts, limit = of
+    except (TypeError, ValueError):
+        raise TypeError(f"caps[{name!r}] must be a pair of amounts and a limit, got {of!r}") from None
+    array = as_int64(f"caps[{name!r}]", amounts)
+    if array.shape != (num_samples,):
+        raise ValueError(f"caps[{name!r}] must have an amount for each of {num_samples} samples, got {len(array)}")
+    if array.size and array.min() < 0:
+        index = int(np.argmax(array < 0))
+        raise ValueError(f"caps[{name!r}][{index}] must be >= 0, got {array[index]}")
+    return Cap(name, array, as_limit(f"the limit of caps[{name!r}]", limit))
+
+
+def _as_mask(mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
+        raise ValueError(
+            f"allowed_ranks must be bool of shape ({num_samples}, {num_ranks}), got {array.dtype} of {array.shape}"
+        )
+    return array
+
+
+def _per_rank(name: str, values: ArrayLike, num_ranks: int, least: int) -> NDArray[np.int64]:
+    array = as_int64(name, values)
+    if array.shape != (num_ranks,):
+        raise ValueError(f"{name} must have a number for each of {num_ranks} ranks, got {len(array)}")
+    if array.size and array.min() < least:
+        index = int(np.argmax(array < least))
+        raise ValueError(f"{name}[{index}] must be >= {least}, got {array[index]}")
+    return array
+
+
+def _first_apart(keys: NDArray[Any], rank_of_sample: NDArray[np.int32]) -> tuple[int, int] | None:
+    order = np.argsort(keys, kind="stable")
+    apart = (keys[order[1:]] == keys[order[:-1]]) & (rank_of_sample[order[1:]] != rank_of_sample[order[:-1]])
+    if not apart.any():
+        return None
+    first = int(np.argmax(apart))
+    return int(order[first]), int(order[first + 1])

@@ -1,0 +1,221 @@
+"""One phase's problem: a global batch, the ranks it is for, what it costs, and what the plan must keep to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import CostModel
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import Constraints
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.placement import Placement
+from balancer.problem.smallest_cap import least_cap, needed
+from balancer.problem.topology import Topology
+from solvers.arguments import as_costs
+from solvers.errors import InfeasibleError
+
+__all__ = ["Affinity", "Problem", "check_together"]
+
+
+class Affinity(NamedTuple):
+    """How much of each sample already lies on which rank, sample after sample (CSR).
+
+    Attributes
+    ----------
+    offsets : int64[n + 1]
+    ranks : int32[k]
+        Ascending within a sample, each once.
+    volumes : int64[k]
+        Bytes of the sample on that rank.
+    """
+
+    offsets: NDArray[np.int64]
+    ranks: NDArray[np.int32]
+    volumes: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, sample: NDArray[np.int64], rank: NDArray[np.int32], volume: NDArray[np.int64], num_samples: int
+    ) -> "Affinity":
+        """Add up parts, given as sample, rank and volume of each, in any order. O(k log k)."""
+        order = np.lexsort((rank, sample))
+        sample, rank, volume = sample[order], rank[order], volume[order]
+        first = np.ones(len(sample), dtype=bool)
+        first[1:] = (sample[1:] != sample[:-1]) | (rank[1:] != rank[:-1])
+        starts = np.flatnonzero(first)
+        volumes = np.add.reduceat(volume, starts) if len(starts) else volume
+        offsets = np.searchsorted(sample[starts], np.arange(num_samples + 1))
+        return cls(offsets, rank[starts].astype(np.int32), volumes)
+
+    def of_samples(self, members: NDArray[np.int64], first_rank: int = 0) -> "Affinity":
+        """Return that of some of the samples, with ranks counted from `first_rank`."""
+        counts = np.diff(self.offsets)[members]
+        offsets = np.concatenate(([0], np.cumsum(counts)))
+        index = np.repeat(self.offsets[members] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return Affinity(offsets, self.ranks[index] - np.int32(first_rank), self.volumes[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """What the planner solves; :meth:`of` checks it.
+
+    Attributes
+    ----------
+    batch : GlobalBatch
+    topology : Topology
+    cost : CostModel
+    costs : int64[n]
+        Cost of each sample.
+    constraints : Constraints
+        What each rank's share must keep to.
+    micro_batches : MicroBatches or None
+        How each rank's share is cut into slots; None: not at all.
+    volumes : int64[n] or None
+        What moving each sample takes; None: its length.
+    affinity : Affinity or None
+        Where the parts of each sample lie, if not all on its home rank.
+    """
+
+    batch: GlobalBatch
+    topology: Topology
+    cost: CostModel
+    costs: NDArray[np.int64]
+    constraints: Constraints = field(default_factory=Constraints)
+    micro_batches: MicroBatches | None = None
+    volumes: NDArray[np.int64] | None = None
+    affinity: Affinity | None = None
+
+    @property
+    def move_volumes(self) -> NDArray[np.int64]:
+        """What moving each sample takes: int64[n]."""
+        return self.batch.lengths if self.volumes is None else self.volumes
+
+    @property
+    def parts(self) -> Affinity:
+        """Where each sample's parts lie: all of it on its home rank, unless an affinity says more."""
+        if self.affinity is not None:
+            return self.affinity
+        volumes = self.move_volumes
+        return Affinity(np.arange(len(volumes) + 1), self.batch.home.rank_of_sample, volumes)
+
+    @classmethod
+    def of(
+        cls,
+        batch: GlobalBatch,
+        topology: Topology,
+        cost: CostModel,
+        constraints: Constraints | None = None,
+        micro_batches: MicroBatches | None = None,
+    ) -> "Problem":
+        """Cost the batch and check that the problem can have a solution.
+
+        Raises
+        ------
+        ValueError
+            A cost or a sum of costs that does not fit int64, naming the sample; constraints that nothing here keeps
+            together.
+        InfeasibleError
+            A token cap that a sample, or all of them together, exceed; it says by how much.
+        """
+        constraints = constraints or Constraints()
+        check_together(cost, constraints.names(), micro_batches)
+        over = np.empty(0, dtype=np.int64)
+        if micro_batches is not None and micro_batches.over_long == "drop":
+            over = np.flatnonzero(batch.lengths > micro_batches.max_tokens)
+        lengths = batch.lengths
+        if len(over):
+            lengths, batch = lengths.copy(), batch.without(over)
+            lengths[over] = 0  # errors are to name the others by their numbers
+            constraints = constraints.without(over)
+        costs = np.delete(cost.sample_costs(lengths, batch.first_sample), over, axis=0)
+        if constraints.max_tokens_per_rank is not None:
+            _check_cap(batch, topology.num_ranks, constraints, cost)
+        if micro_batches is not None and micro_batches.over_long == "error":
+            remedy = (
+                f"; MicroBatches({micro_batches.max_tokens}, over_long='own') gives such a sample a micro-batch of its "
+                "own, over_long='drop' leaves it out"
+            )
+            _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, remedy)
+        return cls(batch, topology, cost, costs, constraints, micro_batches)
+
+    def of_samples(self, members: NDArray[np.int64]) -> "Problem":
+        """Return the problem of some of the samples, on all ranks."""
+        return self.of_ranks(members, 0, self.topology.num_ranks)
+
+    def of_ranks(self, members: NDArray[np.int64], first_rank: int, num_ranks: int) -> "Problem":
+        """Return the problem of some samples on `num_ranks` consecutive ranks, on which all of them lie.
+
+        Per-sample and per-rank constraints are not taken along.
+        """
+        node = self.topology.node_of_rank[first_rank : first_rank + num_ranks]
+        home = Placement.by_sample_order(self.batch.home.rank_of_sample[members] - np.int32(first_rank), num_ranks)
+        kept = self.constraints
+        least = kept.min_samples_per_rank if len(members) >= kept.min_samples_per_rank * num_ranks else 0
+        return Problem(
+            GlobalBatch(self.batch.lengths[members], home),
+            Topology(np.unique(node, return_counts=True)[1].tolist()),
+            self.cost,
+            self.costs[members],
+            Constraints(kept.equal_counts, kept.max_tokens_per_rank, least, kept.max_samples_per_rank),
+            None,
+            None if self.volumes is None else self.volumes[members],
+            None if self.affinity is None else self.affinity.of_samples(members, first_rank),
+        )
+
+    @classmethod
+    def joint(cls, problems: "Sequence[Problem]") -> "Problem":
+        """Return the problem of several phases' items as if they were one phase's, with additive costs of one unit."""
+        for problem in problems:
+            if not problem.cost.additive or problem.constraints.names():
+                what = f"cost '{problem.cost}'" if not problem.cost.additive else ", ".join(problem.constraints.names())
+                raise ValueError(f"phases cannot be balanced jointly under {what}; use mode='separate'")
+        first = problems[0]
+        ranks = np.concatenate([problem.batch.home.rank_of_sample for problem in problems])
+        lengths = np.concatenate([problem.batch.lengths for problem in problems])
+        volumes = [problem.batch.lengths if problem.volumes is None else problem.volumes for problem in problems]
+        costs = as_costs(np.concatenate([problem.costs for problem in problems]))[0]
+        home = Placement.by_sample_order(ranks, first.topology.num_ranks)
+        batch = GlobalBatch(lengths, home)
+        return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
+
+
+def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
+    """Raise ValueError where nothing here keeps to all of a cost, constraints of these names and micro-batches."""
+    refused = [name for name in names if name in ("initial_loads", "rank_speeds")]
+    if micro_batches is not None and (refused or not cost.additive):
+        with_what = f"cost '{cost}'" if not cost.additive else ", ".join(refused)
+        raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")
+    unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
+    if not cost.additive and unsupported:
+        raise ValueError(
+            f"cost '{cost}' does not take {', '.join(unsupported)}; with padding only equal_counts and "
+            "max_tokens_per_rank can be kept"
+        )
+
+
+def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+    cap = constraints.max_tokens_per_rank or 0
+    if least_cap(batch.lengths, num_ranks) <= cap:
+        return
+    others = replace(constraints, max_tokens_per_rank=None, initial_loads=None, rank_speeds=None)
+    keywords = others.solver_keywords(batch.lengths)
+    remedy = needed("max_tokens_per_rank", batch.lengths, num_ranks, cap, cost.padded, **keywords)
+    _check_longest(batch, "max_tokens_per_rank", cap, remedy)
+    total, room = sum(batch.lengths.tolist()), cap * num_ranks
+    raise InfeasibleError(
+        f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
+        f"max_tokens_per_rank = {cap}{remedy}"
+    )
+
+
+def _check_longest(batch: GlobalBatch, name: str, cap: int, remedy: str = "") -> None:
+    lengths = batch.lengths
+    if len(lengths) and lengths.max() > cap:
+        sample = int(np.argmax(lengths))
+        raise InfeasibleError(
+            f"sample {batch.numbers[sample]} has length {lengths[sample]}, {lengths[sample] - cap} more than "
+            f"{name} = {cap}{remedy}"
+        )

@@ -1,0 +1,188 @@
+"""Calls of :mod:`solvers` whose results are recorded, by name; numbers are drawn from seeds."""
+
+import numpy as np
+from golden.told import attempted, of_solver
+
+import solvers
+
+_ADDITIVE = ("auto", "lpt", "slack", "multifit", "karmarkar_karp", "bldm", "round_robin")
+_PACKERS = ("auto", "first_fit", "best_fit", "first_fit_decreasing", "best_fit_decreasing", "exact")
+
+
+def _numbers(n, seed=0):
+    return np.minimum(np.random.default_rng([seed, n]).lognormal(6, 1, n), 9000).astype(np.int64)
+
+
+def _homes(n, num_ranks, seed=1):
+    return np.random.default_rng([seed, n]).integers(0, num_ranks, n)
+
+
+def _partitions():
+    for method in _ADDITIVE:
+        for n, groups in ((5, 2), (3, 6), (0, 3), (500, 16), (4096, 64)):
+            for equal in (False, True):
+                yield f"{method}, {n} in {groups}, equal counts {equal}", _partition(n, groups, method, equal)
+    for name in ("padded", "mixed"):
+        for equal in (False, True):
+            yield f"{name}, equal counts {equal}", _of_rows(name, equal)
+
+
+def _partition(n, groups, method, equal):
+    return lambda: of_solver(solvers.partition(_numbers(n), groups, method, equal_counts=equal))
+
+
+def _of_rows(name, equal):
+    if name == "padded":
+        return lambda: of_solver(solvers.padded(_numbers(300), 12, equal_counts=equal))
+    return lambda: of_solver(solvers.mixed(_numbers(300), 5 * _numbers(300) + 9, 12, equal_counts=equal))
+
+
+def _by_the_clock():
+    """Methods that read the clock: what they prove is always the same, where they put items need not be."""
+
+    def proven(result):
+        return [result.makespan, result.lower_bound, result.status.value, result.method]
+
+    small = _numbers(24)
+    for method in ("exact", "arc_flow"):
+        yield method, lambda method=method: proven(solvers.partition(small, 5, method, 5.0))
+    levels, homes = [0, 0, 1, 1], _homes(24, 4)
+    yield "relocate", lambda: solvers.relocate(small, homes, levels, method="exact", eps=0.05, time_budget=5).makespan
+
+
+def _constrained():
+    rng = np.random.default_rng(5)
+    costs, sizes = _numbers(200), rng.integers(1, 50, 200)
+    allowed = rng.random((200, 8)) < 0.5
+    allowed[:, 3] = True
+    together = [None if i % 5 == 0 else i // 4 for i in range(200)]
+    for name, kept in {
+        "sizes": {"sizes": sizes, "caps": 660},
+        "caps of each": {"sizes": sizes, "caps": [660, 700, 660, 700, 660, 700, 660, 700]},
+        "items": {"min_items": 20, "max_items": 27},
+        "allowed": {"allowed": allowed},
+        "together": {"keep_together": together},
+        "initial loads": {"initial_loads": [0, 9000, 0, 50_000, 10, 0, 0, 7]},
+        "speeds": {"speeds": [1, 2, 3, 4, 4, 3, 2, 1]},
+        "all": {"sizes": sizes, "caps": 700, "keep_together": together, "max_items": 40, "min_items": 4},
+        "too tight": {"sizes": sizes, "caps": 600},
+        "contradiction": {"min_items": 30},
+    }.items():
+        yield name, lambda kept=kept: of_solver(solvers.partition(costs, 8, **kept))
+        yield f"{name}, the bound", lambda kept=kept: solvers.makespan_lower_bound(costs, 8, **kept)
+
+
+def _relocations():
+    nodes = np.repeat(np.arange(4), 4)
+    for method in ("auto", "rearrange"):
+        for eps in (0, 0.001, 0.1):
+            yield f"{method}, eps {eps}", _relocate(640, nodes, method=method, eps=eps)
+        yield f"{method}, equal counts", _relocate(640, nodes, method=method, equal_counts=True)
+        yield f"{method}, sizes", _relocate(640, nodes, method=method, sizes=_numbers(640, 3), caps=30_000)
+        yield f"{method}, large", _relocate(4096, np.repeat(np.arange(8), 8), method=method)
+        yield f"{method}, few", _relocate(5, nodes, method=method)
+        yield f"{method}, volumes", _relocate(640, nodes, method=method, volumes=_numbers(640, 9))
+    yield "a cap", _relocate(640, nodes, cap=27_000)
+    yield "a cap too small", _relocate(640, nodes, cap=1_000)
+    yield "uneven nodes", _relocate(640, [0] + [1] * 5 + [2] * 10)
+    yield (
+        "frontier",
+        lambda: of_solver(solvers.relocation_frontier(_numbers(200), _homes(200, 16), nodes, num_points=6)),
+    )
+
+
+def _relocate(n, nodes, **settings):
+    return lambda: of_solver(solvers.relocate(_numbers(n), _homes(n, len(nodes)), nodes, **settings))
+
+
+def _rearrangements():
+    volumes = solvers.group_volumes(_homes(800, 32, 7), _homes(800, 32), _numbers(800), 32)
+    nodes, racks = np.arange(32) // 4, np.arange(32) // 16
+    for method in ("auto", "identity", "greedy", "sum"):
+        yield method, lambda method=method: of_solver(solvers.rearrange(volumes, nodes, method))
+        yield (
+            f"{method}, racks",
+            lambda method=method: of_solver(solvers.rearrange(volumes, [nodes, racks], method, weights=[1, 5])),
+        )
+        yield (
+            f"{method}, classes",
+            lambda method=method: of_solver(
+                solvers.rearrange(
+                    volumes, nodes, method, class_of_group=np.arange(32) % 3, class_of_rank=np.arange(32) % 3
+                )
+            ),
+        )
+    yield "greedy, max", lambda: of_solver(solvers.rearrange(volumes, nodes, "greedy", "max"))
+
+
+def _packings():
+    sizes = _numbers(300)
+    for method in _PACKERS:
+        yield method, lambda method=method: of_solver(solvers.pack(sizes, 10_000, method))
+        yield f"{method}, max items", lambda method=method: of_solver(solvers.pack(sizes, 10_000, method, max_items=12))
+    yield "too large", lambda: of_solver(solvers.pack(sizes, 100))
+    yield "contiguous", lambda: of_solver(solvers.split_contiguous(sizes, 16))
+    yield "contiguous, none empty", lambda: of_solver(solvers.split_contiguous(sizes[:5], 4, nonempty=True))
+    yield "fewest", lambda: of_solver(solvers.split_fewest(sizes, 9_500))
+    yield "fewest, max items", lambda: of_solver(solvers.split_fewest(sizes, 9_500, max_items=9))
+
+
+def _schedules():
+    tokens = _numbers(200)
+    costs = 24_576 * tokens + tokens * tokens
+    for name, settings in {
+        "lockstep": {},
+        "step": {"objective": "step"},
+        "pipeline": {"objective": "pipeline", "stages": 3},
+        "fewest": {"num_slots": "fewest"},
+        "a number": {"num_slots": 9},
+        "a multiple": {"slots_multiple_of": 4, "min_slots": 5},
+        "too few": {"num_slots": 1},
+    }.items():
+        yield (
+            name,
+            lambda settings=settings: of_solver(
+                solvers.schedule_micro_batches(costs, tokens, 8, 10_000, time_budget=0.02, **settings)
+            ),
+        )
+    for over_long in ("error", "own", "drop"):
+        yield (
+            f"over long: {over_long}",
+            lambda over_long=over_long: of_solver(
+                solvers.schedule_micro_batches(costs, tokens, 8, 1_500, over_long=over_long, time_budget=0.02)
+            ),
+        )
+    ranks = _homes(200, 8)
+    for name, settings in {"shares": {}, "shares, fewest": {"num_slots": "fewest"}}.items():
+        yield name, lambda settings=settings: of_solver(solvers.cut_shares(costs, tokens, ranks, 8, 10_000, **settings))
+
+
+def _errors():
+    refused = {
+        "unknown method": lambda: solvers.partition([1], 2, "best"),
+        "negative": lambda: solvers.partition([1, -1], 2),
+        "past int64": lambda: solvers.partition([2**62, 2**62], 2),
+        "no groups": lambda: solvers.partition([1], 0),
+        "budget": lambda: solvers.partition([1], 2, time_budget=-1),
+        "constraint of a method": lambda: solvers.partition([1, 2], 2, "karmarkar_karp", max_items=1),
+        "unknown relocator": lambda: solvers.relocate([1], [0], [0], method="best"),
+        "home outside": lambda: solvers.relocate([1], [5], [0, 0]),
+        "unknown rearranger": lambda: solvers.rearrange([[1]], [0], "best"),
+        "matrix": lambda: solvers.rearrange([[1, 2]], [0]),
+        "unknown packer": lambda: solvers.pack([1], 2, "best"),
+    }
+    for name, call in refused.items():
+        yield name, lambda call=call: repr(call())
+
+
+_FAMILIES = {
+    "partition": _partitions, "by the clock": _by_the_clock, "constraints": _constrained, "relocate": _relocations,
+    "rearrange": _rearrangements, "pack": _packings, "schedule": _schedules, "errors": _errors,
+}  # fmt: skip
+
+FAMILIES = tuple(_FAMILIES)
+
+
+def told_of(family):
+    """Make all calls of a family and tell of each."""
+    return {name: attempted(call) for name, call in _FAMILIES[family]()}

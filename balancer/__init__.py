@@ -44,12 +44,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("load_plan", "load_plans"):  # bring in the file formats, which planning at run time does not need
-        from balancer.offline import one_phase
+    if name in ("load_plan", "load_plans", "load_steps"):  # they bring in file formats, which planning does not need
+        from balancer.offline import load
 
-        return getattr(one_phase, name)
-    if name == "load_steps":
-        from balancer.offline import steps
-
-        return steps.load_steps
+        return getattr(load, name)
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

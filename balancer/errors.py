@@ -1,8 +1,21 @@
 """What can be wrong with what a user hands in: one class, so that the command line knows it."""
 
+from solvers.errors import UsageError, WordedError, braced
 
-class InputError(ValueError):
-    """A file, a column or a value that cannot be used; one or two lines that name it and the rule it breaks."""
+
+class InputError(UsageError):
+    """A file, a column or a value that cannot be used; one or two lines that name it and the rule it breaks.
+
+    Without fields the text stands as it is, braces too.
+    """
+
+    def __init__(self, rule: str, /, **fields: object) -> None:
+        super().__init__(rule if fields else braced(rule), (), **fields)
+
+    @classmethod
+    def of(cls, error: Exception) -> "InputError":
+        """Return what is wrong with an argument as what is wrong with the input that it came from."""
+        return error.as_kind(cls) if isinstance(error, WordedError) else cls(str(error))
 
 
 class PlanError(Exception):

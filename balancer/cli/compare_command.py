@@ -6,28 +6,24 @@ from typing import Any
 
 import click
 
-from balancer.cli.parser import command
-from balancer.cli.parts import (
+from balancer.cli.options import (
+    batch_options,
     budget_option,
+    constraint_options,
+    cost_option,
     json_option,
+    length_option,
     method_option,
     micro_batch_options,
-    progress,
-    table_console,
-)
-from balancer.cli.phases import (
-    batch_options,
-    chosen_strategies,
-    cost_option,
-    open_phases,
-    phase_constraint_options,
     phase_options,
     strategies_option,
-    unconstrained,
 )
+from balancer.cli.parser import command
+from balancer.cli.run import progress, table_console
+from balancer.cli.settings import chosen_strategies, open_job, unconstrained
 from balancer.errors import InputError
 from balancer.offline.steps import compare_log
-from balancer.planning.planner import METHODS
+from balancer.problem.settings import METHODS
 from balancer.report.summary import RunSummary
 
 __all__ = ["compare_command"]
@@ -36,9 +32,10 @@ __all__ = ["compare_command"]
 @command("compare", short_help="Plan a log by several strategies, side by side.")
 @click.argument("log", type=click.Path())
 @batch_options
+@length_option
 @phase_options
 @cost_option
-@phase_constraint_options
+@constraint_options
 @micro_batch_options
 @method_option(METHODS)
 @budget_option
@@ -57,14 +54,13 @@ def compare_command(
     balancer compare log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
         --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
     """  # noqa: D301 (click's mark, not an escape)
-    if not options["phases"]:
-        raise InputError("compare needs phases: name them with --phase NAME=COL[+COL...]")
-    opened, settings, title = open_phases(log, options)
+    job = open_job(log, options)
+    settings = job.settings
     chosen = chosen_strategies(strategies)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:
-        for strategy, plan in compare_log(opened, settings, chosen, steps, window):
+        for strategy, plan in compare_log(job.log, settings, chosen, steps, window):
             summaries[strategy].add_step(plan)
             tick(plan.num_samples)
     runtime_s = time.perf_counter() - started
@@ -90,6 +86,6 @@ def compare_command(
     from balancer.report.table import print_comparison
 
     console = table_console()
-    print_comparison(console, summaries, title, runtime_s)
+    print_comparison(console, summaries, job.title, runtime_s)
     for line in unconstrained(settings, chosen):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

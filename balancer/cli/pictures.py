@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from balancer.cli.parts import add_options
+from balancer.cli.options import add_options
 from balancer.errors import InputError
-from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
@@ -89,7 +88,7 @@ class Pictures:
         """Check the options, before the work."""
         return cls(PictureFiles(page, plot, step), PageData(step))
 
-    def add(self, plan: DispatchPlan | StepPlan) -> None:
+    def add(self, plan: StepPlan) -> None:
         """Take in the next step, if anything is drawn."""
         if self.files:
             self.data.add(plan)

@@ -8,32 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.cli.parser import command
-from balancer.cli.parts import (
+from balancer.cli.options import (
     add_options,
+    batch_options,
     budget_option,
+    constraint_options,
+    cost_option,
     json_option,
+    length_option,
     method_option,
     micro_batch_options,
-    progress,
-    table_console,
-)
-from balancer.cli.phases import (
-    batch_options,
-    by_phase,
-    chosen_strategies,
-    cost_option,
-    open_phases,
-    phase_constraint_options,
     phase_options,
     strategies_option,
-    unconstrained,
 )
+from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
+from balancer.cli.run import progress, table_console
+from balancer.cli.settings import by_phase, chosen_strategies, open_job, phase_names, unconstrained
 from balancer.cost import module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
-from balancer.planning.planner import METHODS
+from balancer.problem.settings import METHODS
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
@@ -53,11 +48,11 @@ def _model_options(command: Any) -> Any:
         ),
         click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
         click.option(
-            "--model", "models", metavar="NAME=MODEL", **several,
+            "--model", "models", metavar="[NAME=]MODEL", **several,
             help="Of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
         ),
         click.option(
-            "--pieces", metavar="NAME=L", **several,
+            "--pieces", metavar="[NAME=]L", **several,
             help="Items are cut into pieces of L elements, such as tiles; attention stays within them.",
         ),
         click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
@@ -66,7 +61,7 @@ def _model_options(command: Any) -> Any:
             help="Fraction of the peak that computing reaches; MFU is proportional to it.",
         ),
         click.option(
-            "--throughput", "curves", metavar="NAME=FILE.csv", **several,
+            "--throughput", "curves", metavar="[NAME=]FILE.csv", **several,
             help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
         ),
         click.option(
@@ -84,10 +79,11 @@ def _model_options(command: Any) -> Any:
 @command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
 @click.argument("log", type=click.Path())
 @batch_options
+@length_option
 @phase_options
 @_model_options
 @cost_option
-@phase_constraint_options
+@constraint_options
 @micro_batch_options
 @method_option(METHODS)
 @budget_option
@@ -114,8 +110,6 @@ def simulate_command(
     files = PictureFiles(page, plot, step)
     if step is not None and steps is not None and step >= steps:
         raise files.missing_step("the simulation", steps)
-    if not options["phases"]:
-        raise InputError("simulate needs phases: name them with --phase NAME=COL[+COL...]")
     cluster_name = options.pop("cluster")
     cluster = read_cluster(cluster_name)
     gpus_per_rank = options.pop("gpus_per_rank")
@@ -125,15 +119,16 @@ def simulate_command(
     overlap, waits = options.pop("overlap"), options.pop("waits")
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,
                "waits": waits, "bytes_given": bool(options["byte_sizes"])}  # fmt: skip
-    model_names = by_phase("--model", options.pop("models"), by_phase("--phase", options["phases"]))
+    model_names = by_phase("--model", options.pop("models"), phase_names(options))
     models, parameters = _models(options, model_names, cluster)
-    opened, settings, title = open_phases(log, options)
+    job = open_job(log, options)
+    settings = job.settings
     chosen = chosen_strategies(strategies)
     started = time.perf_counter()
     data = SimulationData(waits, step or 0)
     with progress(as_json) as tick:
         found = simulate_log(
-            opened, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
+            job.log, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
             waits=waits, tick=tick, watch=data.add if files else None,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
@@ -148,7 +143,7 @@ def simulate_command(
     if as_json:
         click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
         return
-    _print(found, cluster, assumed, title, runtime_s)
+    _print(found, cluster, assumed, job.title, runtime_s)
     for line in unconstrained(settings, chosen):
         click.echo(line)
     files.say(as_json)
@@ -193,7 +188,7 @@ def _models(
 
     Returns models and their numbers of parameters, by phase.
     """
-    phases = by_phase("--phase", options["phases"])
+    phases = phase_names(options)
     pieces = by_phase("--pieces", options.pop("pieces"), phases)
     curves = by_phase("--throughput", options.pop("curves"), phases)
     efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")

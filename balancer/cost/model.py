@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from solvers.arguments import INT64_MAX, first_overflow
 from solvers.bounds import Bound, makespan_bound
+from solvers.errors import Named, UsageError
 from solvers.groups import group_loads, mixed_loads, padded_loads
 from solvers.partition import padded
 from solvers.partition.mixed import mixed_bound
@@ -76,8 +77,8 @@ class CostModel:
             return f"quadratic:a={self.a},b={self.b}"
         return "linear" if self.a == 1 else f"linear:a={self.a}"
 
-    def sample_costs(self, lengths: NDArray[np.int64], first_sample: int = 0) -> NDArray[np.int64]:
-        """Cost of each sample: int64[n]. In errors, ``lengths[i]`` is called sample ``first_sample + i``.
+    def sample_costs(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Cost of each sample: int64[n].
 
         With `c`, int64[n, 2]: what the sample costs wherever it is, and what each row costs that is padded to it.
 
@@ -104,10 +105,10 @@ class CostModel:
                     rule = f"the sum of the batch's costs and {len(lengths)} padded rows of the cost"
                 else:
                     sample, rule = where, "the sum of the batch's costs up to the cost"
-        raise ValueError(
-            f"{rule} of sample {first_sample + sample} (length {lengths[sample]}) must fit int64 under cost '{self}'; "
-            "use smaller coefficients"
-        )
+        raise UsageError(
+            f"{rule} of {{sample}} (length {lengths[sample]}) must fit int64 under cost '{self}'",
+            "use smaller coefficients", sample=Named("sample", sample),
+        )  # fmt: skip
 
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""
@@ -115,6 +116,13 @@ class CostModel:
             each, row = np.ascontiguousarray(costs.T)
             return mixed_loads(each, row, rank_of_sample, num_ranks)
         return (padded_loads if self.padded else group_loads)(costs, rank_of_sample, num_ranks)
+
+    def slot_loads(
+        self, costs: NDArray[np.int64], rank: NDArray[np.int32], slot: NDArray[np.int32], num_ranks: int, num_slots: int
+    ) -> NDArray[np.int64]:
+        """Load of each micro-batch, int64[num_ranks, num_slots], from costs, ranks and slots of samples."""
+        bins = rank * np.int32(num_slots) + slot
+        return self.loads(costs, bins, num_ranks * num_slots).reshape(num_ranks, num_slots)
 
     def tokens(
         self, lengths: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int

@@ -14,12 +14,12 @@ from balancer.executor.fields import Field, Outline, Spec, read_field, write_fie
 from balancer.executor.gathering import Gathered, MiniBatch, Status, gather
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.recipe import Plan
 from balancer.executor.route import Route
 from balancer.executor.ways import Leg, Way, check_ways, inputs_route, ways_of
 from balancer.executor.wire import Cargo, Values
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.step_plan import own_name
+from balancer.plan.step_plan import StepPlan, own_name
+from balancer.problem.phases import SINGLE_PHASE
 
 __all__ = ["SINGLE_FIELD", "Dispatched"]
 
@@ -32,7 +32,7 @@ class Dispatched(Mapping[str, Any]):
 
     Attributes
     ----------
-    plan : DispatchPlan or StepPlan
+    step : StepPlan
         The same on all ranks.
     rank : int
     data : dict or the one field
@@ -41,7 +41,7 @@ class Dispatched(Mapping[str, Any]):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StepPlan,
         peers: Peers,
         gathered: Gathered,
         way_of_field: Mapping[str, str],
@@ -49,7 +49,7 @@ class Dispatched(Mapping[str, Any]):
         features: Features,
         device: torch.device,
     ) -> None:
-        self.plan, self.rank = plan, peers.rank
+        self.step, self.rank = plan, peers.rank
         self._peers, self._gathered, self._home, self._features, self._device = peers, gathered, home, features, device
         self._ways = ways_of(plan)
         self._routes = {name: way.route(self.rank, peers.replica is not None) for name, way in self._ways.items()}
@@ -60,6 +60,11 @@ class Dispatched(Mapping[str, Any]):
             way = self._ways[way_of_field[name]] if name in way_of_field else self._last
             self._legs[name] = way.leg(name, gathered, self.rank, self._routes[way.name])
         self._memory, self._fields = self._brought()
+
+    @property
+    def plan(self) -> DispatchPlan | StepPlan:
+        """The plan, the same on all ranks: that of the step, or, where nobody named phases, that of its only one."""
+        return self.step[SINGLE_PHASE] if self.step.is_single else self.step
 
     # The mini-batch.
 
@@ -86,7 +91,7 @@ class Dispatched(Mapping[str, Any]):
 
     def slot_bounds(self, phase: str | None = None) -> NDArray[np.int64]:
         """Return where this rank's micro-batches of a phase begin and end among its items: int64[num_slots + 1]."""
-        plan = self.plan if isinstance(self.plan, DispatchPlan) else self.plan[phase or list(self.plan.phases)[-1]]
+        plan = self.step[phase or list(self.step.phases)[-1]]
         slots = plan.slot_of_sample[plan.samples_on_rank(self.rank)]
         return np.searchsorted(slots, np.arange(plan.num_slots + 1))
 
@@ -221,7 +226,7 @@ class Dispatched(Mapping[str, Any]):
         as split sizes change every step.
         """
         if phase not in self._inputs:
-            self._inputs[phase] = inputs_route(self.plan, phase, self.rank)
+            self._inputs[phase] = inputs_route(self.step, phase, self.rank)
         route, lengths, held = self._inputs[phase]
         tensors = _in_order(phase, outputs, own, held)
         values = self._features.alike(phase, tensors, list(held.values()), self._device)
@@ -229,7 +234,7 @@ class Dispatched(Mapping[str, Any]):
 
     def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
         """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k]."""
-        plan = self.plan if isinstance(self.plan, DispatchPlan) else self.plan[phase or list(self.plan.phases)[-1]]
+        plan = self.step[phase or list(self.step.phases)[-1]]
         return plan.lengths[plan.samples_on_rank(self.rank)]
 
     def tensors(self) -> list[Tensor]:

@@ -10,14 +10,16 @@ import torch
 from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel
+from balancer.executor.agreement import agreed_plan, check_planning, package_version
+from balancer.executor.arguments import as_setup
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, Outline, read_field
 from balancer.executor.gathering import Gathered, MiniBatch, Status, as_columns, gather
 from balancer.executor.peers import Peers
-from balancer.executor.planning import agreed_plan, check_planning, package_version
-from balancer.executor.recipe import Plan, as_recipe
 from balancer.executor.ways import check_ways, ways_of
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.step import rehearse
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
@@ -99,15 +101,15 @@ class Dispatcher:
         size = torch.distributed.get_world_size(group)
         if not isinstance(topology, Topology):
             topology = Topology.uniform(size, topology)
-        self.recipe = as_recipe(topology, phases, cost, length, settings)
-        check_planning(planning, self.recipe)
+        self.setup = as_setup(topology, phases, cost, length, settings)
+        check_planning(planning, self.setup)
         if not 0 <= as_count("planner_rank", planner_rank, 0) < size:
             raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise ValueError(f"timeout must be a timedelta above 0, got {timeout!r}")
         self._planner = planner_rank if planning == "broadcast" else None
         self._way_of_field = dict(fields or {})
-        rehearsed = self.recipe.rehearse() if fields else None
+        rehearsed = rehearse(self.setup) if fields else None
         if rehearsed is not None:
             check_ways(self._way_of_field, ways_of(rehearsed))
         self.device = None if device is None else torch.device(device)
@@ -164,11 +166,11 @@ class Dispatcher:
 
     def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
         """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""
-        plan = agreed_plan(self.peers, self.recipe, gathered, self._planner)
+        plan = agreed_plan(self.peers, self.setup, gathered, self._planner)
         return self.moved(batch, gathered, plan, onward, features)
 
     def moved(
-        self, batch: MiniBatch | None, gathered: Gathered, plan: Plan, onward: Peers, features: Features
+        self, batch: MiniBatch | None, gathered: Gathered, plan: StepPlan, onward: Peers, features: Features
     ) -> Dispatched:
         """Exchange by a plan that all ranks hold."""
         device = self._device_of(gathered)

@@ -1,20 +1,26 @@
 """What all ranks tell each other before a step: their samples' fields and lengths, as one integer tensor."""
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.executor.arguments import ONLY_LENGTH
 from balancer.executor.errors import FieldMismatchError, PeerError, listed, outside_majority
 from balancer.executor.fields import Field, Spec
 from balancer.executor.peers import Peers
+from balancer.planning.step import Step, make_step
+from balancer.planning.told import words_of
+from balancer.problem.phases import SINGLE_PHASE, columns_of_none
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, offsets_of
+from balancer.problem.setup import Setup
 from solvers.arguments import as_int64
+from solvers.errors import WordedError, Wording
 
 __all__ = ["Gathered", "MiniBatch", "Status", "gather"]
 
@@ -78,24 +84,43 @@ class Gathered:
         found: dict[str, ArrayLike | Ragged] = {}
         for name, lengths in self.lengths.items():
             counts = self.counts[name]
-            found[name] = lengths if counts is None else Ragged(lengths, _offsets(counts))
+            found[name] = lengths if counts is None else Ragged(lengths, offsets_of(counts))
         return found | dict(self.columns)
 
     def where(self, sample: int) -> str:
         """Return what the rank that handed in a sample knows it as."""
         return f"entry {self.home.position_of_sample[sample]} of rank {self.home.rank_of_sample[sample]}"
 
-    def locate(self, error: Exception) -> None:
-        """Say where it is after every sample that an error's message names, as in "sample 7" or "tokens[7]"."""
-        columns = "|".join(map(re.escape, filter(None, ["lengths", "costs", *self.lengths, *self.columns])))
+    def step(self, setup: Setup) -> Step:
+        """Return what there is to plan; errors that name a sample say on which rank it is."""
+        columns = self.all_columns()
+        if not len(self.home.samples):
+            columns = columns_of_none(setup.phases) or {"": []}
+        elif setup.phases[0].name == SINGLE_PHASE:  # whole samples, for which lists count with all that is in them
+            columns = {
+                name: column.sums() if isinstance(column, Ragged) else column for name, column in columns.items()
+            }
+            if setup.phases[0].items == ONLY_LENGTH:
+                columns[ONLY_LENGTH] = columns[self._only_ragged_field()]
+        return make_step(setup, columns, self.home, self.columns if len(self.home.samples) else columns)
 
-        def located(match: re.Match[str]) -> str:
-            sample = int(match[1] or match[2])
-            return f"{match[0]} ({self.where(sample)})" if sample < len(self.home.samples) else match[0]
+    def _only_ragged_field(self) -> str:
+        ragged = [name for name, spec in self.specs.items() if not spec.fixed and spec.form not in ("str", "bytes")]
+        if len(ragged) != 1:
+            raise ValueError(
+                f"length must name the columns whose sum is a sample's length: there are {len(ragged)} ragged "
+                f"fields ({', '.join(ragged) or 'none'})"
+            )
+        return ragged[0]
 
-        if error.args and isinstance(error.args[0], str):
-            told = re.sub(rf"\bsample (\d+)|\b(?:{columns})\[(\d+)\]", located, error.args[0])
-            error.args = (told, *error.args[1:])
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Let errors say of each sample what the rank that handed it in knows it as."""
+        try:
+            yield
+        except WordedError as error:
+            told = Wording({"over_long='drop'": None, "row": "sample"}, notes={"sample": self.where})
+            raise error.in_words(told) from None
 
 
 def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, NDArray[np.int64] | Ragged]:
@@ -166,11 +191,6 @@ def _message(batch: MiniBatch, status: Status, version: str) -> NDArray[np.int64
     return np.concatenate(parts).astype(np.int64)
 
 
-def words_of(text: bytes) -> NDArray[np.int64]:
-    """Return bytes as whole words, padded with zeros."""
-    return np.frombuffer(text + b"\0" * (-len(text) % 8), dtype="<i8").astype(np.int64)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Told:
     """What one rank said."""
@@ -236,7 +256,7 @@ def _joined(told: list[_Told], statuses: tuple[Status, ...], words: list[NDArray
 
     columns: dict[str, NDArray[np.int64] | Ragged] = {}
     for name, is_list in first.listed.items():
-        columns[name] = Ragged(whole(f"{name}="), _offsets(whole(f"{name}#"))) if is_list else whole(f"{name}=")
+        columns[name] = Ragged(whole(f"{name}="), offsets_of(whole(f"{name}#"))) if is_list else whole(f"{name}=")
     return Gathered(
         statuses,
         home,
@@ -281,9 +301,3 @@ def _agreed(name: str, told: list[_Told], holders: list[int]) -> Spec:
 
 def _described(spec: Spec) -> str:
     return f"{spec.form} of {spec.dtype} [*{''.join(f', {size}' for size in spec.trailing)}] on {spec.device}"
-
-
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets

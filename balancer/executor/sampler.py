@@ -10,8 +10,9 @@ from torch.utils.data import Sampler
 
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
-from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE
 from solvers.arguments import as_count
 
 __all__ = ["PlannedBatchSampler"]
@@ -63,9 +64,9 @@ class PlannedBatchSampler(Sampler[list[int]]):
             description = self._source.description
             try:
                 self.num_steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
-                given = description.get("micro_batches")
+                given = description["settings"]["micro_batches"]
                 self._slots = MicroBatches(**given) if given else None
-                self._phases = [phase["name"] for phase in description.get("phases") or [{"name": SINGLE_PHASE}]]
+                self._phases = [phase["name"] for phase in description["phases"]]
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
         else:

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from balancer.executor.fields import Outline
 from balancer.executor.gathering import Gathered
-from balancer.executor.recipe import Plan
 from balancer.executor.route import Route, expanded, grouped_sums
 from balancer.executor.wire import Values
-from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
-from balancer.plan.step_plan import own_name
+from balancer.plan.step_plan import StepPlan, own_name
 from balancer.plan.stream import fused
 from balancer.problem.placement import Placement
 
@@ -114,10 +112,8 @@ class Leg:
         return whole
 
 
-def ways_of(plan: Plan) -> Mapping[str, Way]:
+def ways_of(plan: StepPlan) -> Mapping[str, Way]:
     """Return the ways of a plan by name; the last is that of the samples to the last phase."""
-    if isinstance(plan, DispatchPlan):
-        return {SINGLE_PHASE: Way(SINGLE_PHASE, plan.home, plan.target, None, plan.num_samples)}
     ways = {}
     for name, phase in plan.phases.items():
         if name in plan.parts:
@@ -137,7 +133,7 @@ def check_ways(way_of_field: Mapping[str, str], ways: Mapping[str, Way]) -> None
             raise ValueError(f"fields[{field!r}] must be one of {', '.join(ways)}, got {name!r}")
 
 
-def inputs_route(plan: Plan, phase: str, rank: int) -> tuple[Route, NDArray[np.int64], dict[str, int]]:
+def inputs_route(plan: StepPlan, phase: str, rank: int) -> tuple[Route, NDArray[np.int64], dict[str, int]]:
     """Return the route of all that a fed phase takes, where what it takes from home is with its samples already.
 
     Returns
@@ -149,8 +145,8 @@ def inputs_route(plan: Plan, phase: str, rank: int) -> tuple[Route, NDArray[np.i
     dict of str to int
         How many elements of each stream the rank puts in.
     """
-    if isinstance(plan, DispatchPlan) or phase not in plan.parts:
-        fed = [] if isinstance(plan, DispatchPlan) else list(plan.parts)
+    if phase not in plan.parts or not plan.phases[phase].items.fed_by:
+        fed = [name for name, each in plan.phases.items() if each.items.fed_by]
         raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
     parts, taker = plan.parts[phase], plan[phase].target
     streams = {name: plan.streams[name] for name in parts.streams}

@@ -24,7 +24,9 @@ from balancer.io._atomic import reported
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
-FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 1
+FEATURES: frozenset[str] = frozenset()
+"""What a plan file may hold beyond the columns below; a reader refuses one that names others."""
+FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 EXTRA = {"length": np.int64, "home_rank": np.int32}
@@ -47,6 +49,32 @@ def from_json(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
+    """Return what stands before a plan's rows, in its metadata or its manifest."""
+    return {"format": FORMAT, "version": VERSION, "features": [], "description": dict(description), **more}
+
+
+def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description in a header, if this release reads it."""
+    if "format" not in found and ("topology" in found or "digest" in found):
+        raise InputError(f"{path}: is a plan file of format 1, which is not read any more: plan the log again")
+    if found.get("format") != FORMAT:
+        raise InputError(f'{path}: a plan must say "format": "{FORMAT}", got {found.get("format")!r:.80}')
+    if found.get("version") != VERSION:
+        again = ": plan the log again" if found.get("version") == 1 else ""
+        raise InputError(
+            f"{path}: this release reads plans of format {VERSION}, got {found.get('version')!r:.80}{again}"
+        )
+    features = found.get("features", [])
+    unknown = [name for name in features if name not in FEATURES] if isinstance(features, list) else [features]
+    if unknown:
+        raise InputError(f"{path}: needs {', '.join(map(repr, unknown))!s:.200}, which this release does not know")
+    description = found.get("description")
+    if not isinstance(description, dict):
+        raise InputError(f"{path}: must hold a description, a JSON object")
+    return description
+
+
 def read_manifest(where: str) -> dict[str, Any]:
     """Read the manifest of a plan folder and check its form."""
     path = os.path.join(where, MANIFEST)
@@ -54,17 +82,15 @@ def read_manifest(where: str) -> dict[str, Any]:
         raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
     with reported(path, "read the manifest"):
         manifest = from_json(Path(path).read_bytes())
-    if manifest is None or manifest.get("format") != FORMAT:
-        raise InputError(f'{path}: the manifest of a plan must be a JSON object with "format": "{FORMAT}"')
-    if manifest.get("version") != VERSION:
-        found = manifest.get("version")
-        raise InputError(f"{path}: this release reads manifests of version {VERSION}, got {found!r}")
+    if manifest is None:
+        raise InputError(f"{path}: the manifest of a plan must be a JSON object")
+    described_in(path, manifest)
     try:
         # Names are matched, not trusted: a manifest must not lead out of its folder.
         fine = all(PART_NAME.fullmatch(part["file"]) and part["rows"] >= 0 for part in manifest["parts"])
-        fine = fine and len(manifest["parts"]) > 0 and isinstance(manifest["description"], dict)
+        fine = fine and len(manifest["parts"]) > 0
     except (LookupError, TypeError):
         fine = False
     if not fine:
-        raise InputError(f"{path}: must hold a description and parts, each with its file name and rows")
+        raise InputError(f"{path}: must hold parts, each with its file name and rows")
     return manifest

@@ -27,6 +27,7 @@ from balancer.io.plan_format import (
     OPTIONAL,
     PART_FORMAT,
     TYPES,
+    described_in,
     from_json,
     read_manifest,
 )
@@ -153,27 +154,27 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     """
     where = os.fspath(path)
     if not os.path.isdir(where):
-        columns, rows, description = _read_footer(Path(where))
-        if description.get("format") == PART_FORMAT:
+        columns, rows, found = _read_footer(Path(where))
+        if found.get("format") == PART_FORMAT:
             raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
-        return PlanFile(Path(where), description, rows, columns, (Path(where),))
+        return PlanFile(Path(where), described_in(where, found), rows, columns, (Path(where),))
     manifest = read_manifest(where)
-    parts, found = [Path(where, claim["file"]) for claim in manifest["parts"]], set()
+    parts, kinds = [Path(where, claim["file"]) for claim in manifest["parts"]], set()
     for part, claim in zip(parts, manifest["parts"], strict=True):
         if not part.exists():
             raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
         columns, rows, _ = _read_footer(part)
-        found.add(columns)
+        kinds.add(columns)
         if rows != claim["rows"]:
             raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
-        if len(found) > 1:
+        if len(kinds) > 1:
             raise InputError(f"{part}: every part must have the same columns as the first, got {columns}")
     total = sum(claim["rows"] for claim in manifest["parts"])
     return PlanFile(Path(where), manifest["description"], total, columns, tuple(parts))
 
 
 def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
-    """Return columns, number of rows and description of one Parquet file, checked for being a plan's."""
+    """Return columns, number of rows and metadata of one Parquet file, checked for being a plan's."""
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata
     columns = tuple(name for name in TYPES if name in schema.names)
@@ -186,7 +187,7 @@ def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
             raise InputError(f"{path}: column {name!r} of a plan must be {TYPES[name]}, got {found}")
     if METADATA_KEY not in (metadata or {}):
         raise InputError(f"{path}: not a plan: has no description under the metadata key 'balancer'")
-    description = from_json(metadata[METADATA_KEY])
-    if description is None:
+    found = from_json(metadata[METADATA_KEY])
+    if found is None:
         raise InputError(f"{path}: the description of a plan must be a JSON object")
-    return columns, rows, description
+    return columns, rows, found

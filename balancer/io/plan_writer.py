@@ -13,7 +13,6 @@ tell damaged files. With the buffering here and the reader's cutting into steps:
 from __future__ import annotations
 
 import base64
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,6 @@ from balancer.io._atomic import leftovers_of, open_temporary, remove_files, repo
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
-    FORMAT,
     ITEM,
     MANIFEST,
     METADATA_KEY,
@@ -39,6 +37,7 @@ from balancer.io.plan_format import (
     PART_NAME,
     TYPES,
     VERSION,
+    header,
     read_manifest,
     to_json,
 )
@@ -305,14 +304,13 @@ class PlanWriter:
             If the description is not what JSON can hold (NaN and infinity are not).
         """
         self._check_open()
-        text = to_json(dict(description))
+        text = to_json(header(description))
         if self._filled:
             self._flush()
         with self._discarded_on_error():
             if self._in_folder:
                 self._finish_part(self._sink or self._start_part())  # even an empty plan shows its columns
-                manifest = {"format": FORMAT, "version": VERSION, "parts": self._parts}
-                self._file.write(to_json({**manifest, "description": json.loads(text)}))
+                self._file.write(to_json(header(description, parts=self._parts)))
                 sync_file(self._file)
                 sync_folder(self._folder)
             elif self._sink:

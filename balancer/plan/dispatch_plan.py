@@ -2,30 +2,34 @@
 
 import hashlib
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer._version import __version__
 from balancer.cost import CostModel
-from balancer.errors import PlanError
 from balancer.plan.exchange import RankExchange, rank_exchange
 from balancer.plan.stream import Stream, Traffic
-from balancer.problem.batch import kept_samples
+from balancer.problem.batch import GlobalBatch, kept_samples
 from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
 from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.relocation import relocation_bound
 from solvers.types import SolveStatus, relative_gap
 
-__all__ = ["SINGLE_PHASE", "DispatchPlan"]
+__all__ = ["DispatchPlan", "Slots"]
 
-SINGLE_PHASE = "all"
-"""What the phase of a plan with one phase is called."""
+Slots = tuple[NDArray[np.int32], int]
+"""The slot of each sample, and how many slots there are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -61,7 +65,7 @@ class DispatchPlan:
     num_slots : int
         Micro-batches a step, the same on every rank.
     placement : str
-        How samples came to ranks: a name in :data:`balancer.planning.ranks.PLACEMENTS`.
+        How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
         What relocation was allowed to give up of the makespan, as a fraction.
     fell_back : str
@@ -107,6 +111,79 @@ class DispatchPlan:
             object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
         for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped, self.dropped_lengths):
             array.flags.writeable = False
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        target: Placement,
+        prove: Callable[[int], Bound],
+        settings: PlanSettings,
+        *,
+        placement: str,
+        slots: Slots | None = None,
+        status: SolveStatus | None = None,
+        fell_back: str = "",
+        started: float | None = None,
+    ) -> "DispatchPlan":
+        """Make the finished plan of a problem whose placement is known; every plan is made here.
+
+        Parameters
+        ----------
+        problem : Problem
+        target : Placement
+        prove : callable
+            From the plan's makespan to the best bound on any plan's.
+        settings : PlanSettings
+            How it was planned.
+        placement : str
+            How samples came to ranks, which is not always what the settings ask for.
+        slots : (int32[n], int), optional
+            The micro-batch of each sample, and how many there are.
+        status : SolveStatus, optional
+            How the solver ended; what the bound says about it goes first.
+        fell_back : str
+        started : float, optional
+            When planning began, by ``time.perf_counter``.
+        """
+        costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
+        loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
+        slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
+        if problem.micro_batches is None:
+            makespan = kept.makespan(loads)
+        else:
+            slot_loads = cost.slot_loads(costs, target.rank_of_sample, slot_of_sample, num_ranks, num_slots)
+            makespan = problem.micro_batches.makespan(slot_loads)
+        bound = prove(makespan)
+        if makespan == bound.value:
+            status = SolveStatus.OPTIMAL
+        elif status is None or status is SolveStatus.OPTIMAL:
+            status = SolveStatus.FEASIBLE
+        return cls(
+            topology=problem.topology,
+            cost=cost,
+            lengths=problem.batch.lengths,
+            home=problem.batch.home,
+            target=target,
+            home_loads=kept.with_initial(cost.loads(costs, problem.batch.home.rank_of_sample, num_ranks)),
+            loads=loads,
+            makespan=makespan,
+            lower_bound=bound.value,
+            bound_name=bound.name,
+            status=status,
+            method=settings.method,
+            constraints=kept,
+            micro_batches=problem.micro_batches,
+            slot_of_sample=slot_of_sample,
+            num_slots=num_slots,
+            placement=placement,
+            eps=float(settings.eps),
+            fell_back=fell_back,
+            binding_sample=_binding_sample(costs, loads),
+            dropped=problem.batch.dropped,
+            dropped_lengths=problem.batch.dropped_lengths,
+            runtime_s=0.0 if started is None else time.perf_counter() - started,
+        )
 
     @property
     def num_samples(self) -> int:
@@ -155,9 +232,8 @@ class DispatchPlan:
     @property
     def slot_loads(self) -> NDArray[np.int64]:
         """Cost of each micro-batch, int64[num_ranks, num_slots]; computed when asked for."""
-        bins = self.rank_of_sample * np.int32(self.num_slots) + self.slot_of_sample
         costs = self.cost.sample_costs(self.lengths)
-        return self.cost.loads(costs, bins, self.num_ranks * self.num_slots).reshape(self.num_ranks, self.num_slots)
+        return self.cost.slot_loads(costs, self.rank_of_sample, self.slot_of_sample, self.num_ranks, self.num_slots)
 
     @property
     def gap(self) -> float:
@@ -262,41 +338,26 @@ class DispatchPlan:
         InputError
             If the path cannot be written.
         """
-        from balancer.io.plan_writer import PlanWriter  # those who plan at run time need no files
+        from balancer.plan.rows import save  # those who plan at run time need no files
 
-        if self.home != Placement.by_sample_order(self.home.rank_of_sample, self.num_ranks):
-            raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
-        with PlanWriter(os.fspath(path), extra_columns=True) as writer:
-            writer.append(
-                0,
-                SINGLE_PHASE,
-                self.kept,
-                self.rank_of_sample,
-                self.slot_of_sample,
-                self.target.position_of_sample,
-                self.lengths,
-                self.home.rank_of_sample,
-            )
-            writer.close(
-                {
-                    "topology": {"node_sizes": list(self.topology.node_sizes)},
-                    "cost": str(self.cost),
-                    "solver": {"method": self.method, "constraints": self.constraints.to_json()},
-                    "left_out": list(self.constraints.per_sample),
-                    "micro_batches": self.micro_batches.to_json() if self.micro_batches else None,
-                    "certificate": {
-                        "makespan": self.makespan,
-                        "lower_bound": self.lower_bound,
-                        "bound_name": self.bound_name,
-                        "status": self.status.value,
-                    },
-                    "steps": 1,
-                    "samples": self.num_samples,
-                    **({"dropped": _listed(self.dropped, self.dropped_lengths)} if len(self.dropped) else {}),
-                    "digest": self.digest(),
-                    "version": __version__,
-                }
-            )
+        setup, batch, items = self.alone()
+        save(path, setup, batch, {SINGLE_PHASE: (items, self)}, self.digest())
+
+    def alone(self, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
+        """Return what a step plan says besides, whose only phase is this plan's, named ``"all"``."""
+        kept, lengths = self.constraints, self.lengths
+        phase = Phase(
+            SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, equal_counts=kept.equal_counts,
+            max_tokens_per_rank=kept.max_tokens_per_rank, min_samples_per_rank=kept.min_samples_per_rank,
+            max_samples_per_rank=kept.max_samples_per_rank,
+            initial_loads=None if kept.initial_loads is None else tuple(kept.initial_loads.tolist()),
+            rank_speeds=None if kept.rank_speeds is None else tuple(kept.rank_speeds.tolist()),
+        )  # fmt: skip
+        settings = PlanSettings(self.method, self.placement, eps=self.eps, micro_batches=self.micro_batches)
+        own = default_own(lengths, ())
+        items = PhaseItems(phase, self.cost, None, (), np.arange(len(lengths)), lengths, lengths, own)
+        batch = GlobalBatch(lengths, self.home, dropped=self.dropped, dropped_lengths=self.dropped_lengths)
+        return Setup(self.topology, (phase,), settings), batch, items
 
     def __repr__(self) -> str:
         return (
@@ -325,8 +386,14 @@ class DispatchPlan:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _listed(dropped: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[list[int]]:
-    return [list(pair) for pair in zip(dropped.tolist(), lengths.tolist(), strict=True)]
+def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:
+    """Return the largest sample if it costs more than a fair share of the plan's total load."""
+    if len(costs) == 0:
+        return None
+    costs = costs if costs.ndim == 1 else costs.sum(axis=1)
+    largest = int(np.argmax(costs))
+    fair_share = -(-int(loads.sum()) // len(loads))
+    return largest if costs[largest] > fair_share else None
 
 
 def placements_digest(

@@ -1,7 +1,9 @@
 """The plan of one step of a multimodal model: a placement for every phase, and the streams between them. Pure data."""
 
 import hashlib
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,12 +12,15 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.stream import Stream, fused
-from balancer.problem.phases import PhaseItems
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
+from balancer.problem.ragged import Ragged
+from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "own_name", "parts_of"]
+__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of"]
 
 
 class Parts(NamedTuple):
@@ -63,13 +68,14 @@ class PhasePlan:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepPlan:
-    """Where every phase computes which items, and what has to travel for that.
+    """Where every phase of a step computes which items, and what has to travel for that.
 
     Attributes
     ----------
-    topology : Topology
-    home : Placement
-        Where the samples lie before the step.
+    setup : Setup
+        Ranks, phases and how they were planned.
+    batch : GlobalBatch
+        The samples with their lengths in the last phase, where they lie before the step, and which are left out.
     phases : dict of str to PhasePlan
         In the order in which they compute.
     streams : dict of str to Stream
@@ -77,22 +83,81 @@ class StepPlan:
         straight to the phase that takes them, ``"llm:own"`` what that takes from home besides.
     parts : dict of str to Parts
         Of every fed phase, what its samples are put together from.
-    mode : str
-        ``"separate"`` or ``"joint"``: whether the encoders were balanced each for itself or their sum.
     strategy : str
         The name of the strategy that made it; see :mod:`balancer.planning.strategies`.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
 
-    topology: Topology
-    home: Placement
+    setup: Setup
+    batch: GlobalBatch
     phases: Mapping[str, PhasePlan]
     streams: Mapping[str, Stream]
     parts: Mapping[str, Parts]
-    mode: str = "separate"
     strategy: str = "orchestrated"
     runtime_s: float = field(default=0.0, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        setup: Setup,
+        batch: GlobalBatch,
+        items: Sequence[PhaseItems],
+        plans: Mapping[str, DispatchPlan],
+        *,
+        strategy: str = "orchestrated",
+        part_order: Ragged | None = None,
+        started: float | None = None,
+    ) -> "StepPlan":
+        """Put the plans of all phases together with the streams between them.
+
+        Parameters
+        ----------
+        setup : Setup
+        batch : GlobalBatch
+        items : sequence of PhaseItems
+            Of every phase, in order.
+        plans : mapping of str to DispatchPlan
+            Of every phase, by name.
+        strategy : str
+        part_order : Ragged, optional
+            As :func:`balancer.orchestrate` takes it.
+        started : float, optional
+            When planning began, by ``time.perf_counter``.
+        """
+        by_name = {phase.phase.name: phase for phase in items}
+        streams: dict[str, Stream] = {}
+        parts: dict[str, Parts] = {}
+        for name, phase in by_name.items():
+            streams |= _streams_of(phase, plans, batch.home)
+            if phase.fed_by or phase.feeds is None:
+                parts[name] = parts_of(phase, by_name, len(batch.lengths))
+        if part_order is not None:
+            last = items[-1].phase.name
+            parts[last] = _reordered(parts[last], part_order, len(batch.lengths))
+        phases = {name: PhasePlan(phase, plans[name]) for name, phase in by_name.items()}
+        runtime = 0.0 if started is None else time.perf_counter() - started
+        return cls(setup, batch, phases, streams, parts, strategy, runtime)
+
+    @property
+    def topology(self) -> Topology:
+        """Ranks and nodes."""
+        return self.setup.topology
+
+    @property
+    def home(self) -> Placement:
+        """Where the samples lie before the step."""
+        return self.batch.home
+
+    @property
+    def mode(self) -> str:
+        """How encoders were balanced: a name in :data:`balancer.problem.settings.MODES`."""
+        return self.setup.settings.mode
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one phase that nobody named: that of whole samples."""
+        return tuple(self.phases) == (SINGLE_PHASE,)
 
     @property
     def encoders_first(self) -> bool:
@@ -113,8 +178,13 @@ class StepPlan:
 
     @property
     def num_samples(self) -> int:
-        """Samples in the step."""
-        return len(self.home.samples)
+        """Samples in the step, without those left out."""
+        return len(self.batch.lengths)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the global batch, with those left out."""
+        return len(self.batch.lengths) + len(self.batch.dropped)
 
     @property
     def num_slots(self) -> int:
@@ -155,12 +225,49 @@ class StepPlan:
         return fused(f"{phase}:inputs", streams, order, self[phase].target.lifted(parts.sample_of_part))
 
     def digest(self) -> str:
-        """SHA-256, in hex, over the digests of the phases, in order: ranks whose digests agree hold the same plan."""
+        """SHA-256, in hex, over the digests of the phases, in order: ranks whose digests agree hold the same plan.
+
+        Where the only phase is ``"all"``, its digest.
+        """
+        if self.is_single:
+            return self[SINGLE_PHASE].digest()
         digest = hashlib.sha256()
         for name, phase in self.phases.items():
             digest.update(name.encode() + b"\0" + bytes.fromhex(phase.plan.digest()))
             digest.update(np.ascontiguousarray(phase.items.sample_of_item, dtype="<i8").data)
         return digest.hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a plan file that holds all of this plan; :func:`balancer.load_steps` reads it. Atomic, and no pickle.
+
+        Raises
+        ------
+        InputError
+            If the path cannot be written.
+        PlanError
+            If samples do not lie at home in their order, which a plan file cannot tell.
+        """
+        from balancer.plan.rows import save  # those who plan at run time need no files
+
+        phases = {name: (phase.items, phase.plan) for name, phase in self.phases.items()}
+        save(path, self.setup, self.batch, phases, self.digest(), self.strategy, self._part_order())
+
+    def _part_order(self) -> Ragged | None:
+        """Return in which order the last phase reads its samples' parts, as a caller gave it; None: the usual one."""
+        items = {name: phase.items for name, phase in self.phases.items()}
+        last = list(items)[-1]
+        parts, usual = self.parts[last], parts_of(items[last], items, self.num_samples)
+        if np.array_equal(parts.stream_of_part, usual.stream_of_part) and np.array_equal(
+            parts.item_of_part, usual.item_of_part
+        ):
+            return None
+        here, there = (
+            np.lexsort((each.item_of_part, each.stream_of_part, each.sample_of_part)) for each in (parts, usual)
+        )
+        place = np.empty(len(here), dtype=np.int64)
+        place[here] = there  # of each part, where it usually is
+        offsets = np.searchsorted(parts.sample_of_part, np.arange(self.num_samples + 1))
+        return Ragged(place - offsets[parts.sample_of_part], offsets)
 
     def __repr__(self) -> str:
         ratios = ", ".join(
@@ -168,6 +275,31 @@ class StepPlan:
             for name, phase in self.phases.items()
         )
         return f"<StepPlan: {self.num_samples} samples on {self.num_ranks} ranks, imbalance {ratios}>"
+
+
+def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) -> StepPlan:
+    """Return a plan as a step plan: a dispatch plan is the only phase of one, ``"all"``, and says no bytes."""
+    if isinstance(plan, StepPlan):
+        return plan
+    setup, batch, items = plan.alone(bytes_per_element)
+    return StepPlan.of(setup, batch, (items,), {SINGLE_PHASE: plan})
+
+
+def _streams_of(items: PhaseItems, plans: Mapping[str, DispatchPlan], home: Placement) -> dict[str, Stream]:
+    """Return what travels to a phase from home, and from it to the phase that it feeds."""
+    name, target, streams = items.phase.name, plans[items.phase.name].target, {}
+    if items.feeds is not None:
+        if not items.fed_by:
+            volumes = items.lengths * items.phase.bytes_in
+            streams[f"{name}:in"] = Stream(f"{name}:in", plans[name].home, target, items.lengths, volumes)
+        volumes = items.outputs * items.phase.bytes_out
+        lifted = plans[items.feeds].target.lifted(items.sample_of_item)
+        streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
+    if items.fed_by or items.feeds is None:
+        sample, volumes = items.own.row_of_value, items.own.values * items.phase.bytes_in
+        own = Stream(own_name(name), home.lifted(sample), target.lifted(sample), items.own.values, volumes)
+        streams[own_name(name)] = own
+    return streams
 
 
 def own_name(phase: str) -> str:
@@ -184,3 +316,21 @@ def parts_of(items: PhaseItems, feeders: Mapping[str, PhaseItems], num_samples: 
     sample = np.concatenate(samples)
     order = members_by_group(sample.astype(np.int32), max(1, num_samples))[0]  # stable
     return Parts(names, stream[order], item[order], sample[order])
+
+
+def _reordered(parts: Parts, order: Ragged, num_samples: int) -> Parts:
+    """Bring the parts of every sample into the order that the caller gives."""
+    counts = np.bincount(parts.sample_of_part, minlength=num_samples)
+    if len(order) != num_samples or not np.array_equal(order.counts, counts):
+        sample = int(np.argmax(order.counts != counts)) if len(order) == num_samples else -1
+        what = f"sample {sample} has {counts[sample]} parts, got {order.counts[sample]}" if sample >= 0 else "samples"
+        raise ValueError(f"part_order must have an entry for every part of each of {num_samples} samples: {what}")
+    first = np.repeat(order.offsets[:-1], order.counts)
+    index = first + order.values
+    seen = np.zeros(len(index), dtype=bool)
+    inside = (order.values >= 0) & (order.values < np.repeat(order.counts, order.counts))
+    seen[index[inside]] = True
+    if not (inside.all() and seen.all()):
+        sample = int(order.row_of_value[np.argmin(inside if not inside.all() else seen)])
+        raise ValueError(f"part_order of sample {sample} must be a permutation of 0..{counts[sample] - 1}")
+    return Parts(parts.streams, parts.stream_of_part[index], parts.item_of_part[index], parts.sample_of_part)

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from balancer.cost import CostModel
 from balancer.problem.constraints import Cap, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound, makespan_bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.groups import group_loads
 from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
+from solvers.packing._arguments import MOST_BINS
 
 __all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound",
            "schedule_jointly"]  # fmt: skip
@@ -28,8 +29,7 @@ __all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "sched
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
 
-_MOST_BINS = 2**26
-"""Micro-batches that are laid out at most."""
+_ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
 
 class Schedule(NamedTuple):
@@ -48,8 +48,7 @@ class Schedule(NamedTuple):
 
     def slot_loads(self, costs: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
         """Return the cost of each micro-batch: int64[num_ranks, K]."""
-        bins = self.rank_of_sample * np.int32(self.num_slots) + self.slot_of_sample
-        return group_loads(costs, bins, num_ranks * self.num_slots).reshape(num_ranks, self.num_slots)
+        return _ADDITIVE.slot_loads(costs, self.rank_of_sample, self.slot_of_sample, num_ranks, self.num_slots)
 
 
 def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
@@ -61,8 +60,10 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
         No schedule keeps to the rules, or none was found.
     """
     if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
-        longer = f"longer than micro_batch_tokens = {micro_batches.max_tokens}, and over_long='drop' leaves them out"
-        raise InfeasibleError(f"all {len(problem.batch.dropped)} samples are {longer}")
+        raise InfeasibleError(
+            "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",
+            count=len(problem.batch.dropped), cap=micro_batches.max_tokens,
+        )  # fmt: skip
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = schedule_jointly(problem, micro_batches, budget)
@@ -82,7 +83,7 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
     later = _first_of(_further(problem, micro_batches, joint.num_slots), problem, micro_batches, joint, budget)
     if isinstance(later, Schedule):
         return later
-    raise SolverError(*found.args)
+    raise found.as_kind(SolverError)
 
 
 def _check_any_number(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> None:
@@ -92,7 +93,7 @@ def _check_any_number(problem: Problem, micro_batches: MicroBatches, time_budget
         least = max(least, problem.constraints.min_samples_per_rank)
         partition_ranks(problem, replace(problem.constraints, min_samples_per_rank=least), time_budget)
     except InfeasibleError as error:
-        raise InfeasibleError(f"with any number of micro-batches a rank: {error}") from None
+        raise error.within("with any number of micro-batches a rank") from None
     except SolverError:
         return  # which proves nothing
 
@@ -106,7 +107,7 @@ def _first_of(
         try:
             return _ranks_first(problem, micro_batches, joint, k, time_budget)
         except SolverError as error:
-            failed = failed or type(error)(f"with {k} micro-batches a rank: {error}")
+            failed = failed or error.within(f"with {k} micro-batches a rank")
     return failed or SolverError("there are fewer samples than micro-batches")
 
 
@@ -114,7 +115,7 @@ def _further(problem: Problem, micro_batches: MicroBatches, first: int) -> list[
     """Numbers of slots that are tried where those from `first` on have no room: many more, and some fewer."""
     samples, step = len(problem.costs), micro_batches.multiple_of
     num_ranks = problem.topology.num_ranks
-    most = min(micro_batches.slots_for(samples), _MOST_BINS // num_ranks)
+    most = min(micro_batches.slots_for(samples), MOST_BINS // num_ranks)
     if not micro_batches.allow_empty:
         most = samples // num_ranks
     most -= most % step
@@ -168,7 +169,7 @@ def schedule_jointly(problem: Problem, micro_batches: MicroBatches, time_budget:
     try:
         return schedule_micro_batches(problem.costs, lengths, num_ranks, time_budget=time_budget, **keywords)
     except SolverError as error:
-        raise micro_batches.in_domain_words(error, lengths, num_ranks) from None
+        raise micro_batches.explained(error, lengths, num_ranks) from None
 
 
 def _of_ranks(problem: Problem) -> Bound:
@@ -196,7 +197,7 @@ def partition_ranks(problem: Problem, constraints: Constraints, time_budget: flo
         num_ranks = problem.topology.num_ranks
         return solvers.partition(problem.costs, num_ranks, "auto", time_budget, **keywords).group_of_item
     except SolverError as error:
-        raise constraints.in_domain_words(error, problem.batch.numbers) from None
+        raise error.in_words(constraints.wording(error, problem.batch.numbers)) from None
 
 
 def _cut(

@@ -1,7 +1,7 @@
-"""Slots where ranks are settled without a thought of them: every rank cuts its own share into micro-batches.
+"""Micro-batches where ranks are settled without a thought of them: every rank cuts its own share.
 
 What trainers do that balance ranks, or nothing, and accumulate gradients: see :func:`solvers.packing.cut_shares`. To
-plan rank and slot together is :mod:`balancer.planning.micro_batches`'s matter.
+plan rank and slot together is :mod:`balancer.planning.micro_batches`' matter.
 """
 
 from dataclasses import replace
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.planning.planner import replay_plan
-from balancer.planning.step import Step, about, encoder_slots, in_first_slot, in_slots, plan_in_slots, plan_phase
-from balancer.problem.micro_batches import MicroBatches, in_field_names
+from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
+from balancer.problem.constraints import Constraints
+from balancer.problem.micro_batches import PACKING, MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -27,10 +28,10 @@ def keep_last(step: Step, samples: Placement) -> DispatchPlan:
 
     A rank that has fewer samples than there are micro-batches leaves the last ones empty, allowed or not.
     """
-    items, micro_batches = step.items[-1], step.settings.micro_batches
-    problem = Problem.of(step.batch(items), step.topology, items.cost)
+    micro_batches = step.settings.micro_batches
+    problem = replace(step.problem(step.items[-1]), constraints=Constraints(), micro_batches=None)
     if micro_batches is None:
-        return replay_plan(problem, samples, step.settings.method)
+        return replay_plan(problem, samples, step.settings)
     return _in_shares(step, problem, replace(micro_batches, allow_empty=True), samples.rank_of_sample)
 
 
@@ -41,6 +42,7 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
     as many.
     """
     items, micro_batches = step.items[-1], step.settings.micro_batches
+    problem = replace(problem, micro_batches=None)
     plan = plan_phase(step, items, problem)
     if micro_batches is None:
         return plan
@@ -51,20 +53,21 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
             break  # it cannot be, which the next cut says, or it is
         problem = replace(problem, constraints=replace(problem.constraints, min_samples_per_rank=slots))
         plan = plan_phase(step, items, problem)
-    return replace(_in_shares(step, problem, micro_batches, plan.rank_of_sample), fell_back=plan.fell_back)
+    free = replace(problem, constraints=Constraints())
+    return _in_shares(step, free, micro_batches, plan.rank_of_sample, plan.fell_back)
 
 
 def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
     """Compute every item of a phase on the rank of its sample in the last phase, and in its slot or before all."""
     target = last.target.lifted(items.sample_of_item)
-    problem = Problem.of(step.batch(items), step.topology, items.cost)
     if last.micro_batches is None:
-        return replay_plan(problem, target, step.settings.method)
-    if last.micro_batches.encoders == "step":
-        return in_first_slot(step, items, target, last.num_slots)
-    problem = in_slots(problem, encoder_slots(items, last.num_slots))
+        problem = replace(step.problem(items), constraints=Constraints())
+        return replay_plan(problem, target, step.settings)
     slots = last.slot_of_sample[items.sample_of_item], last.num_slots
-    return replay_plan(problem, target, step.settings.method, slots=slots)
+    if last.micro_batches.encoders == "step":
+        slots = np.zeros_like(slots[0]), last.num_slots
+    problem = replace(encoder_problem(step, items, last.num_slots), constraints=Constraints())
+    return replay_plan(problem, target, step.settings, slots=slots)
 
 
 def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
@@ -77,22 +80,23 @@ def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: D
 
 
 def _in_shares(
-    step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]
+    step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32], fell_back: str = ""
 ) -> DispatchPlan:
     cut = _cut(step, problem, micro_batches, rank_of_sample)
     slots = cut.slot_of_item, cut.num_slots
     target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
-    return replay_plan(in_slots(problem, micro_batches), target, step.settings.method, slots=slots)
+    problem = replace(problem, micro_batches=micro_batches)
+    return replay_plan(problem, target, step.settings, slots=slots, fell_back=fell_back)
 
 
 def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]) -> SharesResult:
-    try:
-        return cut_shares(
-            problem.costs, problem.batch.lengths, rank_of_sample, step.topology.num_ranks, micro_batches.max_tokens,
-            num_slots=micro_batches.count, min_slots=micro_batches.at_least,
-            slots_multiple_of=micro_batches.multiple_of, allow_empty=micro_batches.allow_empty,
-            over_long=micro_batches.over_long,
-        )  # fmt: skip
-    except (ValueError, SolverError) as error:
-        error.args = (in_field_names(str(error)), *error.args[1:])
-        raise about(step.items[-1], error) from None
+    with of_items(step, step.items[-1]):
+        try:
+            return cut_shares(
+                problem.costs, problem.batch.lengths, rank_of_sample, step.topology.num_ranks, micro_batches.max_tokens,
+                num_slots=micro_batches.count, min_slots=micro_batches.at_least,
+                slots_multiple_of=micro_batches.multiple_of, allow_empty=micro_batches.allow_empty,
+                over_long=micro_batches.over_long,
+            )  # fmt: skip
+        except SolverError as error:
+            raise error.in_words(PACKING) from None

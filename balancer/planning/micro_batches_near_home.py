@@ -28,7 +28,7 @@ _LEAST_PART = 1e-4
 
 
 def relocate_schedule(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, eps: float, time_budget: float
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, eps: float | Fraction, time_budget: float
 ) -> Schedule | str:
     """Lay out the micro-batches anew with as many samples as possible where they lie, or nearby.
 

@@ -5,38 +5,28 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.cost import CostModel, parse_cost
-from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.dispatch_plan import DispatchPlan, Slots
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
-from balancer.planning.ranks import PLACEMENTS, check_placement, effective, place
+from balancer.planning.ranks import effective, place
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.micro_batches import MicroBatches, check_schedule_name
+from balancer.problem.micro_batches import MicroBatches, as_micro_batches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
+from balancer.problem.settings import COUNTED_METHODS, EPS, PlanSettings, check_method, default_placement
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
-from solvers.relocation import as_eps
 
-__all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]
-
-METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
-"""Every partition method that :func:`balance` takes."""
-
-EPS = 1e-3
-"""What relocation may give up of the makespan unless told otherwise, as a fraction."""
-
-COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
-"""Those whose budget is counted work, so that every rank computes the same plan."""
+__all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan", "warmup"]
 
 
 def balance(
@@ -63,6 +53,7 @@ def balance(
     micro_batches: MicroBatches | None = None,
     placement: str | None = None,
     eps: float = EPS,
+    objective: str = "sum",
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -81,7 +72,7 @@ def balance(
         ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"padded"`` for rows times the longest row, or
         ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
     method : str
-        A name in :data:`METHODS`; ``"auto"`` suits every cost and constraint.
+        A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
     equal_counts : bool
         Give every rank n/num_ranks samples, within one where that does not divide.
     max_tokens_per_rank : int, optional
@@ -118,6 +109,9 @@ def balance(
         By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
     eps : float
         What relocation may give up of the makespan, as a fraction.
+    objective : str
+        What ``placement="rearrange"`` makes small: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
+        rank sends across.
 
     Returns
     -------
@@ -138,19 +132,16 @@ def balance(
     >>> [plan.samples_on_rank(r).tolist() for r in range(3)], plan.imbalance_ratio, plan.gap
     ([[0, 1], [2, 3], [4, 5]], 1.0, 0.0)
     """
+    settings = PlanSettings(
+        method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
+        micro_batches=as_micro_batches(micro_batch_tokens, schedule, micro_batches),
+    )  # fmt: skip
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
     elif ranks_per_node is not None or topology.num_ranks != num_ranks:
         raise ValueError(
             f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
         )
-    check_schedule_name(schedule)
-    if micro_batches is not None and not isinstance(micro_batches, MicroBatches):
-        raise TypeError(f"micro_batches must be MicroBatches(max_tokens, ...), got {micro_batches!r}")
-    if micro_batch_tokens is not None:
-        if micro_batches is not None:
-            raise ValueError("give micro_batch_tokens or micro_batches, not both")
-        micro_batches = MicroBatches(micro_batch_tokens, schedule)
     batch = GlobalBatch.of(lengths, topology.num_ranks, home_rank)
     constraints = Constraints.of(
         len(batch.lengths),
@@ -165,76 +156,72 @@ def balance(
         initial_loads=initial_loads,
         rank_speeds=rank_speeds,
     )
-    problem = Problem.of(batch, topology, parse_cost(cost), constraints, micro_batches)
-    if placement is None:
-        placement = "rearrange" if home_rank is None else "relocate"
-    return plan_problem(problem, method, time_budget, placement, eps)
+    problem = Problem.of(batch, topology, parse_cost(cost), constraints, settings.micro_batches)
+    return plan_problem(problem, settings)
 
 
-def check_method(method: str, cost: CostModel) -> str:
-    """Return the partition method for `cost` by that name, or raise ValueError saying which there are."""
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(METHODS)}")
-    own = "padded" if cost.padded else "mixed" if cost.c else None
-    if own is not None and method not in ("auto", own):
-        raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, {own}")
-    if own is None and method in ("padded", "mixed"):
-        kind = "padded" if method == "padded" else "convolution"
-        raise ValueError(f"method {method!r} takes {kind} costs, not cost '{cost}'; use auto")
-    return own or method
-
-
-def plan_problem(
-    problem: Problem, method: str = "auto", time_budget: float = 0.01, placement: str = "relocate", eps: float = EPS
-) -> DispatchPlan:
-    """Solve a problem and make the plan; as :func:`balance`, for who has the problem already."""
+def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
+    """Solve a problem and make the plan: groups, then ranks, then the proof."""
     started = time.perf_counter()
-    name = check_method(method, problem.cost)
-    check_placement(placement)
-    as_eps(eps)
     if problem.micro_batches is not None:
-        plan = _schedule(problem, problem.micro_batches, method, time_budget, placement, eps, started)
-        return replace(plan, placement=effective(problem, placement), eps=eps)
-    result = _solve(problem, name, time_budget)
-    placed = place(problem, result.group_of_item, placement, eps, time_budget)
+        return _plan_slots(problem, problem.micro_batches, settings, started)
+    result = _solve(problem, settings)
+    placed = place(
+        problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
+    )
     target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
     bound = Bound(result.lower_bound, result.bound_name)
-    plan = _plan(problem, target, bound, method, result.status, started)
-    if (better := _bound_beside(problem, bound, plan.makespan)) is not bound:
-        plan = _plan(problem, target, better, method, result.status, started)
-    return replace(plan, placement=effective(problem, placement), eps=eps, fell_back=placed.fell_back)
+    return DispatchPlan.of(
+        problem, target, lambda makespan: _bound_beside(problem, bound, makespan), settings,
+        placement=effective(problem, settings.placement), status=result.status, fell_back=placed.fell_back,
+        started=started,
+    )  # fmt: skip
 
 
 def replay_plan(
     problem: Problem,
     target: Placement,
-    method: str,
-    time_budget: float | None = None,
-    slots: tuple[NDArray[np.int32], int] | None = None,
+    settings: PlanSettings,
+    *,
+    slots: Slots | None = None,
+    fell_back: str = "",
+    search: bool = False,
+    settle: Callable[[Bound, int], Bound] | None = None,
+    status: solvers.SolveStatus | None = None,
 ) -> DispatchPlan:
     """Make the plan of a placement that is known already, with loads and bound computed anew.
 
-    The bound is the closed-form one; where it leaves a gap, `time_budget` is given and `method` counts its work, the
-    problem is solved again for the bound that its search proves, as it did when the plan was made.
+    The bound is the closed-form one. Where that leaves a gap and a `search` is asked for whose work is counted, the
+    problem is solved again for the bound that proves, as when the plan was made. What else is known of the bound is
+    for `settle` to say, from that and the makespan.
     """
-    started = time.perf_counter()
-    num_ranks = problem.topology.num_ranks
-    bound = _bound(problem)
-    plan = _plan(problem, target, bound, method, None, started, slots)
-    if plan.makespan > bound.value and _is_plain(problem):
-        bound = _bound_by_sums(problem.costs, num_ranks, bound, plan.makespan)
-        plan = _plan(problem, target, bound, method, None, started, slots)
-    if plan.makespan == bound.value or time_budget is None or method in solvers.USES_CLOCK or problem.cost.padded:
-        return plan  # nothing that a search could add
+
+    def prove(makespan: int) -> Bound:
+        bound = _bound_again(problem, settings, makespan, slots, search)
+        return bound if settle is None else settle(bound, makespan)
+
+    return DispatchPlan.of(
+        problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots,
+        status=status, fell_back=fell_back, started=time.perf_counter(),
+    )  # fmt: skip
+
+
+def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:
+    """Return the best bound on a plan that was not made here."""
+    bound = closed_form_bound(problem)
+    if makespan > bound.value and _is_plain(problem):
+        bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
+    searched = search and settings.method not in solvers.USES_CLOCK and not problem.cost.padded
+    if makespan == bound.value or not searched:
+        return bound
     if problem.micro_batches is not None:
-        bound = schedule_bound(problem, problem.micro_batches, plan.num_slots, time_budget)
-    else:
-        result = _solve(problem, check_method(method, problem.cost), time_budget)
-        bound = _bound_beside(problem, Bound(result.lower_bound, result.bound_name), plan.makespan)
-    return _plan(problem, target, bound, method, None, started, slots)
+        return schedule_bound(problem, problem.micro_batches, slots[1] if slots else 1, settings.time_budget)
+    result = _solve(problem, settings)
+    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan)
 
 
-def _solve(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
+def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
+    method, time_budget = check_method(settings.method, problem.cost), settings.time_budget
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not problem.cost.additive:
         costs, equal_counts = problem.costs, constraints.equal_counts
@@ -250,11 +237,12 @@ def _solve(problem: Problem, method: str, time_budget: float) -> solvers.Partiti
     try:
         return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
     except solvers.SolverError as error:
-        error = constraints.in_domain_words(error, problem.batch.numbers)
-        raise with_smallest_cap(error, constraints.all_caps(problem.batch.lengths), keywords, num_ranks) from None
+        caps = constraints.all_caps(problem.batch.lengths)
+        told = with_smallest_cap(error, caps, keywords, num_ranks)
+        raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
 
 
-def _bound(problem: Problem) -> Bound:
+def closed_form_bound(problem: Problem) -> Bound:
     """Return the best closed-form bound on what a step takes."""
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not constraints.names():
@@ -286,107 +274,42 @@ def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makes
     return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
 
 
-def _schedule(
-    problem: Problem,
-    micro_batches: MicroBatches,
-    method: str,
-    time_budget: float,
-    placement: str,
-    eps: float,
-    started: float,
-) -> DispatchPlan:
+def _plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
-    if method != "auto":
-        raise ValueError(f"method {method!r} makes no micro-batches; use 'auto'")
-    found = make_schedule(problem, micro_batches, time_budget)
-    fell_back = ""
+    found = make_schedule(problem, micro_batches, settings.time_budget)
+    placement, fell_back = settings.placement, ""
     if placement == "relocate" and problem.topology.num_ranks > 1:
-        moved = relocate_schedule(problem, micro_batches, found, eps, time_budget)
-        if not isinstance(moved, str):
-            return _scheduled(problem, moved, method, started)
-        placement, fell_back = "rearrange", moved
-    ranks = _place_slots(problem, micro_batches, found, placement, time_budget)
-    found = found._replace(rank_of_sample=ranks)
-    return replace(_scheduled(problem, found, method, started), fell_back=fell_back)
+        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
+        if isinstance(moved, str):
+            placement, fell_back = "rearrange", moved
+        else:
+            found = moved
+    if placement != "relocate":
+        ranks = _place_slots(problem, micro_batches, found, placement, settings)
+        found = found._replace(rank_of_sample=ranks)
+    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, problem.topology.num_ranks, found.num_slots)
+    return DispatchPlan.of(
+        problem, target, lambda _: found.bound, settings, placement=effective(problem, settings.placement),
+        slots=(found.slot_of_sample, found.num_slots), fell_back=fell_back, started=started,
+    )  # fmt: skip
 
 
 def _place_slots(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, time_budget: float
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, settings: PlanSettings
 ) -> NDArray[np.int32]:
     """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
 
     In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
     """
+    budget, objective = settings.time_budget, settings.objective
     if micro_batches.schedule == "step" or problem.constraints.names():
-        return place(problem, found.rank_of_sample, placement, 0, time_budget).rank_of_sample
+        return place(problem, found.rank_of_sample, placement, 0, budget, objective).rank_of_sample
     ranks = found.rank_of_sample.copy()
     for slot in range(found.num_slots):
         members = np.flatnonzero(found.slot_of_sample == slot)
-        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / found.num_slots)
+        part = place(problem.of_samples(members), ranks[members], placement, 0, budget / found.num_slots, objective)
         ranks[members] = part.rank_of_sample
     return ranks
-
-
-def _scheduled(problem: Problem, found: Schedule, method: str, started: float) -> DispatchPlan:
-    num_ranks, slots = problem.topology.num_ranks, (found.slot_of_sample, found.num_slots)
-    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, num_ranks, found.num_slots)
-    return _plan(problem, target, found.bound, method, None, started, slots)
-
-
-def _plan(
-    problem: Problem,
-    target: Placement,
-    bound: Bound,
-    method: str,
-    status: solvers.SolveStatus | None,
-    started: float,
-    slots: tuple[NDArray[np.int32], int] | None = None,
-) -> DispatchPlan:
-    home, costs, num_ranks = problem.batch.home, problem.costs, problem.topology.num_ranks
-    constraints, cost = problem.constraints, problem.cost
-    loads = constraints.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
-    makespan = constraints.makespan(loads)
-    slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
-    if problem.micro_batches is not None:
-        bins = target.rank_of_sample * np.int32(num_slots) + slot_of_sample
-        slot_loads = cost.loads(costs, bins, num_ranks * num_slots).reshape(num_ranks, num_slots)
-        makespan = problem.micro_batches.makespan(slot_loads)
-    if makespan == bound.value:
-        status = solvers.SolveStatus.OPTIMAL
-    elif status is None or status is solvers.SolveStatus.OPTIMAL:
-        status = solvers.SolveStatus.FEASIBLE
-    return DispatchPlan(
-        topology=problem.topology,
-        cost=cost,
-        lengths=problem.batch.lengths,
-        home=home,
-        target=target,
-        home_loads=constraints.with_initial(cost.loads(costs, home.rank_of_sample, num_ranks)),
-        loads=loads,
-        makespan=makespan,
-        lower_bound=bound.value,
-        bound_name=bound.name,
-        status=status,
-        method=method,
-        constraints=constraints,
-        micro_batches=problem.micro_batches,
-        slot_of_sample=slot_of_sample,
-        num_slots=num_slots,
-        binding_sample=_binding_sample(costs, loads),
-        dropped=problem.batch.dropped,
-        dropped_lengths=problem.batch.dropped_lengths,
-        runtime_s=time.perf_counter() - started,
-    )
-
-
-def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:
-    """Return the largest sample if it costs more than a fair share of the plan's total load."""
-    if len(costs) == 0:
-        return None
-    costs = costs if costs.ndim == 1 else costs.sum(axis=1)
-    largest = int(np.argmax(costs))
-    fair_share = -(-int(loads.sum()) // len(loads))
-    return largest if costs[largest] > fair_share else None
 
 
 def _under_cap(
@@ -403,14 +326,14 @@ def _under_cap(
         even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)
     if even.lower_bound > cap:
         raise solvers.InfeasibleError(
-            f"max_tokens_per_rank = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
+            f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
             f"(bound '{even.bound_name}'), and {even.makespan} would do"
         )
     if even.makespan > cap:
         raise solvers.SolverError(
-            f"no plan with at most max_tokens_per_rank = {cap} was found (best: {even.makespan}) and none was proven "
-            "impossible; raise the cap"
-        )
+            f"no plan with at most {{max_tokens_per_rank}} = {cap} was found (best: {even.makespan}) and none was "
+            "proven impossible", "raise the cap",
+        )  # fmt: skip
     loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
     return solvers.PartitionResult(
         even.group_of_item, loads, int(loads.max()), result.lower_bound, result.bound_name,

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 import solvers
 from balancer.problem.problem import Affinity, Problem
 
-__all__ = ["PLACEMENTS", "Placed", "check_placement", "effective", "place", "why_not_relocate"]
-
-PLACEMENTS = ("relocate", "rearrange", "any")
-"""How samples come to ranks, by name."""
+__all__ = ["Placed", "effective", "place", "why_not_relocate"]
 
 _RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
 
@@ -28,15 +25,13 @@ class Placed(NamedTuple):
     fell_back: str = ""
 
 
-def check_placement(placement: str) -> str:
-    """Return `placement`, or raise ValueError saying which there are."""
-    if placement not in PLACEMENTS:
-        raise ValueError(f"unknown placement {placement!r}; known placements are {', '.join(PLACEMENTS)}")
-    return placement
-
-
 def place(
-    problem: Problem, group_of_sample: NDArray[np.int32], placement: str, eps: float | Fraction, time_budget: float
+    problem: Problem,
+    group_of_sample: NDArray[np.int32],
+    placement: str,
+    eps: float | Fraction,
+    time_budget: float,
+    objective: str = "sum",
 ) -> Placed:
     """Give the groups of a partition to ranks.
 
@@ -46,11 +41,13 @@ def place(
     group_of_sample : int32[n]
         Of a partition that keeps to the problem's constraints.
     placement : str
-        A name in :data:`PLACEMENTS`.
+        A name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float or Fraction
         How far relocation may go beyond the partition's makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work.
+    objective : str
+        What rearrangement makes small: a name in :data:`balancer.problem.settings.OBJECTIVES`.
 
     Returns
     -------
@@ -65,7 +62,7 @@ def place(
         if not result.fell_back:
             return result
         reason = result.fell_back
-    return Placed(_rearrange(problem, group_of_sample, time_budget), reason)
+    return Placed(_rearrange(problem, group_of_sample, time_budget, objective), reason)
 
 
 def effective(problem: Problem, placement: str) -> str:
@@ -122,7 +119,7 @@ def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDA
     return sums
 
 
-def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) -> NDArray[np.int32]:
+def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float, objective: str) -> NDArray[np.int32]:
     """Relabel the groups; ranks that differ in speed, load or what they may take keep to their own kind."""
     constraints, num_ranks = problem.constraints, problem.topology.num_ranks
     kinds = None
@@ -137,6 +134,7 @@ def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float) 
     result = solvers.rearrange(
         volumes,
         problem.topology.node_of_rank,
+        objective=objective,  # type: ignore[arg-type] # checked in the settings
         time_budget=time_budget,
         class_of_group=kinds,
         class_of_rank=kinds,

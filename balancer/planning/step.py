@@ -4,82 +4,88 @@ columns -> :func:`~balancer.problem.phases.resolve_phases` -> one :class:`~balan
 -> dispatch plans -> streams -> :class:`~balancer.plan.step_plan.StepPlan`.
 """
 
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-import solvers
-from balancer.cost import parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.step_plan import Parts, PhasePlan, StepPlan, own_name, parts_of
-from balancer.plan.stream import Stream
-from balancer.planning.planner import EPS, plan_problem, replay_plan
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.micro_batches import MicroBatches, check_keeps_all
-from balancer.problem.phases import Columns, Phase, PhaseItems, resolve_phases
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
+from balancer.problem.settings import EPS, PlanSettings
+from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
-from solvers.arguments import as_count
+from solvers.bounds import Bound
+from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
 
-__all__ = ["MODES", "Settings", "Step", "about", "assemble", "encoder_slots", "in_first_slot", "in_slots",
-           "orchestrate", "plan_in_slots", "plan_phase", "plan_phases", "step_batch"]  # fmt: skip
-
-MODES = ("separate", "joint", "auto")
-"""How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How the phases of a step are planned; as :func:`orchestrate` takes them."""
-
-    method: str = "auto"
-    placement: str = "relocate"
-    eps: float = EPS
-    time_budget: float = 0.01
-    mode: str = "separate"
-    group_size: int | None = None
-    micro_batches: MicroBatches | None = None
-
-    def __post_init__(self) -> None:
-        check_keeps_all(self.micro_batches, "a step of several phases")
+__all__ = [
+    "Step",
+    "encoder_problem",
+    "finished",
+    "in_first_slot",
+    "make_step",
+    "of_items",
+    "orchestrate",
+    "plan_in_slots",
+    "plan_phase",
+    "plan_phases",
+    "plan_step",
+    "rehearse",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What all phases of a step share."""
+    """One step to plan: what all its phases share, and what each of them computes.
 
-    topology: Topology
-    home: Placement
+    Attributes
+    ----------
+    setup : Setup
+    batch : GlobalBatch
+        The samples, with their lengths in the last phase; those left out are left out of all phases.
+    items : tuple of PhaseItems
+    """
+
+    setup: Setup
+    batch: GlobalBatch
     items: tuple[PhaseItems, ...]
-    settings: Settings
 
-    def batch(self, items: PhaseItems) -> GlobalBatch:
-        """Return the items of a phase, lying where their samples do."""
-        return GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+    @property
+    def topology(self) -> Topology:
+        """Ranks and nodes."""
+        return self.setup.topology
+
+    @property
+    def settings(self) -> PlanSettings:
+        """How the step is planned."""
+        return self.setup.settings
+
+    @property
+    def home(self) -> Placement:
+        """Where each sample lies before the step."""
+        return self.batch.home
 
     def problem(self, items: PhaseItems) -> Problem:
-        """Return the problem of one phase by itself."""
-        num_ranks, phase = self.topology.num_ranks, items.phase
-        batch = self.batch(items)
-        least = int(phase.every_rank_nonempty and self._has_enough(batch))
-        constraints = Constraints.of(
-            len(items.lengths),
-            num_ranks,
-            equal_counts=phase.equal_counts,
-            max_tokens_per_rank=phase.max_tokens_per_rank,
-            min_samples_per_rank=least,
-        )
-        try:
-            return Problem.of(batch, self.topology, items.cost, constraints)
-        except (ValueError, solvers.SolverError) as error:
-            raise about(items, error) from None
+        """Return the problem of one phase by itself; that of the last has the micro-batches."""
+        is_last, num_ranks = items is self.items[-1], self.topology.num_ranks
+        batch = self.batch
+        if not is_last:
+            batch = GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+        with of_items(self, items):
+            least = int(items.phase.every_rank_nonempty and self._has_enough(batch))
+            constraints = items.constraints(num_ranks, least)
+            cut = self.settings.micro_batches if is_last else None
+            return Problem.of(batch, self.topology, items.cost, constraints, cut)
 
     def _has_enough(self, batch: GlobalBatch) -> bool:
         """Whether there is an item for every rank, in each group where nothing leaves its group."""
@@ -87,6 +93,23 @@ class Step:
         size = self.settings.group_size or num_ranks
         items_of_group = np.bincount(batch.home.rank_of_sample // size, minlength=num_ranks // size)
         return bool((items_of_group >= size).all())
+
+
+@contextmanager
+def of_items(step: Step, items: PhaseItems) -> Iterator[None]:
+    """Let errors about a phase name it, and call what its plan calls samples what they are: items of samples."""
+    numbers, sample_of_item = step.batch.numbers, items.sample_of_item
+    wording = Wording()  # the last phase's errors have its samples' numbers already
+    if items.feeds is not None and items.fed_by:
+        wording = Wording(numbers={"sample": lambda sample: int(numbers[sample])})
+    elif items.feeds is not None:
+        owner = "sample", lambda item: int(numbers[sample_of_item[item]])
+        wording = Wording({"sample": "item", "samples": "items"}, owners={"item": owner})
+    with of_phase(items.phase.name):
+        try:
+            yield
+        except WordedError as error:
+            raise error.in_words(wording) from None
 
 
 def orchestrate(
@@ -103,6 +126,7 @@ def orchestrate(
     part_order: Ragged | None = None,
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
+    objective: str = "sum",
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
 
@@ -149,79 +173,63 @@ def orchestrate(
     >>> plan["vision"].loads.tolist(), plan["llm"].loads.tolist()
     ([128, 256], [120, 120])
     """
-    started = time.perf_counter()
-    settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
-    step = step_batch(batch, phases, topology, home_rank, settings)
-    plans = plan_phases(step)
-    return assemble(step, plans, "orchestrated", started, part_order)
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, micro_batches)
+    return plan_step(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank), part_order)
 
 
-def step_batch(
-    batch: Columns,
-    phases: Sequence[Phase] | Mapping[str, str],
-    topology: Topology | int,
-    home_rank: ArrayLike | None,
-    settings: Settings,
+def make_step(
+    setup: Setup, columns: Columns, home: Placement | ArrayLike | None = None, keys: Columns | None = None
 ) -> Step:
-    """Check the batch and find every phase's items."""
-    if isinstance(topology, int | np.integer):
-        topology = Topology.uniform(int(topology), None)
-    if isinstance(phases, Mapping):
-        phases = [Phase(name, items) for name, items in phases.items()]
-    items = resolve_phases(batch, phases)
-    home = GlobalBatch.of(items[-1].lengths, topology.num_ranks, home_rank).home
-    _check_settings(settings, phases, topology.num_ranks)
-    return Step(topology, home, items, settings)
+    """Find every phase's items in the columns of a batch, and leave out the samples that are too long.
+
+    `home` is where the samples lie, by default equal contiguous shares; `keys` as :func:`resolve_phases` takes them.
+    """
+    num_ranks, cut = setup.topology.num_ranks, setup.settings.micro_batches
+    items = resolve_phases(columns, setup.phases, num_ranks, keys)
+    lengths = items[-1].lengths
+    batch = GlobalBatch(lengths, home) if isinstance(home, Placement) else GlobalBatch.of(lengths, num_ranks, home)
+    if cut is not None and len(over := cut.over_long_samples(lengths)):
+        batch, items = batch.without(over), tuple(phase.without(over, len(lengths)) for phase in items)
+    return Step(setup, batch, items)
 
 
-def _check_settings(settings: Settings, phases: Sequence[Phase], num_ranks: int) -> None:
-    if settings.mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {settings.mode!r}")
-    if settings.group_size is not None:
-        size = as_count("group_size", settings.group_size)
-        if num_ranks % size:
-            raise ValueError(f"group_size must divide the {num_ranks} ranks, got {size}")
-        if equal := [phase.name for phase in phases if phase.equal_counts]:
-            raise ValueError(
-                f"equal_counts of phase {equal[0]!r} cannot be combined with group_size: groups hold unequal numbers"
-            )
-    if settings.mode != "separate":
-        _check_joint(phases)
-    if settings.micro_batches is None:
-        return
-    if settings.group_size is not None:
-        raise ValueError("micro_batch_tokens cannot be combined with group_size: leave one of them out")
-    for phase in phases:
-        sums = parse_cost(phase.cost).additive
-        if not sums or phase.equal_counts or phase.max_tokens_per_rank is not None:
-            what = f"cost '{phase.cost}'" if not sums else "equal_counts or max_tokens_per_rank"
-            raise ValueError(f"micro_batch_tokens cannot be combined with {what} of phase {phase.name!r}")
+def plan_step(step: Step, part_order: Ragged | None = None) -> StepPlan:
+    """Plan all phases of a step."""
+    started = time.perf_counter()
+    return finished(step, plan_phases(step), "orchestrated", started, part_order)
 
 
-def _check_joint(phases: Sequence[Phase]) -> None:
-    """Refuse encoders whose sum cannot be made even."""
-    names = [phase.name for phase in phases]
-    fed = {phase.feeds or names[-1] for phase in phases[:-1]}
-    encoders = [phase for phase in phases[:-1] if phase.name not in fed]
-    for phase in encoders if len(encoders) > 1 else ():
-        given = [
-            name for name in ("equal_counts", "max_tokens_per_rank", "every_rank_nonempty") if getattr(phase, name)
-        ]
-        what = given[0] if given else f"cost '{phase.cost}'"
-        if given or not parse_cost(phase.cost).additive:
-            raise ValueError(
-                f"{what} of phase {phase.name!r} cannot be combined with balancing encoders jointly; "
-                "use mode='separate'"
-            )
+def finished(
+    step: Step,
+    plans: Mapping[str, DispatchPlan],
+    strategy: str,
+    started: float | None = None,
+    part_order: Ragged | None = None,
+) -> StepPlan:
+    """Put the plans of a step's phases together."""
+    return StepPlan.of(
+        step.setup, step.batch, step.items, plans, strategy=strategy, part_order=part_order, started=started
+    )
+
+
+def rehearse(setup: Setup) -> StepPlan | None:
+    """Plan a step without samples: what it refuses, every step would. None if so few are too few."""
+    try:
+        return plan_step(make_step(setup, columns_of_none(setup.phases) or {"": []}, np.empty(0, dtype=np.int32)))
+    except ContradictionError:
+        raise
+    except InfeasibleError:
+        return None
 
 
 def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
-    last, slots = step.items[-1], _last_phase_slots(step)
-    if slots is None:
+    last, cut = step.items[-1], step.settings.micro_batches
+    if cut is None:
         plans = _plan_before(step)
         return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, last, plans))}
-    if slots.micro_batches is not None and slots.micro_batches.encoders == "step":
+    slots = plan_phase(step, last, step.problem(last))
+    if cut.encoders == "step":
         early = _plan_before(step)
         plans = {
             items.phase.name: in_first_slot(step, items, early[items.phase.name].target, slots.num_slots)
@@ -239,21 +247,13 @@ def _plan_before(step: Step) -> dict[str, DispatchPlan]:
     encoders = [items for items in step.items[:-1] if not items.fed_by]
     plans = {items.phase.name: plan_phase(step, items, _from_home(step, items)) for items in encoders}
     if step.settings.mode != "separate" and len(encoders) > 1:
-        joint = _plan_jointly(step, encoders)
+        joint = _plan_jointly(step, encoders, plans)
         if step.settings.mode == "joint" or _largest_sum(joint) < _largest_sum(plans):
-            plans = {name: _with_bound(plan, plans[name]) for name, plan in joint.items()}
+            plans = joint
     for items in step.items[:-1]:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
-
-
-def _with_bound(plan: DispatchPlan, other: DispatchPlan) -> DispatchPlan:
-    """Take over what another plan of the same problem has proven."""
-    if other.lower_bound <= plan.lower_bound:
-        return plan
-    status = solvers.SolveStatus.OPTIMAL if plan.makespan == other.lower_bound else plan.status
-    return replace(plan, lower_bound=other.lower_bound, bound_name=other.bound_name, status=status)
 
 
 def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:
@@ -268,7 +268,9 @@ def _from_home(step: Step, items: PhaseItems) -> Problem:
 
 def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]) -> Problem:
     """Return a fed phase's problem, with how many bytes of each of its samples already lie on which rank."""
-    feeders = [_find(step, name) for name in items.fed_by]
+    if items.phase.name == SINGLE_PHASE:  # which moves whole samples, a byte an element
+        return step.problem(items)
+    feeders = [feeder for feeder in step.items if feeder.phase.name in items.fed_by]
     samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
     ranks = [plans[feeder.phase.name].rank_of_sample for feeder in feeders]
     ranks.append(step.home.rank_of_sample[samples[-1]])
@@ -278,69 +280,50 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
     return replace(step.problem(items), affinity=affinity)
 
 
-def _find(step: Step, name: str) -> PhaseItems:
-    return next(items for items in step.items if items.phase.name == name)
-
-
 def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
     """Plan one phase, over all ranks or within groups of them."""
-    settings = step.settings
-    try:
-        if settings.group_size is None:
-            return plan_problem(problem, settings.method, settings.time_budget, settings.placement, settings.eps)
-        return _plan_in_groups(problem, settings, settings.group_size)
-    except (ValueError, solvers.SolverError) as error:
-        raise about(items, error) from None
+    with of_items(step, items):
+        if step.settings.group_size is None:
+            return plan_problem(problem, step.settings)
+        return _plan_in_groups(problem, step.settings, step.settings.group_size)
 
 
-def about(items: PhaseItems, error: Exception) -> Exception:
-    """Return the error with the phase in its message, items called by their samples, and whatever else it carries."""
-
-    def by_sample(match: re.Match[str]) -> str:
-        item = int(match[1])
-        return f"item {item} (of sample {items.sample_of_item[item]})" if item < len(items.lengths) else match[0]
-
-    message = str(error.args[0]) if error.args else ""
-    message = message.replace(", over_long='drop' leaves them out", "")  # which no phase can
-    if items.feeds is not None and not items.fed_by:  # others compute whole samples
-        message = re.sub(r"\bsample (\d+)", by_sample, message)
-    error.args = (f"phase {items.phase.name!r}: {message}", *error.args[1:])
-    return error
-
-
-def _plan_in_groups(problem: Problem, settings: Settings, size: int) -> DispatchPlan:
+def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> DispatchPlan:
     """Plan each group of `size` consecutive ranks by itself; the bound is that of all ranks together."""
     num_ranks = problem.topology.num_ranks
     rank_of_item = np.empty(len(problem.costs), dtype=np.int32)
     group_of_item = problem.batch.home.rank_of_sample // size
     for group in range(num_ranks // size):
         members = np.flatnonzero(group_of_item == group)
-        part = problem.of_ranks(members, group * size, size)
-        plan = plan_problem(part, settings.method, settings.time_budget, settings.placement, settings.eps)
+        plan = plan_problem(problem.of_ranks(members, group * size, size), settings)
         rank_of_item[members] = plan.rank_of_sample + group * size
-    return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings.method)
+    return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings)
 
 
-def _plan_jointly(step: Step, encoders: Sequence[PhaseItems]) -> dict[str, DispatchPlan]:
-    """Balance the sum of all encoders: their items are dealt out as if they were one phase's."""
+def _plan_jointly(
+    step: Step, encoders: Sequence[PhaseItems], separate: Mapping[str, DispatchPlan]
+) -> dict[str, DispatchPlan]:
+    """Balance the sum of all encoders: their items are dealt out as if they were one phase's.
+
+    What the `separate` plans have proven of the same phases holds for these.
+    """
     problems = [_from_home(step, items) for items in encoders]
-    union = Problem.joint(problems)
-    plan = plan_phase(step, encoders[0], union)
+    union = plan_phase(step, encoders[0], Problem.joint(problems))
     plans, first = {}, 0
     for items, problem in zip(encoders, problems, strict=True):
-        ranks = plan.rank_of_sample[first : first + len(items.lengths)]
+        ranks = union.rank_of_sample[first : first + len(items.lengths)]
         first += len(items.lengths)
         target = Placement.by_sample_order(ranks.copy(), step.topology.num_ranks)
-        plans[items.phase.name] = replay_plan(problem, target, step.settings.method)
+        plans[items.phase.name] = replay_plan(
+            problem, target, step.settings, settle=_at_least(separate[items.phase.name])
+        )
     return plans
 
 
-def _last_phase_slots(step: Step) -> DispatchPlan | None:
-    """Plan rank and slot of the last phase, where there are micro-batches."""
-    if step.settings.micro_batches is None:
-        return None
-    problem = in_slots(step.problem(step.items[-1]), step.settings.micro_batches)
-    return plan_phase(step, step.items[-1], problem)
+def _at_least(other: DispatchPlan) -> Callable[[Bound, int], Bound]:
+    """Return a bound, or what another plan of the same problem has proven if that is more."""
+    known = Bound(other.lower_bound, other.bound_name)
+    return lambda bound, _: known if known.value > bound.value else bound
 
 
 def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
@@ -349,80 +332,26 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     rank_of_item = np.empty(len(items.lengths), dtype=np.int32)
     for slot in range(last.num_slots):
         members = np.flatnonzero(slot_of_item == slot)
-        part = problem.of_samples(members)
-        rank_of_item[members] = plan_phase(step, items, part).rank_of_sample
+        rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
-    problem = in_slots(problem, encoder_slots(items, last.num_slots))
-    return replay_plan(problem, target, step.settings.method, slots=(slot_of_item, last.num_slots))
+    slots = slot_of_item, last.num_slots
+    return replay_plan(encoder_problem(step, items, last.num_slots), target, step.settings, slots=slots)
 
 
 def in_first_slot(step: Step, items: PhaseItems, target: Placement, num_slots: int) -> DispatchPlan:
     """Plan an encoder whose items are all computed before the first micro-batch: they are in slot 0."""
-    problem = in_slots(Problem.of(step.batch(items), step.topology, items.cost), encoder_slots(items, num_slots))
     slots = np.zeros(len(items.lengths), dtype=np.int32), num_slots
-    return replay_plan(problem, target, step.settings.method, slots=slots)
+    return replay_plan(encoder_problem(step, items, num_slots), target, step.settings, slots=slots)
 
 
-def in_slots(problem: Problem, micro_batches: MicroBatches) -> Problem:
-    """Return the problem cut into micro-batches; what a rank must hold is then a matter of each slot by itself."""
-    return replace(problem, constraints=Constraints(), micro_batches=micro_batches)
+def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:
+    """Return an encoder's problem in micro-batches: as many as the last phase has, possibly empty, of any size.
 
-
-def encoder_slots(items: PhaseItems, num_slots: int) -> MicroBatches:
-    """Return what an encoder's micro-batches keep to: as many as the last phase has, possibly empty, of any size."""
-    return MicroBatches(max(1, int(items.lengths.sum())), "lockstep", num_slots, allow_empty=True)
-
-
-def assemble(
-    step: Step, plans: Mapping[str, DispatchPlan], strategy: str, started: float, part_order: Ragged | None = None
-) -> StepPlan:
-    """Put plans of all phases together with the streams between them."""
-    by_name = {items.phase.name: items for items in step.items}
-    streams: dict[str, Stream] = {}
-    parts: dict[str, Parts] = {}
-    for name, items in by_name.items():
-        target = plans[name].target
-        if items.feeds is not None:
-            taker = plans[items.feeds].target
-            if not items.fed_by:
-                volumes = items.lengths * items.phase.bytes_in
-                streams[f"{name}:in"] = Stream(f"{name}:in", plans[name].home, target, items.lengths, volumes)
-            volumes = items.outputs * items.phase.bytes_out
-            lifted = taker.lifted(items.sample_of_item)
-            streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
-        if items.fed_by or items.feeds is None:
-            sample = items.own.row_of_value
-            volumes = items.own.values * items.phase.bytes_in
-            own = Stream(own_name(name), step.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
-            streams[own_name(name)] = own
-            parts[name] = parts_of(items, by_name, len(step.home.samples))
-    last = step.items[-1].phase.name
-    if part_order is not None:
-        parts[last] = _reordered(parts[last], part_order, len(step.home.samples))
-    settings = step.settings
-    phases = {
-        name: PhasePlan(items, replace(plans[name], placement=settings.placement, eps=settings.eps))
-        for name, items in by_name.items()
-    }
-    return StepPlan(
-        step.topology, step.home, phases, streams, parts,
-        step.settings.mode, strategy, time.perf_counter() - started,
-    )  # fmt: skip
-
-
-def _reordered(parts: Parts, order: Ragged, num_samples: int) -> Parts:
-    """Bring the parts of every sample into the order that the caller gives."""
-    counts = np.bincount(parts.sample_of_part, minlength=num_samples)
-    if len(order) != num_samples or not np.array_equal(order.counts, counts):
-        sample = int(np.argmax(order.counts != counts)) if len(order) == num_samples else -1
-        what = f"sample {sample} has {counts[sample]} parts, got {order.counts[sample]}" if sample >= 0 else "samples"
-        raise ValueError(f"part_order must have an entry for every part of each of {num_samples} samples: {what}")
-    first = np.repeat(order.offsets[:-1], order.counts)
-    index = first + order.values
-    seen = np.zeros(len(index), dtype=bool)
-    inside = (order.values >= 0) & (order.values < np.repeat(order.counts, order.counts))
-    seen[index[inside]] = True
-    if not (inside.all() and seen.all()):
-        sample = int(order.row_of_value[np.argmin(inside if not inside.all() else seen)])
-        raise ValueError(f"part_order of sample {sample} must be a permutation of 0..{counts[sample] - 1}")
-    return Parts(parts.streams, parts.stream_of_part[index], parts.item_of_part[index], parts.sample_of_part)
+    Of an encoder that computes items in the slots of their samples, what a rank holds over the step is not planned.
+    """
+    problem, cut = step.problem(items), step.settings.micro_batches
+    kept = problem.constraints
+    if cut is not None and cut.encoders == "slot":
+        kept = Constraints(allowed_ranks=kept.allowed_ranks)
+    slots = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", num_slots, allow_empty=True)
+    return replace(problem, constraints=kept, micro_batches=slots)

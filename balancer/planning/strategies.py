@@ -18,22 +18,23 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
-from balancer.planning.planner import EPS
-from balancer.planning.step import Settings, Step, assemble, plan_phases, step_batch
+from balancer.planning.step import Step, finished, make_step, plan_step
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
+from balancer.problem.settings import EPS, PlanSettings
+from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 
-__all__ = ["STRATEGIES", "plan_step", "plan_with", "sorted_window"]
+__all__ = ["STRATEGIES", "chosen", "plan_with", "sorted_window", "taken"]
 
 
 def as_sampled(step: Step) -> StepPlan:
     """Compute every phase where the samples lie: nothing is balanced, nothing moves."""
     started = time.perf_counter()
-    return assemble(step, _together(step, keep_last(step, step.home)), "as_sampled", started)
+    return finished(step, _together(step, keep_last(step, step.home)), "as_sampled", started)
 
 
 def llm_only(step: Step) -> StepPlan:
@@ -47,7 +48,7 @@ def llm_only(step: Step) -> StepPlan:
         else:
             np.add.at(volumes, items.sample_of_item, items.lengths * items.phase.bytes_in)
     plan = balance_last(step, replace(step.problem(last), volumes=volumes))
-    return assemble(step, _together(step, plan), "llm_only", started)
+    return finished(step, _together(step, plan), "llm_only", started)
 
 
 def per_phase_home(step: Step) -> StepPlan:
@@ -59,7 +60,7 @@ def per_phase_home(step: Step) -> StepPlan:
     }
     plans[step.items[-1].phase.name] = last
     at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
-    plan = assemble(step, plans, "per_phase_home", started)
+    plan = finished(step, plans, "per_phase_home", started)
     streams: dict[str, Stream] = {}
     for name, stream in plan.streams.items():
         phase, _, way = name.rpartition(":")
@@ -80,14 +81,14 @@ def sorted_batches(step: Step) -> StepPlan:
     order = np.argsort(step.items[-1].lengths, kind="stable")
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order)) % step.topology.num_ranks
-    dealt = replace(step, home=Placement.by_sample_order(rank, step.topology.num_ranks))
-    return assemble(dealt, _together(dealt, keep_last(dealt, dealt.home)), "sorted_batches", started)
+    home = Placement.by_sample_order(rank, step.topology.num_ranks)
+    dealt = replace(step, batch=replace(step.batch, home=home))
+    return finished(dealt, _together(dealt, keep_last(dealt, dealt.home)), "sorted_batches", started)
 
 
 def orchestrated(step: Step) -> StepPlan:
     """Plan as :func:`balancer.orchestrate` does."""
-    started = time.perf_counter()
-    return assemble(step, plan_phases(step), "orchestrated", started)
+    return plan_step(step)
 
 
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
@@ -110,6 +111,7 @@ def plan_with(
     mode: str = "separate",
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
+    objective: str = "sum",
 ) -> StepPlan:
     """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them.
 
@@ -137,15 +139,15 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    settings = Settings(method, placement, eps, time_budget, mode, group_size, micro_batches)
-    return plan_step(strategy, step_batch(batch, phases, topology, home_rank, settings))
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, micro_batches)
+    return chosen(strategy)(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank))
 
 
-def plan_step(strategy: str, step: Step) -> StepPlan:
-    """Plan by a strategy; as :func:`plan_with`, for who has found the phases' items already."""
+def chosen(strategy: str) -> Callable[[Step], StepPlan]:
+    """Return the strategy of that name, or raise ValueError saying which there are."""
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
-    return STRATEGIES[strategy](step)
+    return STRATEGIES[strategy]
 
 
 def sorted_window(
@@ -170,11 +172,15 @@ def sorted_window(
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), samples_per_step):
         samples = np.sort(order[first : first + samples_per_step])
-        yield samples, {name: _rows(column, samples) for name, column in columns.items()}
+        yield samples, taken(columns, samples)
 
 
-def _rows(column: ArrayLike | Ragged, rows: NDArray[np.int64]) -> ArrayLike | Ragged:
-    return column.take(rows) if isinstance(column, Ragged) else np.asarray(column)[rows]
+def taken(columns: Columns, samples: NDArray[np.int64]) -> Columns:
+    """Return the columns of some samples, in any order."""
+    return {
+        name: column.take(samples) if isinstance(column, Ragged) else np.asarray(column)[samples]
+        for name, column in columns.items()
+    }
 
 
 def _together(step: Step, last: DispatchPlan) -> dict[str, DispatchPlan]:

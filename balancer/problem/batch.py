@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.problem.block import Block
 from balancer.problem.placement import Placement
 from solvers.arguments import as_count, as_int64
+from solvers.errors import ArgumentError
 
 __all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "kept_samples", "strided_homes"]
 
@@ -98,15 +99,12 @@ class GlobalBatch:
         array = as_int64("lengths", lengths)
         if array.size and array.min() < 0:
             index = int(np.argmax(array < 0))
-            raise ValueError(f"lengths[{index}] must be >= 0, got {array[index]}")
+            raise ArgumentError("lengths", "be >= 0", array[index], index)
         array = array.copy()  # the caller may go on to change theirs
         array.flags.writeable = False
         if home_rank is None:
             return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))
-        try:
-            return cls(array, Placement.checked(home_rank, num_ranks))
-        except (TypeError, ValueError) as error:
-            raise type(error)(str(error).replace("rank_of_sample", "home_rank")) from None
+        return cls(array, Placement.checked(home_rank, num_ranks, name="home_rank"))
 
 
 def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:

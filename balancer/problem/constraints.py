@@ -1,6 +1,5 @@
 """What a plan must keep to on every rank, beyond holding each sample once."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,10 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.problem.limits import as_limit
 from solvers.arguments import as_count, as_int64
-from solvers.errors import SolverError
+from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
 from solvers.groups import group_loads
 
 __all__ = ["Cap", "Constraints"]
+
+
+MAX_TOKENS = "max_tokens_per_rank"
+"""What the cap on the sum of lengths is called."""
 
 
 class Cap(NamedTuple):
@@ -88,7 +91,7 @@ class Constraints:
         if min_samples_per_rank != 0:
             min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank, 0)
         if caps is not None and not isinstance(caps, Mapping):
-            raise TypeError(f"caps must map names to pairs of amounts and a limit, got {caps!r}")
+            raise ArgumentTypeError("caps", "map names to pairs of amounts and a limit", repr(caps))
         if max_samples_per_rank is not None:
             max_samples_per_rank = as_count("max_samples_per_rank", max_samples_per_rank)
         return cls(
@@ -111,14 +114,17 @@ class Constraints:
             and not (isinstance(value, bool | int | tuple) and value == getattr(unset, name))
         )  # fmt: skip
 
-    def without(self, samples: NDArray[np.int64]) -> "Constraints":
-        """Return the constraints on the other samples."""
+    def of_samples(self, members: NDArray[np.int64], ranks: slice = slice(None)) -> "Constraints":
+        """Return the constraints on some of the samples, and on consecutive ranks."""
         together, allowed = self.keep_together, self.allowed_ranks
+        loads, speeds = self.initial_loads, self.rank_speeds
         return replace(
             self,
-            keep_together=None if together is None else np.delete(together, samples),
-            caps=tuple(cap._replace(amounts=np.delete(cap.amounts, samples)) for cap in self.caps),
-            allowed_ranks=None if allowed is None else np.delete(allowed, samples, axis=0),
+            keep_together=None if together is None else np.unique(together[members], return_inverse=True)[1],
+            caps=tuple(cap._replace(amounts=cap.amounts[members]) for cap in self.caps),
+            allowed_ranks=None if allowed is None else allowed[members, ranks],
+            initial_loads=None if loads is None else loads[ranks],
+            rank_speeds=None if speeds is None else speeds[ranks],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +146,7 @@ class Constraints:
         """Return every quantity of which no rank gets too much, tokens among them, in the order that solvers see."""
         if self.max_tokens_per_rank is None:
             return self.caps
-        return (Cap("max_tokens_per_rank", lengths, self.max_tokens_per_rank), *self.caps)
+        return (Cap(MAX_TOKENS, lengths, self.max_tokens_per_rank), *self.caps)
 
     def solver_keywords(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """Return the constraints as :func:`solvers.partition` takes them."""
@@ -158,27 +164,24 @@ class Constraints:
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def in_domain_words(self, error: SolverError, numbers: NDArray[np.int64]) -> SolverError:
-        """Return an error of the solvers as one about samples, by their `numbers`, ranks and constraints here."""
+    def wording(self, error: SolverError, numbers: NDArray[np.int64]) -> Wording:
+        """Return what an error of the solvers calls samples, by their `numbers`, ranks and constraints here."""
         caps = self.all_caps(np.empty(0, dtype=np.int64))
         certificate = getattr(error, "certificate", None)
         if certificate is not None and certificate.quantity is not None:
             caps = caps[certificate.quantity : certificate.quantity + 1]
-        named = " and ".join(f"{cap.name} = {cap.limit}" for cap in caps) or "caps"
-        tokens = [cap.name for cap in caps] == ["max_tokens_per_rank"]
-        words = {
-            "caps": named, "sizes": "lengths" if tokens else "amounts", "size": "length" if tokens else "amount",
-            "max_items": "max_samples_per_rank", "min_items": "min_samples_per_rank",
-            "allowed": "allowed_ranks", "speeds": "rank_speeds", "group": "rank", "groups": "ranks", "item": "sample",
-            "items": "samples",
-        }  # fmt: skip
-        message = re.sub(
-            r"\bitems? \d+(, \d+)*",
-            lambda named: re.sub(r"\d+", lambda index: str(numbers[int(index[0])]), named[0]),
-            re.sub(r"\b(sizes?)\[:, \d+\]", r"\1", str(error)),  # columns of an array that the caller never saw
-        )
-        error.args = (re.sub(rf"\b({'|'.join(words)})\b(?!=)", lambda match: words[match[0]], message),)
-        return error
+        tokens = [cap.name for cap in caps] == [MAX_TOKENS]
+        names = [f"{{{cap.name}}}" if cap.name == MAX_TOKENS else braced(cap.name) for cap in caps]
+        named = " and ".join(f"{name} = {cap.limit}" for name, cap in zip(names, caps, strict=True))
+        return Wording(
+            {
+                "caps": named or "caps", "sizes": "lengths" if tokens else "amounts",
+                "size": "length" if tokens else "amount", "column": "", "max_items": "max_samples_per_rank",
+                "min_items": "min_samples_per_rank", "allowed": "allowed_ranks", "speeds": "rank_speeds",
+                "group": "rank", "groups": "ranks", "item": "sample", "items": "samples",
+            },
+            {"sample": lambda item: int(numbers[item])},
+        )  # fmt: skip
 
     def makespan(self, loads: NDArray[np.int64]) -> int:
         """Return the time until the last rank is done: the largest load, over the rank's speed, rounded up."""
@@ -223,11 +226,11 @@ class Constraints:
 def _as_keys(keys: ArrayLike, num_samples: int) -> NDArray[Any]:
     array = np.asarray(keys)
     if array.shape != (num_samples,):
-        raise ValueError(f"keep_together must have a key for each of {num_samples} samples, got shape {array.shape}")
+        raise ArgumentError("keep_together", f"have a key for each of {num_samples} samples", f"shape {array.shape}")
     try:
         codes = np.unique(array, return_inverse=True)[1]
     except TypeError:
-        raise TypeError("keep_together must hold keys of one kind: integers or strings") from None
+        raise ArgumentTypeError("keep_together", "hold keys of one kind", "integers and strings") from None
     return codes.astype(np.int64)
 
 
@@ -248,19 +251,18 @@ def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
 def _as_mask(mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
-        raise ValueError(
-            f"allowed_ranks must be bool of shape ({num_samples}, {num_ranks}), got {array.dtype} of {array.shape}"
-        )
+        shape = f"({num_samples}, {num_ranks})"
+        raise ArgumentError("allowed_ranks", f"be bool of shape {shape}", f"{array.dtype} of {array.shape}")
     return array
 
 
 def _per_rank(name: str, values: ArrayLike, num_ranks: int, least: int) -> NDArray[np.int64]:
     array = as_int64(name, values)
     if array.shape != (num_ranks,):
-        raise ValueError(f"{name} must have a number for each of {num_ranks} ranks, got {len(array)}")
+        raise ArgumentError(name, f"have a number for each of {num_ranks} ranks", len(array))
     if array.size and array.min() < least:
         index = int(np.argmax(array < least))
-        raise ValueError(f"{name}[{index}] must be >= {least}, got {array[index]}")
+        raise ArgumentError(name, f"be >= {least}", array[index], index)
     return array
 
 

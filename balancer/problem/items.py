@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.problem.ragged import Ragged
+from solvers.errors import Named
 
 __all__ = ["ITEM_FUNCTIONS", "ItemsExpression", "lengths", "parse_items", "qwen2vl_patches", "qwen2vl_tokens"]
 
@@ -179,9 +180,10 @@ class ItemsExpression:
             if unequal.any():
                 row = int(np.argmax(unequal))
                 raise InputError(
-                    f"row {first_row + row}: {self.columns[0]!r} lists {first.counts[row]} items and {name!r} "
-                    f"{other.counts[row]}; {self.name} needs both of every item"
-                )
+                    "{row}: {first!r} lists {count} items and {name!r} {other}; {function} needs both of every item",
+                    row=Named("row", first_row + row), first=self.columns[0], count=first.counts[row], name=name,
+                    other=other.counts[row], function=self.name,
+                )  # fmt: skip
         try:
             return Ragged(ITEM_FUNCTIONS[self.name](*(column.values for column in columns)), first.offsets)
         except _ValueOutsideError as error:
@@ -189,8 +191,9 @@ class ItemsExpression:
             row = int(np.searchsorted(first.offsets, error.index, side="right")) - 1
             item = error.index - int(first.offsets[row])
             raise InputError(
-                f"column {name!r}, row {first_row + row}, item {item}: must be {error.rule}, got {error.value}"
-            ) from None
+                "column {name!r}, {row}, item {item}: must be {rule}, got {value}",
+                name=name, row=Named("row", first_row + row), item=item, rule=error.rule, value=error.value,
+            ) from None  # fmt: skip
 
 
 def parse_items(expression: str) -> ItemsExpression:

@@ -1,6 +1,5 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,12 +9,11 @@ from numpy.typing import NDArray
 from balancer.problem.limits import as_limit
 from balancer.problem.smallest_cap import needed
 from solvers.arguments import as_count
-from solvers.errors import SolverError
+from solvers.errors import ArgumentError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES
 
-__all__ = ["ENCODERS", "OVER_LONG", "SCHEDULES", "MicroBatches", "check_keeps_all", "check_schedule_name",
-           "in_field_names"]  # fmt: skip
+__all__ = ["ENCODERS", "OVER_LONG", "PACKING", "SCHEDULES", "MicroBatches", "as_micro_batches", "check_keeps_all"]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
@@ -27,12 +25,11 @@ ENCODERS = ("slot", "step")
 """When encoders compute an item: in the slot of its sample, or before the first micro-batch of the step."""
 
 
-_WORDS = (
-    (r"tokens\[\d+\] = (\d+) is over cap =", r"its length \1 is over micro_batch_tokens ="),
-    ("num_slots", "num_micro_batches"), ("min_slots", "min_micro_batches"), ("under cap", "under micro_batch_tokens"),
-    ("slots_multiple_of", "micro_batches_multiple_of"), ("slots", "micro-batches"),
-)  # fmt: skip
-"""What :mod:`solvers.packing` calls its arguments, and what the fields of :class:`MicroBatches` are called."""
+PACKING = Wording({
+    "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
+    "slots_multiple_of": "micro_batches_multiple_of", "slots": "micro-batches",
+})  # fmt: skip
+"""What the arguments of :mod:`solvers.packing` are called here, by the fields that set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,8 @@ class MicroBatches:
     allow_empty : bool
         Whether a micro-batch may hold nothing.
     over_long : str
-        A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out: ``"drop"``. A plan
-        lists those left out; where there are several phases none can be, since all phases have the same samples.
+        A sample over the cap is an ``"error"``, gets a micro-batch of its ``"own"``, or is left out of the step, in all
+        phases: ``"drop"``. A plan lists those left out.
     encoders : str
         Where there are several phases. ``"slot"``: an encoder computes an item in the slot of its sample, so that what
         it keeps for the backward pass is a slot's. ``"step"``: encoders compute all items of the step before the first
@@ -82,23 +79,24 @@ class MicroBatches:
         set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
         set_(self, "allow_empty", bool(self.allow_empty))
-        check_schedule_name(self.schedule)
+        _check_choice("schedule", self.schedule, SCHEDULES)
         _check_choice("over_long", self.over_long, OVER_LONG)
         _check_choice("encoders", self.encoders, ENCODERS)
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
-                raise ValueError(f"num_micro_batches must be an integer, 'fewest' or None, got {self.count!r}")
+                raise ArgumentError("num_micro_batches", "be an integer, 'fewest' or None", repr(self.count))
             set_(self, "count", as_count("num_micro_batches", self.count))
             if self.count < self.at_least or self.count % self.multiple_of:
-                raise ValueError(
-                    f"num_micro_batches = {self.count} contradicts min_micro_batches = {self.at_least} or "
-                    f"micro_batches_multiple_of = {self.multiple_of}"
-                )
+                raise UsageError(
+                    "{num_micro_batches} = {count} contradicts {min_micro_batches} = {at_least} or "
+                    "{micro_batches_multiple_of} = {multiple_of}",
+                    count=self.count, at_least=self.at_least, multiple_of=self.multiple_of,
+                )  # fmt: skip
         if self.pipeline_stages > 1 and self.schedule != "pipeline":
-            raise ValueError(
-                f"pipeline_stages = {self.pipeline_stages} contradicts schedule = {self.schedule!r}: only 'pipeline' "
-                "has stages"
-            )
+            raise UsageError(
+                "{pipeline_stages} = {stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages",
+                stages=self.pipeline_stages, given=self.schedule,
+            )  # fmt: skip
 
     def slots_for(self, used: int) -> int:
         """Return K where the last micro-batch that holds anything on any rank is the `used`-th.
@@ -122,14 +120,13 @@ class MicroBatches:
             "over_long": self.over_long,
         }
 
-    def in_domain_words(self, error: SolverError, lengths: NDArray[np.int64], num_ranks: int) -> SolverError:
-        """Return an error of the solvers as one about these fields, and what the cap would have to be."""
-        message = in_field_names(str(error))
-        if isinstance(self.count, int) and self.over_long != "own" and "too few" in message:
-            remedy = needed("micro_batch_tokens", lengths, num_ranks * self.count, self.max_tokens)
-            message += remedy.replace("; ", f"; with num_micro_batches = {self.count} ", 1)
-        error.args = (message,)
-        return error
+    def explained(self, error: SolverError, lengths: NDArray[np.int64], num_ranks: int) -> SolverError:
+        """Return an error of the solvers in these fields' names, with what the cap would have to be."""
+        too_few = getattr(getattr(error, "certificate", None), "constraint", None) == "num_slots"
+        if too_few and isinstance(self.count, int) and self.over_long != "own":
+            what = f"with {{num_micro_batches}} = {self.count} {{micro_batch_tokens}}"
+            error = error.with_remedy(needed(what, lengths, num_ranks * self.count, self.max_tokens))
+        return error.in_words(PACKING)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``MicroBatches(**fields)`` is this again."""
@@ -156,6 +153,10 @@ class MicroBatches:
             return (num_slots + self.pipeline_stages - 1) * total, num_ranks * num_slots
         return total, num_ranks
 
+    def over_long_samples(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that are left out: int64[d], ascending."""
+        return np.flatnonzero(lengths > self.max_tokens) if self.over_long == "drop" else np.empty(0, dtype=np.int64)
+
     def violation(
         self, lengths: NDArray[np.int64], rank: NDArray[np.int32], slot: NDArray[np.int32], num_ranks: int, slots: int
     ) -> str | None:
@@ -177,30 +178,26 @@ class MicroBatches:
         return None
 
 
-def in_field_names(message: str) -> str:
-    """Return a message of :mod:`solvers.packing` in the words of :class:`MicroBatches`."""
-    for word, ours in _WORDS:
-        message = re.sub(rf"\b{word}(?!\w)", ours, message)
-    return message
-
-
-def check_schedule_name(schedule: str) -> str:
-    """Return `schedule`, or raise ValueError saying which there are."""
+def as_micro_batches(tokens: int | None, schedule: str, given: MicroBatches | None) -> MicroBatches | None:
+    """Return the micro-batches that a caller asks for, in short or in full."""
     _check_choice("schedule", schedule, SCHEDULES)
-    return schedule
+    if tokens is None:
+        return given
+    if given is not None:
+        raise ValueError("give micro_batch_tokens or micro_batches, not both")
+    return MicroBatches(tokens, schedule)
 
 
 def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:
-    """Raise TypeError if these are no micro-batches, ValueError if they may leave samples out, where `whom` cannot."""
-    if micro_batches is not None and not isinstance(micro_batches, MicroBatches):
-        raise TypeError(f"micro_batches must be MicroBatches(max_tokens, ...), got {micro_batches!r}")
+    """Raise ValueError if these micro-batches may leave samples out, where `whom` cannot."""
     if micro_batches is not None and micro_batches.over_long == "drop":
-        raise ValueError(
-            f"over_long='drop' leaves samples out of a plan, which {whom} cannot: leave those longer than "
-            f"{micro_batches.max_tokens} out beforehand, or use over_long='own'"
-        )
+        raise UsageError(
+            "{over_long='drop'} leaves samples out of a plan, which {whom} cannot: leave those longer than {cap} out "
+            "beforehand, or use {over_long='own'}",
+            whom=whom, cap=micro_batches.max_tokens,
+        )  # fmt: skip
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ArgumentError(name, f"be one of {', '.join(map(repr, choices))}", repr(value))

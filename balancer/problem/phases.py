@@ -4,19 +4,27 @@ An encoder's items are parts of samples: the images of a page, the clips of a vi
 the last one, computes whole samples: one item a sample.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
+from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.limits import as_limit
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_count, as_int64
+from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
 
-__all__ = ["Phase", "PhaseItems", "resolve_phases"]
+__all__ = ["CONSTRAINTS", "SINGLE_PHASE", "Columns", "Phase", "PhaseItems", "columns_of_none", "default_own", "feeding",
+           "of_phase", "resolve_phases"]  # fmt: skip
+
+SINGLE_PHASE = "all"
+"""What the phase is called where there is one and nobody named it."""
 
 Columns = Mapping[str, ArrayLike | Ragged]
 
@@ -52,6 +60,16 @@ class Phase:
         Every rank gets an item, where there are enough; where not, the plan names the ranks that need a dummy.
     totals : str, optional
         Columns of numbers that the lengths of each sample's items must add up to: a check.
+    min_samples_per_rank, max_samples_per_rank : int, int or None
+        How many items a rank gets at least and at most.
+    keep_together : str, optional
+        A column of integers or text: items of samples with equal keys run on one rank.
+    caps : mapping of str to int
+        Further quantities, in the form of `outputs`, each with the most that a rank gets of it.
+    allowed_ranks : str, optional
+        A column that lists the ranks on which a sample's items may run, or names the one.
+    initial_loads, rank_speeds : tuple of int or None
+        One number a rank, as :func:`balancer.balance` takes them.
     """
 
     name: str
@@ -66,6 +84,13 @@ class Phase:
     max_tokens_per_rank: int | None = None
     every_rank_nonempty: bool = False
     totals: str | None = None
+    min_samples_per_rank: int = 0
+    max_samples_per_rank: int | None = None
+    keep_together: str | None = None
+    caps: Mapping[str, int] = field(default_factory=dict, hash=False)
+    allowed_ranks: str | None = None
+    initial_loads: tuple[int, ...] | None = None
+    rank_speeds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
@@ -73,17 +98,67 @@ class Phase:
         object.__setattr__(self, "cost", parse_cost(self.cost))
         if not isinstance(self.items, str) or not self.items.strip():
             raise ValueError(f"phase {self.name!r}: items must name columns, got {self.items!r}")
-        for name in ("outputs", "own", "feeds", "totals"):
+        for name in ("outputs", "own", "feeds", "totals", "keep_together", "allowed_ranks"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"phase {self.name!r}: {name} must be text or None, got {value!r}")
-        if self.max_tokens_per_rank is not None:
-            cap = as_limit(f"max_tokens_per_rank of phase {self.name!r}", self.max_tokens_per_rank)
-            object.__setattr__(self, "max_tokens_per_rank", cap)
-        for name in ("equal_counts", "every_rank_nonempty"):
-            object.__setattr__(self, name, bool(getattr(self, name)))
-        for name in ("bytes_in", "bytes_out"):
-            object.__setattr__(self, name, as_count(f"{name} of phase {self.name!r}", getattr(self, name)))
+        object.__setattr__(self, "caps", _as_caps(self.caps))
+        with of_phase(self.name):
+            if self.max_tokens_per_rank is not None:
+                object.__setattr__(self, "max_tokens_per_rank", as_limit(MAX_TOKENS, self.max_tokens_per_rank))
+            for name in ("equal_counts", "every_rank_nonempty"):
+                object.__setattr__(self, name, bool(getattr(self, name)))
+            for name in ("bytes_in", "bytes_out"):
+                object.__setattr__(self, name, as_count(name, getattr(self, name)))
+            for name in ("initial_loads", "rank_speeds"):
+                if (given := getattr(self, name)) is not None:
+                    object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """Names of the constraints that its plan must keep to."""
+        return tuple(name for name in CONSTRAINTS if getattr(self, name))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Every expression here that adds up columns of numbers."""
+        return tuple(text for text in self._expressions() if "(" not in text)
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """Every column of lists that an expression here reads."""
+        return tuple(name for text in self._expressions() if "(" in text for name in parse_items(text).columns)
+
+    def _expressions(self) -> list[str]:
+        given = self.items, self.outputs, self.own, self.totals, *self.caps
+        return [text for text in given if text is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; ``Phase(**fields)`` is this again."""
+        return asdict(self) | {"cost": str(self.cost)}
+
+
+CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "every_rank_nonempty", "min_samples_per_rank",
+                "max_samples_per_rank", "keep_together", "caps", "allowed_ranks", "initial_loads",
+               "rank_speeds")  # fmt: skip
+"""The fields of a phase that say what its plan must keep to."""
+
+
+def _as_caps(caps: Any) -> Mapping[str, int]:
+    if not isinstance(caps, Mapping) or not all(isinstance(text, str) for text in caps):
+        raise ArgumentTypeError(
+            "caps", "map columns, such as 'patches' or 'text+image', to the most of a rank", repr(caps)
+        )
+    return {text: as_limit(f"the limit of caps[{text!r}]", limit) for text, limit in caps.items()}
+
+
+@contextmanager
+def of_phase(name: str) -> Iterator[None]:
+    """Let errors say which phase they are about, unless it is the only one."""
+    try:
+        yield
+    except WordedError as error:
+        raise (error if name == SINGLE_PHASE else error.within(f"phase {name!r}")) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +179,12 @@ class PhaseItems:
         Elements of each item, and elements that it puts out.
     own : Ragged
         Of a fed phase: lengths of the pieces that each sample brings in from home; else no pieces.
+    keep_together : array[k] or None
+        Each item's key.
+    cap_amounts : tuple of int64[k]
+        What each item has of the phase's capped quantities.
+    allowed_ranks : Ragged or None
+        The ranks on which each item may run.
     """
 
     phase: Phase
@@ -114,10 +195,50 @@ class PhaseItems:
     lengths: NDArray[np.int64]
     outputs: NDArray[np.int64]
     own: Ragged
+    keep_together: NDArray[Any] | None = None
+    cap_amounts: tuple[NDArray[np.int64], ...] = ()
+    allowed_ranks: Ragged | None = None
 
     def __post_init__(self) -> None:
         for array in (self.sample_of_item, self.lengths, self.outputs):
             array.flags.writeable = False
+
+    def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
+        """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
+        phase, mask = self.phase, None
+        if self.allowed_ranks is not None:
+            mask = np.zeros((len(self.lengths), num_ranks), dtype=np.bool_)
+            mask[self.allowed_ranks.row_of_value, self.allowed_ranks.values] = True
+        amounts = zip(phase.caps.items(), self.cap_amounts, strict=True)
+        return Constraints.of(
+            len(self.lengths),
+            num_ranks,
+            equal_counts=phase.equal_counts,
+            max_tokens_per_rank=phase.max_tokens_per_rank,
+            min_samples_per_rank=max(least, phase.min_samples_per_rank),
+            max_samples_per_rank=phase.max_samples_per_rank,
+            keep_together=self.keep_together,
+            caps={text: (amount, limit) for (text, limit), amount in amounts},
+            allowed_ranks=mask,
+            initial_loads=phase.initial_loads,
+            rank_speeds=phase.rank_speeds,
+        )
+
+    def without(self, samples: NDArray[np.int64], num_samples: int) -> "PhaseItems":
+        """Leave out all items of some samples, ascending; the others are numbered anew."""
+        kept = np.ones(num_samples, dtype=bool)
+        kept[samples] = False
+        items, number = np.flatnonzero(kept[self.sample_of_item]), np.cumsum(kept) - 1
+        return replace(
+            self,
+            sample_of_item=number[self.sample_of_item[items]],
+            lengths=self.lengths[items],
+            outputs=self.outputs[items],
+            own=self.own.take(np.flatnonzero(kept)),
+            keep_together=None if self.keep_together is None else self.keep_together[items],
+            cap_amounts=tuple(amounts[items] for amounts in self.cap_amounts),
+            allowed_ranks=None if self.allowed_ranks is None else self.allowed_ranks.take(items),
+        )
 
     @property
     def item_in_sample(self) -> NDArray[np.int64]:
@@ -128,8 +249,10 @@ class PhaseItems:
         return index - np.maximum.accumulate(np.where(first, index, 0))
 
 
-def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItems, ...]:
-    """Find every phase's items in the columns of a batch.
+def resolve_phases(
+    columns: Columns, phases: Sequence[Phase], num_ranks: int, keys: Columns | None = None
+) -> tuple[PhaseItems, ...]:
+    """Find every phase's items in the columns of a batch, and what constraints ask of each.
 
     Parameters
     ----------
@@ -137,6 +260,9 @@ def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItem
         One number, or one list, for each of n samples.
     phases : sequence of Phase
         In the order in which they compute; the last is the one that all others feed unless they say otherwise.
+    num_ranks : int
+    keys : mapping of str to array[n] or Ragged, optional
+        Where ``keep_together`` and ``allowed_ranks`` find their columns; by default among the others.
 
     Returns
     -------
@@ -149,14 +275,9 @@ def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItem
         A name that is not there or twice, a phase that feeds an earlier one, columns of unequal length, outputs that
         are not as many as the items; it names them.
     """
-    names = [phase.name for phase in phases]
-    if not phases:
-        raise ValueError("there must be at least one phase")
-    if len(set(names)) < len(names):
-        raise ValueError(f"phases must have different names, got {', '.join(names)}")
-    feeds = {phase.name: _fed_phase(phase, names) for phase in phases}
-    fed_by = {name: tuple(other for other in names if feeds[other] == name) for name in names}
+    feeds, fed_by = feeding(phases)
     batch = _Batch(columns)
+    asked = batch if keys is None else _Batch(keys, batch.num_samples)
     found: dict[str, PhaseItems] = {}
     for phase in phases:
         whole = phase is phases[-1] or bool(fed_by[phase.name])
@@ -172,7 +293,9 @@ def resolve_phases(columns: Columns, phases: Sequence[Phase]) -> tuple[PhaseItem
         _check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
-            outputs.values, own,
+            outputs.values, own, asked.keys(phase, sample_of_item),
+            tuple(batch.items(text, phase, whole, like=items, of="caps").values for text in phase.caps),
+            asked.allowed(phase, sample_of_item, num_ranks),
         )  # fmt: skip
     return tuple(found.values())
 
@@ -198,15 +321,16 @@ def _fed_phase(phase: Phase, names: list[str]) -> str | None:
 class _Batch:
     """The columns of a batch, checked when they are used."""
 
-    def __init__(self, columns: Columns) -> None:
-        if not isinstance(columns, Mapping) or not columns:
+    def __init__(self, columns: Columns, num_samples: int | None = None) -> None:
+        if not isinstance(columns, Mapping) or (num_samples is None and not columns):
             raise TypeError(f"columns must be a mapping of at least one name to values, got {columns!r}")
         self._columns = columns
-        self.num_samples = len(next(iter(columns.values())))  # type: ignore[arg-type]
+        first = next(iter(columns.values())) if num_samples is None else range(num_samples)
+        self.num_samples = len(first)  # type: ignore[arg-type]
 
     def _column(self, name: str) -> ArrayLike | Ragged:
         if name not in self._columns:
-            raise ValueError(f"no column {name!r}; columns there are: {', '.join(self._columns)}")
+            raise ValueError(f"no column {name!r}; columns there are: {', '.join(self._columns) or 'none'}")
         column = self._columns[name]
         if len(column) != self.num_samples:  # type: ignore[arg-type]
             raise ValueError(
@@ -224,10 +348,14 @@ class _Batch:
             array = as_int64(name, column)
             if array.size and array.min() < 0:
                 sample = int(np.argmax(array < 0))
-                raise ValueError(f"{name}[{sample}] must be >= 0, got {array[sample]}")
+                raise UsageError(
+                    "{name} of {sample} must be >= 0, got {value}",
+                    name=name, sample=Named("sample", sample), value=array[sample],
+                )  # fmt: skip
             total = total + array
             if total.size and total.min() < 0:
-                raise ValueError(f"{expression} of sample {int(np.argmax(total < 0))} must fit int64")
+                first = Named("sample", int(np.argmax(total < 0)))
+                raise UsageError("{name} of {sample} must fit int64", name=expression, sample=first)
         return total
 
     def _lists(self, expression: str) -> Ragged:
@@ -241,8 +369,10 @@ class _Batch:
             raise ValueError(f"{expression} must be >= 0, got {found.values.min()}")
         return found
 
-    def items(self, expression: str, phase: Phase, whole: bool, like: Ragged | None = None) -> Ragged:
-        """Return the lengths of a phase's items, or of their outputs."""
+    def items(
+        self, expression: str, phase: Phase, whole: bool, like: Ragged | None = None, of: str = "outputs"
+    ) -> Ragged:
+        """Return the lengths of a phase's items, or, as many as those `like` them, their outputs or capped amounts."""
         if "(" in expression:
             if whole:
                 raise ValueError(
@@ -254,15 +384,14 @@ class _Batch:
             there = np.ones(len(lengths), dtype=bool) if whole else lengths > 0
             if like is not None and not whole and bool((like.counts <= 1).all()):
                 there = like.counts == 1
-            offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-            np.cumsum(there, out=offsets[1:])
-            found = Ragged(lengths[there], offsets)
+            found = Ragged(lengths[there], offsets_of(there))
         if like is not None and not np.array_equal(found.counts, like.counts):
             sample = int(np.argmax(found.counts != like.counts))
-            raise ValueError(
-                f"phase {phase.name!r}: sample {sample} has {like.counts[sample]} items but outputs = {expression!r} "
-                f"gives {found.counts[sample]}"
-            )
+            raise UsageError(
+                "{sample} has {count} items but {what} = {text!r} gives {found}",
+                sample=Named("sample", sample), count=like.counts[sample], what=of, text=expression,
+                found=found.counts[sample],
+            ).within(f"phase {phase.name!r}")  # fmt: skip
         return found
 
     def check_totals(self, phase: Phase, totals: str, items: Ragged) -> None:
@@ -270,24 +399,76 @@ class _Batch:
         expected, found = self._numbers(totals), items.sums()
         if not np.array_equal(expected, found):
             sample = int(np.argmax(expected != found))
-            raise ValueError(
-                f"phase {phase.name!r}: items = {phase.items!r} of sample {sample} add up to {found[sample]}, but "
-                f"{totals} is {expected[sample]}"
+            raise UsageError(
+                "items = {items!r} of {sample} add up to {found}, but {totals} is {expected}", items=phase.items,
+                sample=Named("sample", sample), found=found[sample], totals=totals, expected=expected[sample],
+            ).within(f"phase {phase.name!r}")  # fmt: skip
+
+    def keys(self, phase: Phase, sample_of_item: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Return the key of each item of samples that are kept together."""
+        if phase.keep_together is None:
+            return None
+        column = self._column(phase.keep_together)
+        if isinstance(column, Ragged) or np.ndim(column) != 1:
+            raise ArgumentError(
+                "keep_together", "name a column of one key a sample", f"{phase.keep_together!r}, of lists"
             )
+        return np.asarray(column)[sample_of_item]
+
+    def allowed(self, phase: Phase, sample_of_item: NDArray[np.int64], num_ranks: int) -> Ragged | None:
+        """Return the ranks on which each item may run: those that are listed for its sample, or the one named."""
+        if phase.allowed_ranks is None:
+            return None
+        column = self._column(phase.allowed_ranks)
+        if not isinstance(column, Ragged):
+            listed = len(column) and isinstance(column[0], list | tuple | np.ndarray)  # type: ignore[arg-type, index]
+            if listed:
+                column = Ragged.of(column)  # type: ignore[arg-type]
+            else:
+                ranks = as_int64(phase.allowed_ranks, column)
+                column = Ragged(ranks.copy(), np.arange(len(ranks) + 1))
+        if (outside := (column.values < 0) | (column.values >= num_ranks)).any():
+            at = int(np.argmax(outside))
+            raise UsageError(
+                "{name} of {sample} must be ranks within 0..{last}, got {rank}", name=phase.allowed_ranks,
+                sample=Named("sample", int(column.row_of_value[at])), last=num_ranks - 1, rank=column.values[at],
+            )  # fmt: skip
+        return column.take(sample_of_item)
 
     def own(self, phase: Phase, items: Ragged, feeders: Sequence[PhaseItems]) -> Ragged:
         """Return the pieces that each sample brings in from home besides what it is fed."""
         if phase.own is not None and "(" in phase.own:
             return self._lists(phase.own)
-        if phase.own is not None:
-            lengths = self._numbers(phase.own)
-        else:
-            lengths = items.values.copy()
-            for feeder in feeders:
-                fed = np.zeros(self.num_samples, dtype=np.int64)
-                np.add.at(fed, feeder.sample_of_item, feeder.outputs)
-                lengths -= np.minimum(lengths, fed)
-        there = lengths > 0
-        offsets = np.zeros(self.num_samples + 1, dtype=np.int64)
-        np.cumsum(there, out=offsets[1:])
-        return Ragged(lengths[there], offsets)
+        if phase.own is None:
+            return default_own(items.values, feeders)
+        lengths = self._numbers(phase.own)
+        return Ragged(lengths[lengths > 0], offsets_of(lengths > 0))
+
+
+def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ragged:
+    """Return the piece that each whole sample brings in besides what it is fed, where nobody says: all the rest."""
+    rest = lengths.copy()
+    for feeder in feeders:
+        fed = np.zeros(len(lengths), dtype=np.int64)
+        np.add.at(fed, feeder.sample_of_item, feeder.outputs)
+        rest -= np.minimum(rest, fed)
+    return Ragged(rest[rest > 0], offsets_of(rest > 0))
+
+
+def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, tuple[str, ...]]]:
+    """Return of each phase which one it feeds, and which ones feed it; ValueError where that cannot be."""
+    names = [phase.name for phase in phases]
+    if not phases:
+        raise ValueError("there must be at least one phase")
+    if len(set(names)) < len(names):
+        raise ValueError(f"phases must have different names, got {', '.join(names)}")
+    feeds = {phase.name: _fed_phase(phase, names) for phase in phases}
+    return feeds, {name: tuple(other for other in names if feeds[other] == name) for name in names}
+
+
+def columns_of_none(phases: Sequence[Phase]) -> dict[str, ArrayLike | Ragged]:
+    """Return the columns that phases name, of no samples: what they refuse then, they refuse in every step."""
+    names = dict.fromkeys(part.strip() for phase in phases for text in phase.numbers for part in text.split("+"))
+    keys = [phase.keep_together for phase in phases] + [phase.allowed_ranks for phase in phases]
+    columns: dict[str, ArrayLike | Ragged] = {name: np.empty(0, dtype=np.int64) for name in (*names, *keys) if name}
+    return columns | {name: Ragged.of([]) for phase in phases for name in phase.lists}

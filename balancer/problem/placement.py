@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_int64
+from solvers.errors import ArgumentError
 from solvers.groups import members_by_group, parts_by_group
 
 __all__ = ["Placement"]
@@ -67,14 +68,15 @@ class Placement:
 
     @classmethod
     def checked(
-        cls, rank_of_sample: ArrayLike, num_ranks: int, position_of_sample: ArrayLike | None = None
-    ) -> "Placement":
-        """Build from arrays that come from outside; raises ValueError naming the sample and the rule it breaks."""
-        ranks = as_int64("rank_of_sample", rank_of_sample)
+        cls, rank_of_sample: ArrayLike, num_ranks: int, position_of_sample: ArrayLike | None = None,
+        name: str = "rank_of_sample",
+    ) -> "Placement":  # fmt: skip
+        """Build from arrays that come from outside, the ranks called `name`; ValueError names sample and rule."""
+        ranks = as_int64(name, rank_of_sample)
         outside = (ranks < 0) | (ranks >= num_ranks)
         if outside.any():
             sample = int(np.argmax(outside))
-            raise ValueError(f"rank_of_sample[{sample}] must be within 0..{num_ranks - 1}, got {ranks[sample]}")
+            raise ArgumentError(name, f"be within 0..{num_ranks - 1}", ranks[sample], sample)
         placement = cls.by_sample_order(ranks.astype(np.int32), num_ranks)
         if position_of_sample is None:
             return placement

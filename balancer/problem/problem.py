@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
-from solvers.errors import InfeasibleError
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording
 
 __all__ = ["Affinity", "Problem", "check_together"]
 
@@ -122,23 +122,22 @@ class Problem:
         """
         constraints = constraints or Constraints()
         check_together(cost, constraints.names(), micro_batches)
-        over = np.empty(0, dtype=np.int64)
-        if micro_batches is not None and micro_batches.over_long == "drop":
-            over = np.flatnonzero(batch.lengths > micro_batches.max_tokens)
-        lengths = batch.lengths
-        if len(over):
-            lengths, batch = lengths.copy(), batch.without(over)
-            lengths[over] = 0  # errors are to name the others by their numbers
-            constraints = constraints.without(over)
-        costs = np.delete(cost.sample_costs(lengths, batch.first_sample), over, axis=0)
+        if micro_batches is not None and len(over := micro_batches.over_long_samples(batch.lengths)):
+            batch, constraints = (
+                batch.without(over),
+                constraints.of_samples(np.delete(np.arange(len(batch.lengths)), over)),
+            )
+        try:
+            costs = cost.sample_costs(batch.lengths)
+        except UsageError as error:
+            raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints, cost)
         if micro_batches is not None and micro_batches.over_long == "error":
-            remedy = (
-                f"; MicroBatches({micro_batches.max_tokens}, over_long='own') gives such a sample a micro-batch of its "
-                "own, over_long='drop' leaves it out"
-            )
-            _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, remedy)
+            remedies = (
+                "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
+            )  # fmt: skip
+            _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, *remedies)
         return cls(batch, topology, cost, costs, constraints, micro_batches)
 
     def of_samples(self, members: NDArray[np.int64]) -> "Problem":
@@ -146,10 +145,7 @@ class Problem:
         return self.of_ranks(members, 0, self.topology.num_ranks)
 
     def of_ranks(self, members: NDArray[np.int64], first_rank: int, num_ranks: int) -> "Problem":
-        """Return the problem of some samples on `num_ranks` consecutive ranks, on which all of them lie.
-
-        Per-sample and per-rank constraints are not taken along.
-        """
+        """Return the problem of some samples on `num_ranks` consecutive ranks, on which all of them lie."""
         node = self.topology.node_of_rank[first_rank : first_rank + num_ranks]
         home = Placement.by_sample_order(self.batch.home.rank_of_sample[members] - np.int32(first_rank), num_ranks)
         kept = self.constraints
@@ -159,7 +155,7 @@ class Problem:
             Topology(np.unique(node, return_counts=True)[1].tolist()),
             self.cost,
             self.costs[members],
-            Constraints(kept.equal_counts, kept.max_tokens_per_rank, least, kept.max_samples_per_rank),
+            replace(kept.of_samples(members, slice(first_rank, first_rank + num_ranks)), min_samples_per_rank=least),
             None,
             None if self.volumes is None else self.volumes[members],
             None if self.affinity is None else self.affinity.of_samples(members, first_rank),
@@ -171,7 +167,7 @@ class Problem:
         for problem in problems:
             if not problem.cost.additive or problem.constraints.names():
                 what = f"cost '{problem.cost}'" if not problem.cost.additive else ", ".join(problem.constraints.names())
-                raise ValueError(f"phases cannot be balanced jointly under {what}; use mode='separate'")
+                raise UsageError(f"phases cannot be balanced jointly under {what}", "use {mode='separate'}")
         first = problems[0]
         ranks = np.concatenate([problem.batch.home.rank_of_sample for problem in problems])
         lengths = np.concatenate([problem.batch.lengths for problem in problems])
@@ -184,15 +180,23 @@ class Problem:
 
 def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
     """Raise ValueError where nothing here keeps to all of a cost, constraints of these names and micro-batches."""
+    if micro_batches is not None and not cost.additive:
+        raise UsageError(
+            "{micro_batch_tokens} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
+            "beside it; use a cost that adds up",
+            cost=cost,
+        )  # fmt: skip
     refused = [name for name in names if name in ("initial_loads", "rank_speeds")]
-    if micro_batches is not None and (refused or not cost.additive):
-        with_what = f"cost '{cost}'" if not cost.additive else ", ".join(refused)
-        raise ValueError(f"micro_batch_tokens cannot be combined with {with_what}: leave one of them out")
+    if micro_batches is not None and refused:
+        raise UsageError(
+            "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
+            "slot, and schedules for ranks that differ are not made; leave one of them out"
+        )
     unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
     if not cost.additive and unsupported:
-        raise ValueError(
-            f"cost '{cost}' does not take {', '.join(unsupported)}; with padding only equal_counts and "
-            "max_tokens_per_rank can be kept"
+        raise UsageError(
+            f"cost '{cost}' does not take {', '.join(f'{{{name}}}' for name in unsupported)}; with padding only "
+            "{equal_counts} and {max_tokens_per_rank} can be kept"
         )
 
 
@@ -202,20 +206,22 @@ def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cos
         return
     others = replace(constraints, max_tokens_per_rank=None, initial_loads=None, rank_speeds=None)
     keywords = others.solver_keywords(batch.lengths)
-    remedy = needed("max_tokens_per_rank", batch.lengths, num_ranks, cap, cost.padded, **keywords)
-    _check_longest(batch, "max_tokens_per_rank", cap, remedy)
+    remedy = needed(f"{{{MAX_TOKENS}}}", batch.lengths, num_ranks, cap, cost.padded, **keywords)
+    _check_longest(batch, MAX_TOKENS, cap, remedy)
     total, room = sum(batch.lengths.tolist()), cap * num_ranks
     raise InfeasibleError(
-        f"the batch has {total} tokens, {total - room} more than {num_ranks} ranks hold with "
-        f"max_tokens_per_rank = {cap}{remedy}"
-    )
+        "the batch has {total} tokens, {excess} more than {count} ranks hold with {max_tokens_per_rank} = {cap}",
+        InfeasibilityCertificate(MAX_TOKENS, range(len(batch.lengths)), range(num_ranks), total, room), remedy,
+        total=total, excess=total - room, count=num_ranks, cap=cap,
+    )  # fmt: skip
 
 
-def _check_longest(batch: GlobalBatch, name: str, cap: int, remedy: str = "") -> None:
+def _check_longest(batch: GlobalBatch, name: str, cap: int, *remedies: str) -> None:
     lengths = batch.lengths
     if len(lengths) and lengths.max() > cap:
         sample = int(np.argmax(lengths))
         raise InfeasibleError(
-            f"sample {batch.numbers[sample]} has length {lengths[sample]}, {lengths[sample] - cap} more than "
-            f"{name} = {cap}{remedy}"
-        )
+            f"{{sample}} has length {lengths[sample]}, {lengths[sample] - cap} more than {{{name}}} = {cap}",
+            InfeasibilityCertificate(name, [sample], [], int(lengths[sample]), cap), remedies,
+            sample=Named("sample", int(batch.numbers[sample])),
+        )  # fmt: skip

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import INT64_MAX, as_int64
 
-__all__ = ["Ragged"]
+__all__ = ["Ragged", "offsets_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Ragged:
             for index, row in enumerate(rows):
                 as_int64(f"rows[{index}]", row)
             raise
-        return cls(values.copy(), _offsets_of([len(row) for row in rows]))
+        return cls(values.copy(), offsets_of([len(row) for row in rows]))
 
     @classmethod
     def checked(cls, values: ArrayLike, offsets: ArrayLike) -> "Ragged":
@@ -86,7 +86,7 @@ class Ragged:
             return parts[0]
         counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
         values = np.concatenate([np.empty(0, np.int64), *(part.values for part in parts)])
-        return cls(values, _offsets_of(counts))
+        return cls(values, offsets_of(counts))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -104,7 +104,7 @@ class Ragged:
     def take(self, rows: NDArray[np.int64]) -> "Ragged":
         """Pick out rows, in any order; the values are copied."""
         counts = self.counts[rows]
-        offsets = _offsets_of(counts)
+        offsets = offsets_of(counts)
         index = np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts) + np.arange(offsets[-1])
         return Ragged(self.values[index], offsets)
 
@@ -160,7 +160,8 @@ class Ragged:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
+def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
+    """Return where rows with so many entries begin and end: int64[n + 1]."""
     counts = np.asarray(counts, dtype=np.int64)
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])

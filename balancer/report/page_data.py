@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.problem.topology import Topology
@@ -68,8 +68,8 @@ class PhaseData:
     zeros: int = 0
     worst: list[WorstStep] = field(default_factory=list)
 
-    def add(self, plan: DispatchPlan, first_row: int, sample_of_item: NDArray[np.int64] | None) -> None:
-        """Take in the next step."""
+    def add(self, plan: DispatchPlan, row_of_item: NDArray[np.int64]) -> None:
+        """Take in the next step, of which each item is of a row of the log."""
         before, after = relative_loads(plan)
         step = len(self.ratios)
         self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS))
@@ -83,9 +83,8 @@ class PhaseData:
         self.length_counts += np.bincount(bins, minlength=len(self.length_counts))
         row, length = None, 0
         if plan.binding_sample is not None:
-            item = plan.binding_sample
-            row = first_row + int((plan.kept if sample_of_item is None else sample_of_item)[item])
-            length = int(plan.lengths[item])
+            row = int(row_of_item[plan.binding_sample])
+            length = int(plan.lengths[plan.binding_sample])
         worst = WorstStep(plan.imbalance_ratio, -step, plan.home_imbalance_ratio, bound, row, length)
         heapq.heappush(self.worst, worst)
         if len(self.worst) > MOST_WORST:
@@ -124,9 +123,9 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
     return ", ".join(said)
 
 
-def _encoder_slots(plan: DispatchPlan | StepPlan, phase: str) -> str:
+def _encoder_slots(plan: StepPlan, phase: str) -> str:
     """Say where an encoder computes if there are micro-batches; nothing of the last phase."""
-    if isinstance(plan, DispatchPlan) or phase == list(plan.phases)[-1] or plan[phase].micro_batches is None:
+    if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None:
         return ""
     return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
 
@@ -165,24 +164,17 @@ class PageData:
         """Nodes that a row of the heat map stands for."""
         return -(-self.num_nodes // MOST_NODES)
 
-    def add(self, plan: DispatchPlan | StepPlan) -> None:
+    def add(self, plan: StepPlan) -> None:
         """Take in the next step. O(items + ranks log ranks)."""
-        several = isinstance(plan, StepPlan)
-        items: dict[str, NDArray[np.int64] | None] = {SINGLE_PHASE: None}
-        plans: dict[str, DispatchPlan] = {}
-        if isinstance(plan, StepPlan):
-            items = {name: phase.items.sample_of_item for name, phase in plan.phases.items()}
-            plans, streams = {name: phase.plan for name, phase in plan.phases.items()}, list(plan.streams.values())
-        else:
-            plans, streams = {SINGLE_PHASE: plan}, [Stream("", plan.home, plan.target, plan.lengths, plan.lengths)]
-        for name, phase in plans.items():
-            self.asked.setdefault(name, asked_for(phase, _encoder_slots(plan, name)))
-            self.phases.setdefault(name, PhaseData()).add(phase, self._rows, items[name])
-        self.of_bytes, self.num_ranks = several, plan.num_ranks
-        self._add_traffic(streams, plan.topology)
-        self._maybe_draw(plans)
+        rows = plan.batch.kept + self._rows
+        for name, phase in plan.phases.items():
+            self.asked.setdefault(name, asked_for(phase.plan, _encoder_slots(plan, name)))
+            self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item])
+        self.of_bytes, self.num_ranks = not plan.is_single, plan.num_ranks
+        self._add_traffic(list(plan.streams.values()), plan.topology)
+        self._maybe_draw({name: phase.plan for name, phase in plan.phases.items()})
         self._steps += 1
-        self._rows += plan.num_samples if isinstance(plan, StepPlan) else plan.batch_size
+        self._rows += plan.batch_size
 
     def _add_traffic(self, streams: list[Stream], topology: Topology) -> None:
         self.num_nodes = topology.num_nodes

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from balancer.cost.throughput import SaturatingThroughput
-from balancer.offline.steps import StepSettings
+from balancer.offline.settings import LogSettings
 from balancer.report import simulation_figures as figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import MOST_ROWS
@@ -27,7 +27,7 @@ class Assumptions:
     ----------
     cluster_name : str
     cluster : Cluster
-    settings : StepSettings
+    settings : LogSettings
     model_names : dict of str to str
         Of every phase.
     parameters : dict of str to int
@@ -41,7 +41,7 @@ class Assumptions:
 
     cluster_name: str
     cluster: Cluster
-    settings: StepSettings
+    settings: LogSettings
     model_names: Mapping[str, str]
     parameters: Mapping[str, int]
     models: Mapping[str, PhaseModel]
@@ -95,13 +95,13 @@ def as_seconds(value: float) -> str:
 
 def _about(found: Simulation, assumed: Assumptions) -> str:
     settings, cluster = assumed.settings, assumed.cluster
-    gpus = settings.topology.num_ranks * cluster.gpus_per_rank
+    gpus = settings.setup.topology.num_ranks * cluster.gpus_per_rank
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
     each = f" of {cluster.gpus_per_rank} GPUs" if cluster.gpus_per_rank > 1 else ""
     several = "s" if found.steps > 1 else ""
     return (
         f"{found.steps:,} step{several} by each strategy{again}. {gpus:,} GPUs ({named(assumed.cluster_name)}), "
-        f"{settings.topology.num_ranks:,} ranks{each}, {settings.batch_per_rank:,} samples a rank. "
+        f"{settings.setup.topology.num_ranks:,} ranks{each}, {settings.batch_per_rank:,} samples a rank. "
         "± is the standard deviation over steps."
     )
 
@@ -207,7 +207,7 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
 
 
 def _in_micro_batches(assumed: Assumptions) -> str:
-    return "" if assumed.settings.micro_batches is None else ", in a micro-batch"
+    return "" if assumed.settings.setup.settings.micro_batches is None else ", in a micro-batch"
 
 
 def _slow(found: Simulation, data: SimulationData) -> str:
@@ -266,7 +266,7 @@ def _assumptions(found: Simulation, assumed: Assumptions) -> str:
 
 def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     model = assumed.models[name]
-    phase = next(phase for phase in assumed.settings.phases if phase.name == name)
+    phase = next(phase for phase in assumed.settings.setup.phases if phase.name == name)
     yield "model", f"{named(assumed.model_names[name])}, {assumed.parameters[name] / 1e9:,.3g} billion parameters"
     yield "length", named(phase.items)
     terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"))
@@ -297,10 +297,11 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
 
 
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
-    settings, cut = assumed.settings, assumed.settings.micro_batches
+    settings, plan = assumed.settings, assumed.settings.setup.settings
+    cut = plan.micro_batches
     yield "samples", f"{settings.samples_per_step:,}, {html.escape(settings.home)} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
-    yield "planned with", html.escape(f"method {settings.method}, placement {settings.placement}, eps {settings.eps:g}")
+    yield "planned with", html.escape(f"method {plan.method}, placement {plan.placement}, eps {float(plan.eps):g}")
     yield "ranks wait", f"once a {assumed.waits}"
     yield (
         "exchanges",
@@ -310,8 +311,8 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if cut is not None:
         yield "micro-batches", f"of at most {cut.max_tokens:,} elements, {html.escape(cut.schedule)}"
-        if len(settings.phases) > 1:
+        if len(settings.setup.phases) > 1:
             each, early = "an item in the micro-batch of its sample", "all items before the first micro-batch"
             yield "encoders compute", each if cut.encoders == "slot" else early
-    if settings.topology.num_ranks > MOST_ROWS:
+    if settings.setup.topology.num_ranks > MOST_ROWS:
         yield "charts", "take ranks and steps together; no mark stands for one sample"

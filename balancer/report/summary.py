@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Traffic
@@ -58,16 +58,19 @@ class PhaseSummary:
     most_dummy_ranks: int = 0
 
     def add(
-        self,
-        plan: DispatchPlan,
-        first_row: int,
-        sample_of_item: NDArray[np.int64] | None = None,
-        before_slots: bool = False,
+        self, plan: DispatchPlan, sample_of_item: NDArray[np.int64], before_slots: bool = False, single: bool = False
     ) -> None:
-        """Take in the next step, whose first sample is row `first_row` of the log.
+        """Take in the next step.
 
-        A phase of several names the sample that each of its items is of, and what it moves is its streams' matter; an
-        encoder that computes `before_slots` is not cut into micro-batches, whatever its plan says.
+        Parameters
+        ----------
+        plan : DispatchPlan
+        sample_of_item : int64[k]
+            The row of the log that each of its items is of.
+        before_slots : bool
+            An encoder that computes before the first micro-batch is not cut into them, whatever its plan says.
+        single : bool
+            It is the only phase, and what moves is told with it, in elements; else that is its streams' matter.
         """
         gap = plan.gap
         ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
@@ -87,7 +90,7 @@ class PhaseSummary:
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
         if plan.fell_back:
             self.fell_back.add(plan.fell_back)
-        if sample_of_item is None:
+        if single:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)
         if plan.binding_sample is not None:
@@ -95,9 +98,7 @@ class PhaseSummary:
             ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
-                binding = plan.binding_sample
-                sample = plan.kept if sample_of_item is None else sample_of_item
-                self.cap_row = first_row + int(sample[binding])
+                self.cap_row = int(sample_of_item[plan.binding_sample])
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
 
@@ -235,24 +236,32 @@ class RunSummary:
     phases: dict[str, PhaseSummary] = field(default_factory=dict)
     streams: dict[str, StreamSummary] = field(default_factory=dict)
 
-    def add_step(self, plan: DispatchPlan | StepPlan) -> None:
-        """Take in the next step, of one phase or of several."""
-        if isinstance(plan, DispatchPlan):
-            self.add(SINGLE_PHASE, plan)
-            return
+    def add_step(self, plan: StepPlan) -> None:
+        """Take in the next step."""
         dummies, early = plan.dummy_ranks, list(plan.phases)[:-1] if plan.encoders_first else []
+        rows = plan.batch.kept + self.rows
         for name, phase in plan.phases.items():
-            summary = self.phases.setdefault(name, PhaseSummary(of_several=True))
-            summary.add(phase.plan, self.samples, phase.items.sample_of_item, name in early)
+            summary = self.phases.setdefault(name, PhaseSummary(of_several=not plan.is_single))
+            summary.add(phase.plan, rows[phase.items.sample_of_item], name in early, plan.is_single)
             idle = len(phase.idle_ranks)
             summary.items += phase.plan.num_samples
             summary.idle_ranks += idle
             summary.most_idle_ranks = max(summary.most_idle_ranks, idle)
             summary.most_dummy_ranks = max(summary.most_dummy_ranks, len(dummies[name]))
-        for name, stream in plan.streams.items():
+        for name, stream in plan.streams.items() if not plan.is_single else ():
             self.streams.setdefault(name, StreamSummary()).add(stream.traffic(plan.topology))
+        self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples
+
+    def _add_dropped(self, plan: StepPlan) -> None:
+        batch = plan.batch
+        if len(batch.dropped) and not self.dropped:
+            self.first_dropped = self.rows + int(batch.dropped[0])
+        self.dropped += len(batch.dropped)
+        self.kept_volume += int(batch.lengths.sum())
+        self.dropped_volume += int(batch.dropped_lengths.sum())
+        self.longest_dropped = max(self.longest_dropped, int(batch.dropped_lengths.max(initial=0)))
 
     @property
     def rows(self) -> int:
@@ -272,20 +281,9 @@ class RunSummary:
 
     @property
     def inter_node_bytes(self) -> int:
-        """What all streams together move from one node to another."""
-        return sum(stream.inter_node for stream in self.streams.values())
-
-    def add(self, phase: str, plan: DispatchPlan) -> None:
-        """Take in the next step's plan."""
-        self.phases.setdefault(phase, PhaseSummary()).add(plan, self.rows)
-        if len(plan.dropped) and not self.dropped:
-            self.first_dropped = self.rows + int(plan.dropped[0])
-        self.dropped += len(plan.dropped)
-        self.kept_volume += int(plan.lengths.sum())
-        self.dropped_volume += int(plan.dropped_lengths.sum())
-        self.longest_dropped = max(self.longest_dropped, int(plan.dropped_lengths.max(initial=0)))
-        self.steps += 1
-        self.samples += plan.num_samples
+        """What all streams together move from one node to another; of a single phase, a byte an element."""
+        alone = sum(phase.inter_node_volume for phase in self.phases.values())
+        return sum(stream.inter_node for stream in self.streams.values()) + alone
 
     def as_json(self, runtime_s: float) -> dict[str, Any]:
         """Return a JSON object, with the run's seconds as given."""

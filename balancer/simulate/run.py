@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from balancer.io.logs import LengthLog, choose_length, read_columns
-from balancer.offline.steps import StepSettings, compare_log
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.cluster import Cluster
@@ -176,7 +177,7 @@ class Simulation:
 
 def simulate_log(
     log: LengthLog,
-    settings: StepSettings,
+    settings: LogSettings,
     models: Mapping[str, PhaseModel],
     cluster: Cluster,
     *,
@@ -193,7 +194,7 @@ def simulate_log(
     Parameters
     ----------
     log : LengthLog
-    settings : StepSettings
+    settings : LogSettings
         How the log becomes global batches and how they are planned. All steps are full.
     models : mapping of str to PhaseModel
         Of every phase.
@@ -220,7 +221,7 @@ def simulate_log(
     InputError, ValueError
         A log, a row, a strategy or an argument that cannot be used.
     """
-    missing = [phase.name for phase in settings.phases if phase.name not in models]
+    missing = [phase.name for phase in settings.setup.phases if phase.name not in models]
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     rows = _count_rows(log, settings)
@@ -235,7 +236,7 @@ def simulate_log(
     return Simulation(totals, steps, rows, steps * settings.samples_per_step / rows)
 
 
-def _count_rows(log: LengthLog, settings: StepSettings) -> int:
+def _count_rows(log: LengthLog, settings: LogSettings) -> int:
     """Read one column to its end; a damaged log is found out before the work."""
-    phase = settings.phases[-1]
+    phase = settings.setup.phases[-1]
     return sum(len(block) for block in read_columns(log, {"": choose_length(log, phase.items)}))

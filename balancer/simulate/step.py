@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.plan.dispatch_plan import SINGLE_PHASE, DispatchPlan
-from balancer.plan.step_plan import StepPlan
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
 from balancer.problem.cluster import Cluster
 from balancer.problem.micro_batches import MicroBatches
@@ -178,7 +178,8 @@ def step_time(
         raise ValueError(f"overlap must be a fraction from 0 to 1, got {overlap!r}")
     if waits not in WAITS:
         raise ValueError(f"unknown waits {waits!r}; known are {', '.join(WAITS)}")
-    plans, streams = _parts(plan, bytes_per_element)
+    plan = as_step_plan(plan, bytes_per_element)
+    plans, streams = {name: phase.plan for name, phase in plan.phases.items()}, plan.streams
     if isinstance(models, PhaseModel):
         models = dict.fromkeys(plans, models)
     missing = [name for name in plans if name not in models]
@@ -207,15 +208,6 @@ def step_time(
             f"a step would take {step.seconds:g} s; are peak FLOP/s, efficiency and bandwidths what they should be?"
         )
     return step
-
-
-def _parts(plan: StepPlan | DispatchPlan, bytes_per_element: int) -> tuple[dict[str, DispatchPlan], dict[str, Stream]]:
-    """Return the dispatch plan of every phase, and what travels."""
-    if isinstance(plan, StepPlan):
-        return {name: phase.plan for name, phase in plan.phases.items()}, dict(plan.streams)
-    name = f"{SINGLE_PHASE}:in"
-    stream = Stream(name, plan.home, plan.target, plan.lengths, plan.lengths * bytes_per_element)
-    return {SINGLE_PHASE: plan}, {name: stream}
 
 
 def _phase_time(found: Computed, micro_batches: MicroBatches | None) -> PhaseTime:

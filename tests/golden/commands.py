@@ -89,7 +89,7 @@ def _of_file(name, several_phases):
     columns = {column: _of_column(table[column]) for column in _COLUMNS if column in table.column_names}
     told = {"rows": len(table), "columns": columns}
     if not path.is_dir():
-        description = json.loads(pq.read_schema(path).metadata[b"balancer"])
+        description = json.loads(pq.read_schema(path).metadata[b"balancer"])["description"]
         told |= {key: description[key] for key in ("digest", "steps", "samples")}
     load = balancer.load_steps if several_phases else balancer.load_plans
     told["loaded"] = sha([_as_loaded(plan) for plan in load(name)])

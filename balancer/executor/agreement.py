@@ -1,6 +1,7 @@
 """Planning in agreement: every rank plans, or one plans for all; and no payload moves before all hold the same plan."""
 
 import hashlib
+import json
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,11 @@ from balancer._version import __version__
 from balancer.executor.errors import PeerError, PlanMismatchError, listed, outside_majority
 from balancer.executor.gathering import Gathered
 from balancer.executor.peers import NOTHING, Peers
-from balancer.executor.recipe import Plan, Recipe
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.step import plan_step
+from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.setup import Setup
+from solvers import USES_CLOCK
 
 __all__ = ["PLANNING", "agreed_plan", "check_planning"]
 
@@ -25,25 +30,25 @@ def package_version() -> str:
     return __version__
 
 
-def check_planning(planning: str, recipe: Recipe) -> str:
+def check_planning(planning: str, setup: Setup) -> str:
     """Return who plans, or raise ValueError if that cannot go well."""
     if planning not in PLANNING:
         raise ValueError(f"planning must be one of {', '.join(PLANNING)}, got {planning!r}")
-    if planning == "replicate" and recipe.reads_clock:
-        method = recipe.settings["method"]
+    method = setup.settings.method
+    if planning == "replicate" and method in USES_CLOCK:
         raise ValueError(
             f"method {method!r} reads the clock, so that ranks would find different plans; use planning='broadcast'"
         )
     return planning
 
 
-def agreed_plan(peers: Peers, recipe: Recipe, gathered: Gathered, planner_rank: int | None) -> Plan:
+def agreed_plan(peers: Peers, setup: Setup, gathered: Gathered, planner_rank: int | None) -> StepPlan:
     """Plan a step so that every rank holds the same plan.
 
     Parameters
     ----------
     peers : Peers
-    recipe : Recipe
+    setup : Setup
     gathered : Gathered
     planner_rank : int or None
         The rank that plans for all; None: each rank does.
@@ -57,21 +62,35 @@ def agreed_plan(peers: Peers, recipe: Recipe, gathered: Gathered, planner_rank: 
     Exception
         Whatever the planner raises.
     """
-    plan, told = (None, None) if planner_rank is None else _planned_by(peers, recipe, gathered, planner_rank)
-    outcome: Plan | Exception
+    plan, told = (None, None) if planner_rank is None else _planned_by(peers, setup, gathered, planner_rank)
+    outcome: StepPlan | Exception
     try:
         if told is not None:
-            outcome = recipe.plan_of_words(told, gathered)
+            outcome = plan_of_words(told, gathered.step(setup))
         else:
-            outcome = recipe.plan(gathered) if plan is None else plan
+            outcome = planned(setup, gathered) if plan is None else plan
     except Exception as error:  # whatever it is, the other ranks must hear of it before they wait for payload
         outcome = error
-    return _agreed(peers, recipe, gathered, outcome)
+    return _agreed(peers, setup, gathered, outcome)
+
+
+def planned(setup: Setup, gathered: Gathered) -> StepPlan:
+    """Plan a step on this rank."""
+    with gathered.located():
+        return plan_step(gathered.step(setup))
+
+
+def _digest(setup: Setup, gathered: Gathered) -> bytes:
+    """SHA-256 of all that a plan depends on: the setup, and what the ranks told."""
+    digest = hashlib.sha256(json.dumps(setup.to_json(), sort_keys=True).encode())
+    for words in gathered.words:
+        digest.update(np.ascontiguousarray(words, dtype="<i8").data)
+    return digest.digest()
 
 
 def _planned_by(
-    peers: Peers, recipe: Recipe, gathered: Gathered, planner: int
-) -> tuple[Plan | None, NDArray[np.int64] | None]:
+    peers: Peers, setup: Setup, gathered: Gathered, planner: int
+) -> tuple[StepPlan | None, NDArray[np.int64] | None]:
     """Let one rank plan: it returns its plan, the others what they are told. They wait as long as the timeout is."""
     if peers.rank != planner or not peers.leads:
         told = peers.broadcast(NOTHING, planner)
@@ -79,20 +98,20 @@ def _planned_by(
             raise PeerError(f"{listed([planner])} planned for all and failed, with an error of its own", [planner])
         return None, told[1:]
     try:
-        plan = recipe.plan(gathered)
+        plan = planned(setup, gathered)
     except Exception:
         peers.broadcast(np.asarray([_FAILED]), planner)
         raise
-    peers.broadcast(np.concatenate(([_OK], recipe.words_of_plan(plan))), planner)
+    peers.broadcast(np.concatenate(([_OK], words_of_plan(plan))), planner)
     return plan, None
 
 
-def _agreed(peers: Peers, recipe: Recipe, gathered: Gathered, outcome: Plan | Exception) -> Plan:
+def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | Exception) -> StepPlan:
     """Compare (version, digest of the inputs, digest of the plan) over all ranks in one small collective."""
     mine = np.zeros(13, dtype=np.int64)
     mine[0] = _FAILED if isinstance(outcome, Exception) else _OK
     mine[_PARTS["package version"]] = _words(hashlib.sha256(package_version().encode()).digest())
-    mine[_PARTS["lengths or settings"]] = _words(recipe.digest(gathered))
+    mine[_PARTS["lengths or settings"]] = _words(_digest(setup, gathered))
     if not isinstance(outcome, Exception):
         mine[_PARTS["plan"]] = _words(bytes.fromhex(outcome.digest()))
     if peers.replica is not None:

@@ -1,0 +1,187 @@
+"""The options that several commands share, and what they look like in ``--help``."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from balancer.cli.parser import NamedFlag
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.batch import HOMES
+from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
+from balancer.problem.settings import EPS, MODES, OBJECTIVES, PLACEMENTS
+
+__all__ = ["add_options", "batch_options", "budget_option", "constraint_options", "cost_option", "json_option",
+           "length_option", "method_option", "micro_batch_options", "phase_options", "strategies_option"]  # fmt: skip
+
+_SEVERAL: dict[str, Any] = {"multiple": True}
+
+
+def add_options(command: Any, options: Iterable[Any]) -> Any:
+    """Decorate a command with options, the first of them listed first."""
+    for option in reversed(tuple(options)):
+        command = option(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+length_option = click.option(
+    "--length",
+    metavar="COL[+COL...]",
+    help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
+)
+
+cost_option = click.option(
+    "--cost", "costs", metavar="[NAME=]SPEC", **_SEVERAL,
+    help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b [default: linear]; "
+    "NAME=: of one phase.",
+)  # fmt: skip
+
+strategies_option = click.option(
+    "--strategies", metavar="S,S,...",
+    help=f"Of {', '.join(STRATEGIES)} [default: all].",
+)  # fmt: skip
+
+budget_option = click.option(
+    "--time-budget",
+    type=float,
+    default=0.01,
+    show_default=True,
+    metavar="S",
+    help="Seconds' worth of solver work a step; counted, not timed (but for exact).",
+)
+
+
+def method_option(methods: Iterable[str]) -> Callable[[Any], Any]:
+    """Make an option that names a method."""
+    known = f"One of {', '.join(methods)}."
+    return click.option("--method", default="auto", show_default=True, metavar="M", help=known)
+
+
+def batch_options(command: Any) -> Any:
+    """Add how a log becomes global batches."""
+    options = (
+        click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks."),
+        click.option(
+            "--ranks-per-node", type=int, metavar="C", help="Ranks a node; without it, all share one node."
+        ),
+        click.option(
+            "--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step."
+        ),
+        click.option(
+            "--home", default="contiguous", show_default=True, metavar="H",
+            help=f"Where samples lie before: {' | '.join(HOMES)}",
+        ),
+        click.option("--drop-last", is_flag=True, help="Leave out a last, short step."),
+        click.option(
+            "--placement", default="relocate", show_default=True, metavar="P",
+            help=f"How rows come to ranks: {' | '.join(PLACEMENTS)}",
+        ),
+        click.option(
+            "--objective", metavar="O",
+            help=f"With --placement rearrange, what is made small: {' | '.join(OBJECTIVES)}, all that crosses nodes or "
+            "the most that one rank sends [default: sum].",
+        ),
+        click.option(
+            "--eps", type=float, default=EPS, show_default=True, metavar="E",
+            help="With relocate, the fraction of the makespan that may be given up so that less moves.",
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def phase_options(command: Any) -> Any:
+    """Add what names phases and says how they are planned together."""
+    options = (
+        click.option(
+            "--phase", "phases", metavar="NAME=COL[+COL...]", **_SEVERAL,
+            help="A module and the columns whose sum is its length; several, in order, each feeding the last.",
+        ),
+        click.option(
+            "--items", metavar="NAME=F(COL,...)", **_SEVERAL,
+            help="Several items a sample, from lists: qwen2vl_patches(widths,heights), lengths(clips).",
+        ),
+        click.option(
+            "--outputs", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
+            help="What each item puts out [default: its length].",
+        ),
+        click.option(
+            "--own", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
+            help="What samples of a phase that is fed bring in besides [default: their length less what it is fed].",
+        ),
+        click.option(
+            "--feeds", metavar="NAME=NAME", **_SEVERAL, help="Which phase takes the outputs, if not the last."
+        ),
+        click.option(
+            "--bytes", "byte_sizes", metavar="[NAME=]IN[,OUT]", **_SEVERAL,
+            help="Bytes of an element, in and out [default: 1].",
+        ),
+        click.option("--every-rank-nonempty", metavar="NAME", **_SEVERAL, help="Every rank gets an item, if enough."),
+        click.option(
+            "--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)} [default: separate]."
+        ),
+        click.option(
+            "--encoders", metavar="W",
+            help="With micro-batches, encoders compute items in the slot of their sample (slot) or before all (step) "
+            "[default: slot].",
+        ),
+        click.option("--group-size", type=int, metavar="G", help="Exchange within groups of G ranks alone."),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def constraint_options(command: Any) -> Any:
+    """Add what every rank's share of a phase must keep to: of the one that is named, else of the last."""
+    options = (
+        click.option(
+            "--equal-counts", cls=NamedFlag,
+            help="Every rank gets as many as any other, within one; with phases, items of NAME [default: of the last].",
+        ),
+        click.option(
+            "--max-tokens-per-rank", metavar="[NAME=]T", **_SEVERAL,
+            help="No rank gets a larger sum of lengths; with phases, in NAME [default: in the last], as all below.",
+        ),
+        click.option("--min-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="Every rank gets K or more."),
+        click.option(
+            "--max-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="No rank gets more than K samples."
+        ),
+        click.option(
+            "--cap", "caps", metavar="[NAME=]COL[+COL...]=MAX", **_SEVERAL,
+            help="No rank gets more than MAX of another quantity; may be given several times.",
+        ),
+        click.option(
+            "--keep-together", metavar="[NAME=]COL", **_SEVERAL, help="Rows with equal values in COL run on one rank."
+        ),
+        click.option(
+            "--allowed-ranks", metavar="[NAME=]COL", **_SEVERAL, help="COL lists the ranks on which a row may run."
+        ),
+        click.option(
+            "--rank-speeds", metavar="[NAME=]S,S,...", **_SEVERAL,
+            help="Work units that each rank does in a unit of time, as integers.",
+        ),
+        click.option(
+            "--initial-loads", metavar="[NAME=]L,L,...", **_SEVERAL, help="Work units that each rank has already."
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
+
+def micro_batch_options(command: Any) -> Any:
+    """Add how a rank's share is cut into micro-batches."""
+    options = (
+        click.option("--micro-batch-tokens", type=int, metavar="T", help="Cut shares into micro-batches of at most T."),
+        click.option(
+            "--schedule", metavar="S", default=None,
+            help=f"Where ranks wait for each other with micro-batches: {' | '.join(SCHEDULES)} [default: lockstep].",
+        ),
+        click.option("--micro-batches", metavar="K", help="How many a rank; or 'fewest' [default: the fastest]."),
+        click.option("--min-micro-batches", type=int, metavar="K", help="At least K [default: 1]."),
+        click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
+        click.option("--pipeline-stages", type=int, metavar="P", help="With --schedule pipeline [default: 1]."),
+        click.option(
+            "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
+        ),
+        click.option("--over-long", metavar="W", help=f"A row over the cap: {' | '.join(OVER_LONG)} [default: error]."),
+    )  # fmt: skip
+    return add_options(command, options)

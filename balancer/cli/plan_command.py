@@ -1,0 +1,99 @@
+"""``balancer plan``: every global batch of a log planned, and the plan written."""
+
+import contextlib
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from balancer.cli.options import (
+    batch_options,
+    budget_option,
+    constraint_options,
+    cost_option,
+    json_option,
+    length_option,
+    method_option,
+    micro_batch_options,
+    phase_options,
+)
+from balancer.cli.parser import command
+from balancer.cli.run import compiling, print_run, progress
+from balancer.cli.settings import Job, open_job, refuse
+from balancer.errors import InputError
+from balancer.io.plan_writer import PlanWriter
+from balancer.offline.description import PlanDigest, describe
+from balancer.offline.steps import plan_log
+from balancer.plan.rows import append_phase
+from balancer.problem.settings import METHODS, PLACEMENTS
+from balancer.report.summary import RunSummary
+
+__all__ = ["plan_command"]
+
+
+@command("plan", short_help="Plan every global batch of a length log.")
+@click.argument("log", type=click.Path())
+@batch_options
+@length_option
+@cost_option
+@click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
+@phase_options
+@constraint_options
+@micro_batch_options
+@method_option(METHODS)
+@budget_option
+@click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
+@json_option
+def plan_command(log: str, out: str | None, as_json: bool, compare_placements: bool, **options: Any) -> None:
+    """Plan every global batch of LOG (Parquet, CSV, JSONL, Arrow, NumPy): which sample goes to which rank.
+
+    \b
+    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
+    balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --phase vision=image_patches \\
+        --outputs vision=image_tokens --phase llm=text_tokens+image_tokens
+    """  # noqa: D301 (click's mark, not an escape)
+    if compare_placements:
+        refuse(options, ("phases",), "--compare-placements; balancer compare has strategies to compare")
+    job = open_job(log, options)
+    started = time.perf_counter()
+    with compiling() as compiled:
+        summary = _planned(job, log, out, as_json)
+    runtime_s = time.perf_counter() - started
+    others = _other_placements(job) if compare_placements else {}
+    print_run(summary, job.title, runtime_s, as_json, out, others, compile_s=sum(compiled))
+
+
+def _planned(job: Job, log: str, out: str | None, as_json: bool) -> RunSummary:
+    """Plan every step of a log, and write the plan if asked to."""
+    if out is not None and os.path.exists(out) and os.path.samefile(log, out):
+        raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
+    settings, summary, digest = job.settings, RunSummary(), PlanDigest()
+    several = settings.setup.several_items
+    with contextlib.nullcontext() if out is None else PlanWriter(out, item_column=several) as writer:
+        with progress(as_json) as tick:
+            for step, plan in enumerate(plan_log(job.log, settings)):
+                if writer is not None:
+                    digest.add(plan)
+                    for phase in plan.phases.values():
+                        append_phase(writer, step, summary.rows, plan.batch, phase.items, phase.plan, several)
+                summary.add_step(plan)
+                tick(plan.num_samples)
+        if summary.steps == 0:
+            raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+        if writer is not None:
+            writer.close(describe(job.log, settings, summary.steps, summary.samples, digest))
+    return summary
+
+
+def _other_placements(job: Job) -> dict[str, RunSummary]:
+    """Plan the log under every other placement, for comparison."""
+    others, setup = {}, job.settings.setup
+    for placement in PLACEMENTS:
+        if placement != setup.settings.placement:
+            others[placement] = RunSummary()
+            settings = replace(setup.settings, placement=placement, objective="sum")
+            for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
+                others[placement].add_step(plan)
+    return others

@@ -1,0 +1,289 @@
+"""From options to settings: which phases there are, what each keeps to, and how a log is planned."""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from balancer.cli.parser import BARE
+from balancer.cli.run import READY_BUDGET, make_ready
+from balancer.cost import parse_cost
+from balancer.errors import InputError
+from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import plan_log
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.strategies import STRATEGIES
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE, Phase
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
+from balancer.problem.topology import Topology
+
+__all__ = ["Job", "by_phase", "chosen_strategies", "open_job", "phase_names", "refuse", "unconstrained"]
+
+_OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
+_NEED_PHASES = ("items", "outputs", "own", "feeds", "every_rank_nonempty", "mode", "encoders")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A log, how it is planned, and what a person is told of that: a line, and what is assumed for want of options."""
+
+    log: LengthLog
+    settings: LogSettings
+    title: str
+
+
+def refuse(options: dict[str, Any], names: Iterable[str], beside: str) -> None:
+    """Refuse options that do not go with another, or say why."""
+    given = [_OPTION_OF.get(name, f"--{name.replace('_', '-')}") for name in names if options[name]]
+    if given:
+        raise InputError(f"{', '.join(given)} cannot be combined with {beside}")
+
+
+def phase_names(options: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the phases: the one there is where none is named."""
+    return tuple(by_phase("--phase", options["phases"])) or (SINGLE_PHASE,)
+
+
+def by_phase(option: str, texts: Iterable[str], names: Collection[str] | None = None) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words, each name once; where no phases are named, values alone."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if names is not None and tuple(names) == (SINGLE_PHASE,) and name != SINGLE_PHASE:
+            name, value = SINGLE_PHASE, text.strip()
+        if not name or not value:
+            raise InputError(f"{option} {text!r} must be NAME=VALUE, with the name of a phase")
+        if names is not None and name not in names:
+            raise InputError(f"{option} {text!r}: there is no phase {name!r}; phases are {', '.join(names)}")
+        if name in found:
+            raise InputError(f"{option} names phase {name!r} twice")
+        found[name] = value
+    return found
+
+
+def _of_last(option: str, texts: Iterable[str], names: Sequence[str], form: str = "[^=]*") -> dict[str, str]:
+    """Read ``[NAME=]VALUE`` words, each phase once; a value without a name, which has this form, is the last one's."""
+    alone = tuple(names) == (SINGLE_PHASE,)
+    given = list(texts)
+    if alone and len(given) > 1:
+        raise InputError(f"{option} must be given once, got {', '.join(given)}; several are for --phase")
+    if alone and given and not re.fullmatch(form, given[0]):
+        raise InputError(
+            f"{option} {given[0]} is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
+        )
+    named = [text if not re.fullmatch(form, text) else f"{names[-1]}={text}" for text in given]
+    return by_phase(option, named, names)
+
+
+def _costs(texts: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+    """Read costs: of one phase each, and at most one of all others."""
+    of_phase = [text for text in texts if text.partition("=")[0].strip() in names]
+    of_all = [text for text in texts if text not in of_phase]
+    if len(of_all) > 1 and tuple(names) == (SINGLE_PHASE,):
+        raise InputError(f"--cost must be given once, got {len(of_all)}; several are for --phase")
+    if len(of_all) > 1:
+        raise InputError(f"--cost without NAME= must be given once, got {', '.join(map(repr, of_all))}")
+    if of_all and re.match(r"[^:=]*=", of_all[0]):
+        raise InputError(f"--cost {of_all[0]!r}: there is no such phase; phases are {', '.join(names)}")
+    costs = dict.fromkeys(names, of_all[0] if of_all else "linear")
+    return costs | by_phase("--cost", of_phase)
+
+
+def _bytes(text: str) -> dict[str, int]:
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > 2 or not all(re.fullmatch("[0-9]{1,18}", word) for word in words):
+        raise InputError(f"--bytes must be NAME=IN or NAME=IN,OUT with whole numbers, got {text!r}")
+    return dict(zip(("bytes_in", "bytes_out"), map(int, words), strict=False))
+
+
+def _whole(option: str, text: str) -> int:
+    if not re.fullmatch("[+-]?[0-9]{1,19}", text):
+        raise InputError(f"{option} must be a whole number, or NAME= and one for a phase, got {text!r}")
+    return int(text)
+
+
+def _one_a_rank(option: str, text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    for word in words:
+        if not re.fullmatch("[0-9]{1,18}", word.strip()):
+            raise InputError(f"{option} must be whole numbers with commas between them, got {word!r}")
+    return tuple(map(int, words))
+
+
+_OF_RANKS: dict[str, Callable[[str, str], Any]] = {
+    "max_tokens_per_rank": _whole, "min_samples_per_rank": _whole, "max_samples_per_rank": _whole,
+    "keep_together": lambda _, text: text, "allowed_ranks": lambda _, text: text,
+    "rank_speeds": _one_a_rank, "initial_loads": _one_a_rank,
+}  # fmt: skip
+"""Constraints of one value a phase, and how that is read."""
+
+
+def _caps(texts: Iterable[str], names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Read ``--cap``, each quantity of a phase once."""
+    found: dict[str, dict[str, int]] = {}
+    for text in texts:
+        phase, _, rest = text.partition("=")
+        named = phase.strip() in names and "=" in rest
+        columns, equals, limit = (rest if named else text).rpartition("=")
+        if not equals or not columns or not re.fullmatch("[0-9]{1,18}", limit):
+            raise InputError(f"--cap {text!r} must be COL[+COL...]=MAX, such as image_patches=60000")
+        if int(limit) < 1:
+            raise InputError(f"--cap {text!r}: MAX must be >= 1")
+        caps = found.setdefault(phase.strip() if named else names[-1], {})
+        if columns in caps:
+            raise InputError(f"--cap names {columns!r} twice; name each quantity once")
+        caps[columns] = int(limit)
+    return found
+
+
+def _constraints(options: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Take what each phase's shares must keep to out of all options; where no phase is named, the last is meant."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for field, read in _OF_RANKS.items():
+        option = f"--{field.replace('_', '-')}"
+        for name, text in _of_last(option, options.pop(field), names).items():
+            found[name][field] = read(option, text)
+    for name, caps in _caps(options.pop("caps"), names).items():
+        found[name]["caps"] = caps
+    for given in options.pop("equal_counts"):
+        name = names[-1] if given == BARE else given.strip()
+        if name not in names:
+            raise InputError(f"--equal-counts {name}: there is no such phase; phases are {', '.join(names)}")
+        found[name]["equal_counts"] = True
+    return found
+
+
+def _phases(options: dict[str, Any], columns: dict[str, str]) -> tuple[Phase, ...]:
+    """Take the options that say what each phase is out of all options, given the columns of each."""
+    names = tuple(columns)
+    items = by_phase("--items", options.pop("items"), names)
+    texts: dict[str, dict[str, str]] = {
+        name: by_phase(f"--{name}", options.pop(name), names) for name in ("outputs", "own", "feeds")
+    }
+    sizes = by_phase("--bytes", options.pop("byte_sizes"), names)
+    nonempty = options.pop("every_rank_nonempty")
+    costs, constraints = _costs(options.pop("costs"), names), _constraints(options, names)
+    for name in nonempty:
+        if name not in names:
+            raise InputError(f"--every-rank-nonempty {name}: there is no such phase; phases are {', '.join(names)}")
+    phases = []
+    for name, column in columns.items():
+        chosen: dict[str, Any] = {option: given[name] for option, given in texts.items() if name in given}
+        chosen |= constraints[name] | (_bytes(sizes[name]) if name in sizes else {})
+        if name in items:
+            chosen["totals"] = column
+        cost = parse_cost(costs[name])
+        phases.append(Phase(name, items.get(name, column), cost, every_rank_nonempty=name in nonempty, **chosen))
+    return tuple(phases)
+
+
+_FIELD_OF = {
+    "schedule": "schedule",
+    "micro_batches": "count",
+    "min_micro_batches": "at_least",
+    "micro_batches_multiple_of": "multiple_of",
+    "pipeline_stages": "pipeline_stages",
+    "allow_empty_micro_batches": "allow_empty",
+    "over_long": "over_long",
+    "encoders": "encoders",
+}
+
+
+def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
+    """Take the micro-batch options out of all options."""
+    tokens = options.pop("micro_batch_tokens")
+    given = {name: value for name in _FIELD_OF if (value := options.pop(name, None)) is not None}
+    if tokens is None:
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"{names} needs --micro-batch-tokens, the cap on a micro-batch")
+        return None
+    count = given.get("micro_batches")
+    if count is not None and count != "fewest":
+        if not re.fullmatch("[0-9]{1,9}", count):
+            raise InputError(f"--micro-batches must be a whole number or 'fewest', got {count!r}")
+        given["micro_batches"] = int(count)
+    return MicroBatches(tokens, **{_FIELD_OF[name]: value for name, value in given.items()})
+
+
+def open_job(log: str, options: dict[str, Any]) -> Job:
+    """Read the options that say how a log is planned, and make its first plan, so that kernels are ready."""
+    topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
+    columns, length = by_phase("--phase", options.pop("phases")), options.pop("length")
+    if columns and length is not None:
+        raise InputError("--length cannot be combined with --phase, which names the columns of each phase")
+    opened = None
+    if not columns:
+        refuse(options, _NEED_PHASES, "--length; name the phases with --phase NAME=COL[+COL...]")
+        opened = open_log(log)
+        of_log = default_columns(opened) if length is None else choose_length(opened, length)
+        columns = {SINGLE_PHASE: "+".join(of_log)}
+    phases, cut = _phases(options, columns), _micro_batches(options)
+    of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
+    plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
+    settings = LogSettings(Setup(topology, phases, plan), **of_batches)
+    opened = opened or open_log(log)
+    hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
+    short = replace(settings, setup=replace(settings.setup, settings=hurried))
+    first = make_ready(plan_log(opened, short), plan.method)
+    return Job(opened, settings, _title_of(log, settings, first))
+
+
+def chosen_strategies(text: str | None) -> tuple[str, ...]:
+    """Read ``--strategies``, each name once."""
+    if text is None:
+        return tuple(STRATEGIES)
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]:
+    """Say, if it is so, that some of these strategies do not keep to what the phases ask for."""
+    phases = settings.setup.phases
+    asking = [phase for phase in phases if set(phase.constraints) - {"every_rank_nonempty"}]
+    staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]],
+               "sorted_batches": asking}  # fmt: skip
+    if names := [name for name in chosen if staying.get(name)]:
+        asked = dict.fromkeys(name for phase in asking for name in phase.constraints if name != "every_rank_nonempty")
+        which = " and ".join(_OPTION_OF.get(name, f"--{name.replace('_', '-')}") for name in asked)
+        yield (
+            f"{which} hold for phases that are balanced; {', '.join(names)} "
+            f"leave{'s' * (len(names) == 1)} some where they lie."
+        )
+
+
+def _title_of(log: str, settings: LogSettings, first: StepPlan | None) -> str:
+    """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
+    phases = settings.setup.phases
+    name, ranks = os.path.basename(log), f"{settings.setup.topology.num_ranks} ranks x {settings.batch_per_rank}"
+    if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
+        return f"{name}: {phases[0].items}, {ranks}, {phases[0].cost}"
+    by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
+    unit = "; 1 byte an element, for want of --bytes" if by_default else ""
+    lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}"]
+    silent = [phase.name for phase in phases[:-1] if phase.outputs is None]
+    if silent:
+        put = "puts out" if len(silent) == 1 else "put out"
+        lines.append(f"{', '.join(silent)}: {put} as many elements as taken in, for want of --outputs")
+    return "\n".join((*lines, *(_overfed(first) if first is not None else ())))
+
+
+def _overfed(plan: StepPlan) -> Iterator[str]:
+    """Say of each phase without ``--own`` that it is fed more than its length, as far as the first step shows."""
+    for name, phase in plan.phases.items():
+        items = phase.items
+        if not items.fed_by or items.phase.own is not None:
+            continue
+        fed = np.zeros(plan.num_samples, dtype=np.int64)
+        for feeder in items.fed_by:
+            np.add.at(fed, plan.phases[feeder].items.sample_of_item, plan.phases[feeder].items.outputs)
+        if over := int((fed > items.lengths).sum()):
+            yield (
+                f"{name}: in {over:,} of the first {plan.num_samples:,} samples it is fed more than its length: check "
+                f"--outputs, and that --phase {name}=... counts what it is fed, or say with --own what it has besides"
+            )

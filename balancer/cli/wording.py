@@ -1,0 +1,25 @@
+"""What the command line calls the library's arguments: options."""
+
+from solvers.errors import Wording
+
+__all__ = ["OPTIONS"]
+
+OPTIONS = Wording({
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            "ranks_per_node", "batch_per_rank", "time_budget", "max_tokens_per_rank", "min_samples_per_rank",
+            "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
+            "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
+            "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
+            "eps", "objective", "placement", "mode", "method", "steps", "window",
+        )
+    },
+    "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "num_micro_batches": "--micro-batches",
+    "num_slots": "--micro-batches", "caps": "--cap",
+    "over_long='own'": "--over-long own", "over_long='drop'": "--over-long drop", "encoders='step'": "--encoders step",
+    "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",
+    "method='auto'": "--method auto", "method='exact'": "--method exact",
+    "Topology(node_sizes=[...])": None,
+})  # fmt: skip
+"""A remedy that no option sets is left out: None."""

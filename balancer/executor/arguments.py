@@ -1,0 +1,57 @@
+"""What a caller gives a dispatcher, read into a setup that is the same in every step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from balancer.cost import CostModel, parse_cost
+from balancer.planning.step import rehearse
+from balancer.problem.micro_batches import as_micro_batches, check_keeps_all
+from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup, as_phases
+from balancer.problem.topology import Topology
+
+__all__ = ["ONLY_LENGTH", "as_setup"]
+
+ONLY_LENGTH = "length of the only ragged field"
+"""The column of a phase whose length nobody named."""
+
+_IN_SHORT = ("micro_batch_tokens", "schedule")
+_SETTINGS = (*(spec.name for spec in fields(PlanSettings)), *_IN_SHORT)
+
+
+def as_setup(
+    topology: Topology,
+    phases: Sequence[Phase] | Mapping[str, str] | None,
+    cost: str | CostModel,
+    length: str | None,
+    settings: Mapping[str, Any],
+) -> Setup:
+    """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
+
+    Raises
+    ------
+    TypeError, ValueError, InfeasibleError
+        What no step could be planned by.
+    """
+    known = _SETTINGS if phases is not None else (*_SETTINGS, *CONSTRAINTS)
+    if unknown := sorted(set(settings) - set(known)):
+        hint = "; with phases, constraints are those of each Phase" if unknown[0] in CONSTRAINTS else ""
+        raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
+    given = {name: value for name, value in settings.items() if name in _SETTINGS and name not in _IN_SHORT}
+    given["placement"] = given.get("placement") or PlanSettings().placement
+    given["micro_batches"] = as_micro_batches(
+        settings.get("micro_batch_tokens"), settings.get("schedule", "lockstep"), settings.get("micro_batches")
+    )
+    plan = PlanSettings(**given)
+    check_keeps_all(plan.micro_batches, "a dispatcher")
+    if phases is None:
+        kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
+        items = length or ONLY_LENGTH
+        phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
+    elif length is not None or cost != "linear":
+        raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
+    setup = Setup(topology, as_phases(phases), plan)
+    rehearse(setup)
+    return setup

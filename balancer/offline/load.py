@@ -1,0 +1,200 @@
+"""Plan files in, plans out: replayed from the log that they were made from, or from the lengths that they hold."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import LengthLog, file_sha256, open_log
+from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
+from balancer.offline.description import FellBack, PlanDigest, unreadable
+from balancer.offline.replay import Claims, replay_step
+from balancer.offline.saved import is_saved, load_saved
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import Steps, rows_of_steps
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.problem.phases import SINGLE_PHASE
+
+__all__ = ["load_plan", "load_plans", "load_steps", "log_of"]
+
+
+def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[StepPlan]:
+    """Read the step plans of a plan file one by one, all recomputed from placements and lengths, and checked.
+
+    Parameters
+    ----------
+    path : path
+        A plan file or folder, as ``balancer plan --out`` writes it, or ``save`` of a plan.
+    log : path, optional
+        The log it was made from; by default the one that its description names, looked for from the working folder
+        and from beside the plan. A plan that was saved by itself needs none.
+
+    Yields
+    ------
+    StepPlan
+        One a step; of one phase, named ``"all"``, where nobody named phases.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used, or a log that is not the one the plan was made from.
+    PlanError
+        A plan that is not complete, or whose digest is not the one it claims.
+    """
+    plan_file = open_plan(path)
+    if is_saved(plan_file):
+        yield load_saved(plan_file)
+        return
+    try:
+        settings = LogSettings.from_json(plan_file.description)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise unreadable(plan_file, error) from None
+    if settings.setup.several_items and "item" not in plan_file.columns:
+        raise PlanError(f"{path}: has no column 'item', though its phases have several items a sample")
+    digest, steps = PlanDigest(), 0
+    for plan in _replayed(plan_file, _source_of(plan_file, log), settings):
+        digest.add(plan)
+        steps += 1
+        yield plan
+    if digest.hexdigest() != plan_file.description.get("digest"):
+        raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+
+
+def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
+    """Read the plans of a plan file of one phase one by one; as :func:`load_steps`, but for the plans themselves.
+
+    Yields
+    ------
+    DispatchPlan
+        One a step.
+
+    Raises
+    ------
+    InputError, PlanError
+        As :func:`load_steps`; a file of several phases.
+    """
+    if (names := _phase_names(open_plan(path))) != [SINGLE_PHASE]:
+        raise InputError(
+            f"{path}: plans several phases ({', '.join(map(str, names))}); use balancer.load_steps(path), and "
+            "plan['NAME'] of each step for one phase"
+        )
+    for plan in load_steps(path, log):
+        yield plan[SINGLE_PHASE]
+
+
+def load_plan(
+    path: str | os.PathLike[str], step: int | None = None, log: str | os.PathLike[str] | None = None
+) -> DispatchPlan | StepPlan:
+    """Read one plan from a plan file; the whole file is read and checked, so for many steps use :func:`load_steps`.
+
+    Parameters
+    ----------
+    path : path
+        Written by ``save`` of a plan, or ``balancer plan --out``.
+    step : int, optional
+        Which step; needed where the file holds more than one.
+    log : path, optional
+        The log that the plan was made from, if it is not where the plan says.
+
+    Returns
+    -------
+    DispatchPlan or StepPlan
+        A step plan where there are several phases.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used; a step that is not there, or not given where there are several.
+    PlanError
+        A plan that does not hold what it claims.
+    """
+    plan_file = open_plan(path)
+    steps = plan_file.description.get("steps")
+    if step is None and steps != 1:
+        raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
+    step = 0 if step is None else step
+    if step < 0:
+        raise InputError(f"{path}: step must be >= 0, got {step}")
+    wanted = None
+    for number, plan in enumerate(load_steps(path, log)):  # to the end, where the digest of all steps is checked
+        if number == step:
+            wanted = plan
+    if wanted is None:
+        raise InputError(f"{path}: has no step {step}")
+    return wanted[SINGLE_PHASE] if wanted.is_single else wanted
+
+
+def log_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the log that a plan file says it was made from; None where it holds its own lengths."""
+    plan_file = open_plan(path)
+    return None if is_saved(plan_file) else str(_named_source(plan_file)["file"])
+
+
+def _phase_names(plan_file: PlanFile) -> list[object]:
+    try:
+        return [phase["name"] for phase in plan_file.description["phases"]]
+    except (KeyError, TypeError) as error:
+        raise unreadable(plan_file, error) from None
+
+
+def _named_source(plan_file: PlanFile) -> dict[str, object]:
+    """Return the log that a description names."""
+    sources = plan_file.description.get("sources")
+    source = sources[0] if isinstance(sources, list) and len(sources) == 1 else None
+    if not isinstance(source, dict) or not isinstance(source.get("file"), str):
+        raise InputError(f"{plan_file.path}: its description does not name the log it was made from")
+    return source
+
+
+def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+    """Open the log that a plan file was made from, which must be the same to the byte."""
+    source = _named_source(plan_file)
+    if log is None:
+        recorded = Path(str(source["file"]))
+        beside = Path(plan_file.path).parent / recorded.name
+        log = recorded if recorded.is_file() else beside
+        if not log.is_file():
+            raise InputError(f"{plan_file.path}: the log it was made from, {recorded}, is not there; give it as --log")
+    opened = open_log(log)
+    if file_sha256(opened.path) != source.get("sha256"):
+        raise InputError(f"{plan_file.path}: was not made from {opened.path}: the log's SHA-256 differs")
+    return opened
+
+
+class _OfStep(Claims):
+    """What a plan file says of one step."""
+
+    def __init__(self, fell_back: FellBack, number: int) -> None:
+        self._fell_back, self._number = fell_back, number
+
+    def fell_back(self, phase: str) -> str:
+        return self._fell_back.of(phase, self._number)
+
+
+def _replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:
+    steps, placed, fell_back = Steps(log, settings), _placed(plan_file), FellBack(plan_file)
+    number = -1
+    for rows in rows_of_steps(log, settings):
+        step, number = steps.of(rows), rows.number
+        found: dict[str, PlanStep] = {}
+        if any(len(items.lengths) for items in step.items):  # a step whose samples are all left out has no rows
+            at, found = next(placed, (None, {}))
+            if at != number:
+                raise PlanError(f"{plan_file.path}: step {number} is missing")
+        where = f"{plan_file.path}: step {number}"
+        yield replay_step(where, step, found, _OfStep(fell_back, number), rows.first_row)
+    if number >= 0 and next(placed, None) is not None:
+        raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {number}")
+
+
+def _placed(plan_file: PlanFile) -> Iterator[tuple[int, dict[str, PlanStep]]]:
+    """Yield the phases of each step in the order of the file."""
+    for number, runs in itertools.groupby(plan_file.steps(), key=lambda run: run.step):
+        found: dict[str, PlanStep] = {}
+        for run in runs:
+            if run.phase in found:
+                raise PlanError(f"{plan_file.path}: step {number}: phase {run.phase!r} stands there twice")
+            found[run.phase] = run
+        yield number, found

@@ -1,0 +1,177 @@
+"""One step of a plan file checked against its problem, and planned again from its placements: nothing is copied."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.errors import PlanError
+from balancer.io.plan_reader import PlanStep
+from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.planner import replay_plan
+from balancer.planning.step import Step, encoder_problem, finished
+from balancer.problem.phases import PhaseItems
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.ragged import Ragged
+from solvers.bounds import Bound
+from solvers.types import SolveStatus
+
+__all__ = ["Claims", "replay_step"]
+
+
+class Claims:
+    """What a file says that a replay takes over; by default that nothing fell back, and no bound."""
+
+    def fell_back(self, phase: str) -> str:
+        """Say why samples of a phase were not relocated."""
+        return ""
+
+    def bound(self, phase: str) -> Callable[[Bound, int], Bound] | None:
+        """Return what to make of the bound that a replay proves, and the makespan."""
+        return None
+
+    def status(self, phase: str) -> SolveStatus | None:
+        """Return how the solver ended."""
+        return None
+
+
+def replay_step(
+    where: str,
+    step: Step,
+    found: Mapping[str, PlanStep],
+    claims: Claims,
+    first_row: int = 0,
+    strategy: str = "orchestrated",
+    part_order: Ragged | None = None,
+) -> StepPlan:
+    """Check every phase of a step, the last one first, and put the step plan together.
+
+    Parameters
+    ----------
+    where : str
+        File and step, for errors.
+    step : Step
+    found : mapping of str to PlanStep
+        The rows of each phase that has any.
+    claims : Claims
+    first_row : int
+        What samples are numbered from.
+    strategy, part_order
+        As the plan has them.
+
+    Raises
+    ------
+    PlanError
+        A phase that does not place each of its items once, within its constraints.
+    """
+    plans: dict[str, DispatchPlan] = {}
+    last: DispatchPlan | None = None
+    if unknown := set(found) - {items.phase.name for items in step.items}:
+        raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
+    for items in reversed(step.items):
+        name = items.phase.name
+        inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
+        order, rows = _ordered(inside, step, items, found.get(name), first_row)
+        num_slots = _num_slots(step, rows) if last is None else last.num_slots
+        slots = rows.slot[order], num_slots
+        if last is not None:
+            _check_slots(inside, items, slots, last)
+        problem = step.problem(items)
+        if last is not None and step.settings.micro_batches is not None:
+            problem = encoder_problem(step, items, num_slots)
+        target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
+        _check_groups(inside, step, problem, target)
+        alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
+        plans[name] = replay_plan(
+            problem, target, step.settings, slots=slots, fell_back=claims.fell_back(name), search=alone,
+            settle=claims.bound(name), status=claims.status(name),
+        )  # fmt: skip
+        last = last or plans[name]
+    return finished(step, plans, strategy, part_order=part_order)
+
+
+def _ordered(
+    where: str, step: Step, items: PhaseItems, rows: PlanStep | None, first_row: int
+) -> tuple[NDArray[np.int64], PlanStep]:
+    """Check that a phase's rows place each of its items exactly once; return their order by items."""
+    if rows is None:
+        long, short = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+        rows = PlanStep(0, items.phase.name, long, short, short, short, long, short, short)
+    item = np.zeros(len(rows.sample), dtype=np.int32) if rows.item is None else rows.item
+    order = np.lexsort((item, rows.sample))
+    expected = step.batch.kept[items.sample_of_item] + first_row, items.item_in_sample
+    if np.array_equal(rows.sample[order], expected[0]) and np.array_equal(item[order], expected[1]):
+        return order, rows
+    found = set(zip(rows.sample.tolist(), item.tolist(), strict=True))
+    for sample, index in zip(expected[0].tolist(), expected[1].tolist(), strict=True):
+        if (sample, index) not in found:
+            whole = items.feeds is None or bool(items.fed_by)
+            what = f"sample {sample}" if whole else f"item {index} of sample {sample}"
+            raise PlanError(f"{where}: {what} is not placed")
+    what = "samples" if items.feeds is None else "items"
+    raise PlanError(f"{where}: {what} are placed twice or belong elsewhere")
+
+
+def _num_slots(step: Step, rows: PlanStep) -> int:
+    """Return how many micro-batches the last phase has: what was asked for, or what its rows say."""
+    cut, used = step.settings.micro_batches, int(rows.slot.max(initial=0)) + 1
+    return used if cut is None else cut.slots_for(used)
+
+
+def _check_slots(where: str, items: PhaseItems, slots: Slots, last: DispatchPlan) -> None:
+    """Refuse slots out of range, and items that come later than their samples."""
+    slot, num_slots = slots
+    if len(slot) and not 0 <= slot.min() <= slot.max() < num_slots:
+        wrong = slot.min() if slot.min() < 0 else slot.max()
+        raise PlanError(f"{where}: slot must be within 0..{num_slots - 1}, got {wrong}")
+    late = slot > last.slot_of_sample[items.sample_of_item]
+    if late.any():
+        item = int(np.argmax(late))
+        raise PlanError(f"{where}: item {item} is in slot {slot[item]}, after its sample")
+
+
+def _checked_target(
+    where: str, rank: NDArray[np.int32], position: NDArray[np.int32], slots: Slots, problem: Problem
+) -> Placement:
+    """Check that a placement is one, and keeps to the constraints of its problem."""
+    topology, num_slots = problem.topology, slots[1]
+    most = max(1, len(rank))
+    if problem.micro_batches is not None:
+        most = problem.micro_batches.slots_for(most)
+    if num_slots > most or num_slots * topology.num_ranks >= 2**31:
+        raise PlanError(f"{where}: {len(rank)} samples cannot be in {num_slots} micro-batches a rank")
+    try:
+        target = Placement.checked(rank, topology.num_ranks, position)
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
+    tokens = problem.cost.tokens(problem.batch.lengths, target.rank_of_sample, topology.num_ranks)
+    broken = problem.constraints.violation(target.rank_of_sample, tokens, problem.batch.numbers)
+    broken = broken or _broken_slots(problem, target, *slots)
+    if broken is not None:
+        raise PlanError(f"{where}: {broken}")
+    return target
+
+
+def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int) -> str | None:
+    """Say what is wrong with a step's micro-batches; None if nothing is."""
+    if problem.micro_batches is None:
+        return "has micro-batch slots, which its description does not mention" if slots.any() else None
+    if (slots < 0).any():
+        return f"slot must be >= 0, got {slots.min()}"
+    ordered, rank = slots[target.samples], target.rank_of_sample[target.samples]
+    if ((ordered[1:] < ordered[:-1]) & (rank[1:] == rank[:-1])).any():
+        return "a rank's samples must stand in order of their slots"
+    ranks = target.rank_of_sample
+    return problem.micro_batches.violation(problem.batch.lengths, ranks, slots, target.num_ranks, num_slots)
+
+
+def _check_groups(where: str, step: Step, problem: Problem, target: Placement) -> None:
+    size = step.settings.group_size
+    if size is None:
+        return
+    leaves = problem.batch.home.rank_of_sample // size != target.rank_of_sample // size
+    if leaves.any():
+        item = int(np.argmax(leaves))
+        raise PlanError(f"{where}: item {item} leaves its group of {size} ranks, which the description rules out")

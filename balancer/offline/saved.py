@@ -1,0 +1,159 @@
+"""A plan file that holds its own lengths and homes, as :meth:`balancer.StepPlan.save` writes it, read and checked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.errors import PlanError
+from balancer.io.plan_reader import PlanFile, PlanStep
+from balancer.offline.description import unreadable
+from balancer.offline.replay import Claims, replay_step
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.step import Step
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.phases import Phase, PhaseItems, default_own, feeding
+from balancer.problem.ragged import Ragged
+from balancer.problem.setup import Setup
+from solvers.bounds import Bound
+from solvers.types import SolveStatus
+from solvers.verify import TRUSTED_BOUNDS
+
+__all__ = ["is_saved", "load_saved"]
+
+
+def is_saved(plan_file: PlanFile) -> bool:
+    """Whether a plan file needs no log."""
+    return {"length", "home_rank"} <= set(plan_file.columns)
+
+
+def load_saved(plan_file: PlanFile) -> StepPlan:
+    """Read the one step plan of a file.
+
+    Raises
+    ------
+    InputError
+        A description that this version does not read.
+    PlanError
+        A plan that does not hold what it claims.
+    """
+    description, found = plan_file.description, _rows(plan_file)
+    try:
+        setup = Setup.from_json(description)
+        claims = _Claimed(plan_file, description["saved"])
+        items = _items(setup.phases, found, claims.saved)
+        strategy, order = str(description["strategy"]), description["part_order"]
+        part_order = None if order is None else Ragged.checked(*order)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise unreadable(plan_file, error) from None
+    try:
+        batch = _batch(setup, items[-1], found.get(items[-1].phase.name), description)
+        plan = replay_step(str(plan_file.path), Step(setup, batch, items), found, claims, 0, strategy, part_order)
+    except ValueError as error:
+        raise PlanError(f"{plan_file.path}: {error}") from None
+    if plan.digest() != description.get("digest"):
+        raise PlanError(f"{plan_file.path}: the plan's digest is {plan.digest()}, not what its description says")
+    return plan
+
+
+def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:
+    """Return the rows of each phase, ordered by sample and item."""
+    found: dict[str, PlanStep] = {}
+    for run in plan_file.steps():
+        if run.step != 0 or run.phase in found:
+            raise PlanError(f"{plan_file.path}: holds several steps, but a plan with its own lengths has one")
+        item = np.zeros(len(run.sample), dtype=np.int32) if run.item is None else run.item
+        order = np.lexsort((item, run.sample))
+        names = ("sample", "rank", "slot", "position", "length", "home_rank")
+        arrays: dict[str, Any] = {name: np.asarray(getattr(run, name))[order] for name in names}
+        found[run.phase] = replace(run, **arrays, item=item[order])
+    return found
+
+
+def _items(
+    phases: tuple[Phase, ...], found: Mapping[str, PlanStep], saved: Mapping[str, Any]
+) -> tuple[PhaseItems, ...]:
+    """Put together what every phase computes; constraints with a value for each sample are not in the file."""
+    feeds, fed_by = feeding(phases)
+    samples = found[phases[-1].name].sample if phases[-1].name in found else np.empty(0, dtype=np.int64)
+    read: dict[str, PhaseItems] = {}
+    for phase in phases:
+        name, rows = phase.name, found.get(phase.name)
+        lengths = np.empty(0, dtype=np.int64) if rows is None else np.asarray(rows.length, dtype=np.int64)
+        sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
+        outputs, own = saved[name]["outputs"], saved[name]["own"]
+        pieces = Ragged.checked(*own) if own else Ragged.of([[]] * len(samples))
+        if not own and (fed_by[name] or feeds[name] is None):
+            pieces = default_own(lengths, [read[feeder] for feeder in fed_by[name]])
+        read[name] = PhaseItems(
+            replace(phase, keep_together=None, caps={}, allowed_ranks=None), phase.cost, feeds[name], fed_by[name],  # type: ignore[arg-type]
+            sample, lengths, np.asarray(lengths if outputs is None else outputs, dtype=np.int64), pieces,
+        )  # fmt: skip
+    return tuple(read.values())
+
+
+def _batch(setup: Setup, last: PhaseItems, rows: PlanStep | None, description: Mapping[str, Any]) -> GlobalBatch:
+    homes = np.empty(0, dtype=np.int32) if rows is None else rows.home_rank
+    batch = GlobalBatch.of(last.lengths, setup.topology.num_ranks, homes)
+    dropped, lengths = _dropped(description, setup, len(last.lengths))
+    return replace(batch, dropped=dropped, dropped_lengths=lengths)
+
+
+def _dropped(
+    description: Mapping[str, Any], setup: Setup, num_kept: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples that a plan with its own lengths left out, and their lengths; checked."""
+    pairs = description.get("dropped", [])
+    size = num_kept + (len(pairs) if isinstance(pairs, list) else 0)
+    rule = f"dropped must be distinct samples within 0..{size - 1} in order, each with its length, got {pairs!r:.80}"
+    if not isinstance(pairs, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+        raise ValueError(rule)
+    dropped = [sample for sample, _ in pairs]
+    whole = all(type(number) is int and 0 <= number < 2**63 for pair in pairs for number in pair)
+    if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
+        raise ValueError(rule)
+    cut = setup.settings.micro_batches  # which the plan of the way back has none of
+    if dropped and cut is not None and cut.over_long != "drop":
+        raise ValueError("samples are left out, but not because over_long='drop' asks for it")
+    columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    return columns[:, 0].copy(), columns[:, 1].copy()
+
+
+class _Claimed(Claims):
+    """The certificates of a saved plan: a search may have proven more than a formula can."""
+
+    def __init__(self, plan_file: PlanFile, saved: Any) -> None:
+        self.saved, self._where = dict(saved), str(plan_file.path)
+        self._bounds, self._status = {}, {}
+        for name, phase in self.saved.items():
+            certificate = phase["certificate"]
+            self._bounds[name] = Bound(int(certificate["lower_bound"]), str(certificate["bound_name"]))
+            self._status[name] = SolveStatus(certificate["status"])
+
+    def fell_back(self, phase: str) -> str:
+        return str(self.saved[phase]["fell_back"])
+
+    def status(self, phase: str) -> SolveStatus | None:
+        return self._status[phase]
+
+    def bound(self, phase: str) -> Callable[[Bound, int], Bound]:
+        """Take over the bound that the file claims, if it holds as far as can be told.
+
+        Constraints with a value for each sample are not in the file; what they proved cannot be proven again without.
+        """
+        claimed, status = self._bounds[phase], self._status[phase]
+
+        def settle(proven: Bound, makespan: int) -> Bound:
+            if self.saved[phase]["left_out"] and claimed.value > proven.value:
+                return proven
+            holds = 0 <= claimed.value <= makespan
+            if not holds or (claimed.name not in TRUSTED_BOUNDS and claimed.value > proven.value):
+                claim = f"lower_bound = {claimed.value} ('{claimed.name}')"
+                raise PlanError(f"{self._where}: claims {claim}, which does not hold")
+            if (status is SolveStatus.OPTIMAL) != (claimed.value == makespan):
+                raise PlanError(f"{self._where}: claims status '{status}' with lower_bound = {claimed.value}")
+            return claimed
+
+        return settle

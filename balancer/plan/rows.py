@@ -1,0 +1,101 @@
+"""Plans as rows of a plan file, and a file that holds all of one step's plan, its lengths too."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from balancer._version import __version__
+from balancer.errors import PlanError
+from balancer.io.plan_writer import PlanWriter
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.phases import PhaseItems, default_own
+from balancer.problem.placement import Placement
+from balancer.problem.ragged import Ragged
+from balancer.problem.setup import Setup
+
+__all__ = ["append_phase", "save"]
+
+
+def append_phase(
+    writer: PlanWriter, number: int, first_row: int, batch: GlobalBatch, items: PhaseItems, plan: Any,
+    several_items: bool, whole: bool = False,
+) -> None:  # fmt: skip
+    """Write the placements of one phase of one step.
+
+    Parameters
+    ----------
+    writer : PlanWriter
+    number, first_row : int
+        Which step, and the row of its first sample in the log.
+    batch : GlobalBatch
+    items : PhaseItems
+    plan : DispatchPlan
+    several_items : bool
+        Whether the file tells items apart.
+    whole : bool
+        With lengths and homes, for a file that has no log to go back to.
+    """
+    target = plan.target
+    writer.append(
+        number,
+        items.phase.name,
+        batch.kept[items.sample_of_item] + first_row,
+        target.rank_of_sample,
+        plan.slot_of_sample if plan.num_slots > 1 else 0,
+        target.position_of_sample,
+        length=items.lengths if whole else None,
+        home_rank=plan.home.rank_of_sample if whole else None,
+        item=items.item_in_sample.astype(np.int32) if several_items else None,
+    )
+
+
+def save(
+    path: str | os.PathLike[str], setup: Setup, batch: GlobalBatch, phases: Mapping[str, tuple[PhaseItems, Any]],
+    digest: str, strategy: str = "orchestrated", part_order: Ragged | None = None,
+) -> None:  # fmt: skip
+    """Write a plan file that holds all of one step's plan, given of each phase its items and dispatch plan.
+
+    Raises
+    ------
+    InputError
+        If the path cannot be written.
+    PlanError
+        If samples do not lie at home in their order, which a plan file cannot tell.
+    """
+    if batch.home != Placement.by_sample_order(batch.home.rank_of_sample, setup.topology.num_ranks):
+        raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
+    items = {name: phase[0] for name, phase in phases.items()}
+    description: dict[str, Any] = setup.to_json() | {
+        "saved": {name: _described(items[name], plan, items) for name, (_, plan) in phases.items()},
+        "strategy": strategy,
+        "part_order": None if part_order is None else [part_order.values.tolist(), part_order.offsets.tolist()],
+        "steps": 1,
+        "samples": len(batch.lengths),
+        "dropped": np.stack((batch.dropped, batch.dropped_lengths), axis=1).tolist(),
+        "digest": digest,
+        "producer": __version__,
+    }
+    with PlanWriter(os.fspath(path), extra_columns=True, item_column=setup.several_items) as writer:
+        for phase, plan in phases.values():
+            append_phase(writer, 0, 0, batch, phase, plan, setup.several_items, whole=True)
+        writer.close(description)
+
+
+def _described(mine: PhaseItems, plan: Any, items: Mapping[str, PhaseItems]) -> dict[str, Any]:
+    """Return what rows do not tell of a phase: its certificate, and lengths that are not those of its items."""
+    whole = mine.feeds is None or bool(mine.fed_by)
+    own = default_own(mine.lengths, [items[name] for name in mine.fed_by]) if whole else mine.own
+    return {
+        "certificate": {
+            "makespan": plan.makespan,
+            "lower_bound": plan.lower_bound,
+            "bound_name": plan.bound_name,
+            "status": plan.status.value,
+        },
+        "fell_back": plan.fell_back,
+        "left_out": list(plan.constraints.per_sample),
+        "outputs": None if np.array_equal(mine.outputs, mine.lengths) else mine.outputs.tolist(),
+        "own": None if mine.own == own else [mine.own.values.tolist(), mine.own.offsets.tolist()],
+    }

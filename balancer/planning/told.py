@@ -1,0 +1,67 @@
+"""A step plan as integers: what the rank that plans for all tells the others, and the same plan made of it there."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.step_plan import StepPlan
+from balancer.planning.step import Step, encoder_problem, finished
+from balancer.problem.phases import PhaseItems
+from balancer.problem.placement import Placement
+from solvers.bounds import Bound
+from solvers.types import SolveStatus
+
+__all__ = ["plan_of_words", "words_of", "words_of_plan"]
+
+_CERTIFICATE = ("lower_bound", "bound_name", "num_slots", "placement", "fell_back")
+
+
+def words_of(text: bytes) -> NDArray[np.int64]:
+    """Return bytes as whole words, padded with zeros."""
+    return np.frombuffer(text + b"\0" * (-len(text) % 8), dtype="<i8").astype(np.int64)
+
+
+def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
+    """Return the placements and certificates of a plan: int64[k]."""
+    described = {
+        name: {key: getattr(phase.plan, key) for key in _CERTIFICATE} | {"status": phase.plan.status.value}
+        for name, phase in plan.phases.items()
+    }
+    text = json.dumps(described).encode()
+    arrays = [np.asarray([len(text)]), words_of(text)]
+    for phase in plan.phases.values():
+        arrays += [phase.plan.rank_of_sample, phase.plan.target.position_of_sample, phase.plan.slot_of_sample]
+    return np.concatenate(arrays).astype(np.int64)
+
+
+def plan_of_words(words: NDArray[np.int64], step: Step) -> StepPlan:
+    """Return the plan that another rank made of the same step."""
+    started = time.perf_counter()
+    size = int(words[0])
+    end = 1 + -(-size // 8)
+    described = json.loads(words[1:end].astype("<i8").tobytes()[:size])
+    plans, rest = {}, words[end:]
+    for items in step.items:
+        told = described[items.phase.name]
+        plans[items.phase.name] = _plan_of(step, items, told, rest[: 3 * len(items.lengths)])
+        rest = rest[3 * len(items.lengths) :]
+    return finished(step, plans, "orchestrated", started)
+
+
+def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDArray[np.int64]) -> DispatchPlan:
+    """Put the plan of a phase together from its certificate, and rank, position and slot of each item."""
+    rank, position, slot = words.astype(np.int32).reshape(3, -1)
+    target = Placement.checked(rank, step.topology.num_ranks, position)
+    problem = step.problem(items)
+    if step.settings.micro_batches is not None and items is not step.items[-1]:
+        problem = encoder_problem(step, items, told["num_slots"])
+    bound = Bound(told["lower_bound"], told["bound_name"])
+    return DispatchPlan.of(
+        problem, target, lambda _: bound, step.settings, placement=told["placement"],
+        slots=(slot.copy(), told["num_slots"]), status=SolveStatus(told["status"]), fell_back=told["fell_back"],
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""How plans are made, the same in every step of a run: method, placement, budget, micro-batches. Checked once, here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any
+
+import solvers
+from balancer.cost import CostModel
+from balancer.problem.micro_batches import MicroBatches
+from solvers.arguments import as_budget, as_count
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+from solvers.relocation import as_eps
+
+__all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "PlanSettings", "check_method",
+           "default_placement"]  # fmt: skip
+
+METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
+"""Every partition method that :func:`balancer.balance` takes."""
+
+COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
+"""Those whose budget is counted work, so that every rank computes the same plan."""
+
+PLACEMENTS = ("relocate", "rearrange", "any")
+"""How samples come to ranks, by name."""
+
+OBJECTIVES = ("sum", "max")
+"""What rearrangement makes as small as possible: all that crosses nodes, or the most that one rank sends across."""
+
+MODES = ("separate", "joint", "auto")
+"""How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
+
+EPS = 1e-3
+"""What relocation may give up of the makespan unless told otherwise, as a fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How every step of a run is planned.
+
+    Attributes
+    ----------
+    method : str
+        A name in :data:`METHODS`.
+    placement : str
+        A name in :data:`PLACEMENTS`.
+    objective : str
+        A name in :data:`OBJECTIVES`, for the placement ``"rearrange"``.
+    eps : float or Fraction
+        What relocation may give up of the makespan, as a fraction.
+    time_budget : float
+        Seconds' worth of work, counted and not timed, in each phase.
+    mode : str
+        A name in :data:`MODES`.
+    group_size : int or None
+        Plan within groups of so many consecutive ranks.
+    micro_batches : MicroBatches or None
+        How each rank's share of the last phase is cut into slots.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A setting that cannot be used; it names the setting, the value and the rule.
+    """
+
+    method: str = "auto"
+    placement: str = PLACEMENTS[0]
+    objective: str = OBJECTIVES[0]
+    eps: float | Fraction = EPS
+    time_budget: float = 0.01
+    mode: str = MODES[0]
+    group_size: int | None = None
+    micro_batches: MicroBatches | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):
+            _check_known(name, getattr(self, name), known)
+        if self.objective != OBJECTIVES[0] and self.placement != "rearrange":
+            raise UsageError(
+                "{objective} = {asked!r} is what rearrangement aims at; give {placement} = 'rearrange', not {given!r}",
+                asked=self.objective, given=self.placement,
+            )  # fmt: skip
+        as_eps(self.eps)
+        as_budget(self.time_budget)
+        if self.mode not in MODES:
+            raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))
+        if self.group_size is not None:
+            object.__setattr__(self, "group_size", as_count("group_size", self.group_size))
+        if self.micro_batches is not None:
+            if not isinstance(self.micro_batches, MicroBatches):
+                raise ArgumentTypeError("micro_batches", "be MicroBatches(max_tokens, ...)", repr(self.micro_batches))
+            if self.method != "auto":
+                raise UsageError("method {asked!r} makes no micro-batches; use 'auto'", asked=self.method)
+            if self.group_size is not None:
+                raise UsageError(
+                    "{micro_batch_tokens} cannot be combined with {group_size}: all ranks need one number of "
+                    "micro-batches, on which groups that plan by themselves do not agree"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as a plan file holds them."""
+        found: dict[str, Any] = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        found["eps"] = str(self.eps) if isinstance(self.eps, Fraction) else self.eps
+        found["micro_batches"] = self.micro_batches.to_json() if self.micro_batches else None
+        return found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "PlanSettings":
+        """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
+        eps, cut = found["eps"], found["micro_batches"]
+        read = {
+            "eps": Fraction(eps) if isinstance(eps, str) else eps,
+            "micro_batches": MicroBatches(**cut) if cut else None,
+        }
+        return cls(**{**found, **read})
+
+
+def default_placement(homes_known: bool) -> str:
+    """Return what ``placement=None`` means: relocation from the homes that a caller names, else rearrangement."""
+    return "relocate" if homes_known else "rearrange"
+
+
+def check_method(method: str, cost: CostModel) -> str:
+    """Return the partition method for `cost` by that name, or raise ValueError saying which there are."""
+    _check_known("method", method, METHODS)
+    own = "padded" if cost.padded else "mixed" if cost.c else None
+    if own is not None and method not in ("auto", own):
+        raise ValueError(f"method {method!r} does not take cost '{cost}'; methods that do are auto, {own}")
+    if own is None and method in ("padded", "mixed"):
+        kind = "padded" if method == "padded" else "convolution"
+        raise ValueError(f"method {method!r} takes {kind} costs, not cost '{cost}'; use auto")
+    return own or method
+
+
+def _check_known(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"unknown {name} {value!r}; known {name}s are {', '.join(known)}")

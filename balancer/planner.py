@@ -24,7 +24,8 @@ from balancer.problem import Problem
 from balancer.schedule import Schedule, make_schedule, schedule_bound
 from balancer.smallest_cap import with_smallest_cap
 from balancer.topology import Topology
-from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
+from solvers.bounds import Bound, dual_feasible_bound, late_bound
+from solvers.makespan_bounds import makespan_bound
 from solvers.relocation import as_eps
 
 __all__ = ["EPS", "METHODS", "PLACEMENTS", "balance", "check_method", "plan_problem", "replay_plan", "warmup"]

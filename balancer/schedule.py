@@ -17,9 +17,10 @@ from balancer.constraints import Cap, Constraints
 from balancer.micro_batches import MicroBatches
 from balancer.problem import Problem
 from solvers.arguments import INT64_MAX
-from solvers.bounds import Bound, makespan_bound
+from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.groups import group_loads
+from solvers.makespan_bounds import makespan_bound
 from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
 
 __all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound",

@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget
 from solvers.constraints import Constraints, is_vector
-from solvers.partition._constrained import CONSTRAINTS, SUPPORTED, solve_constrained
 from solvers.partition.arc_flow import arc_flow
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
+from solvers.partition.constrained import CONSTRAINTS, SUPPORTED, solve_constrained
 from solvers.partition.exact import exact
 from solvers.partition.karmarkar_karp import karmarkar_karp
 from solvers.partition.lpt import lpt

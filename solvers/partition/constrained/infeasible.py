@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
-from solvers.constrained_bounds import mask_sets
 from solvers.errors import InfeasibilityCertificate, InfeasibleError
-from solvers.packing.bounds import best_bound
-from solvers.partition._constrained_state import State
+from solvers.group_bounds import best_bound
+from solvers.makespan_bounds import mask_sets
+from solvers.partition.constrained.state import State
 
 __all__ = ["check_feasible", "prove_infeasible"]
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from solvers._budget import work_units
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError, TimeLimitError
-from solvers.partition._constrained_search import Search, search
-from solvers.partition._constrained_state import State
+from solvers.partition.constrained.search import Search, search
+from solvers.partition.constrained.state import State
 from solvers.partition.exact import load_cp_model, trusted_bound
 
 __all__ = ["search_exact"]

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.constrained_bounds import total_bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.partition._constrained_exchange import exchange
-from solvers.partition._constrained_exhaust import exhaust
-from solvers.partition._constrained_greedy import greedy
-from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
-from solvers.partition._constrained_match import match
-from solvers.partition._constrained_state import State
+from solvers.makespan_bounds import total_bound
 from solvers.partition._problem import PartitionProblem
+from solvers.partition.constrained.exchange import exchange
+from solvers.partition.constrained.exhaust import exhaust
+from solvers.partition.constrained.greedy import greedy
+from solvers.partition.constrained.infeasible import check_feasible, prove_infeasible
+from solvers.partition.constrained.match import match
+from solvers.partition.constrained.state import State
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.portfolio import assign_auto
 

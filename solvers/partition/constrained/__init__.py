@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
-from solvers.constrained_bounds import constrained_bound
 from solvers.constraints import ConstrainedProblem, Constraints
 from solvers.errors import SolverError
-from solvers.partition._constrained_exact import search_exact
-from solvers.partition._constrained_greedy import greedy
-from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
-from solvers.partition._constrained_search import search
-from solvers.partition._constrained_state import State
+from solvers.makespan_bounds import constrained_bound
+from solvers.partition.constrained.exact import search_exact
+from solvers.partition.constrained.greedy import greedy
+from solvers.partition.constrained.infeasible import check_feasible, prove_infeasible
+from solvers.partition.constrained.search import search
+from solvers.partition.constrained.state import State
 from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["CONSTRAINTS", "SUPPORTED", "solve_constrained", "supports"]

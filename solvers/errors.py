@@ -1,16 +1,246 @@
-"""The errors that solvers raise besides ``ValueError`` and ``TypeError`` (bad arguments)."""
+"""The errors that solvers raise, and how an error is told in the words of whoever reads it.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+An error here is data: a rule in words, and the values that stand in it. A solver speaks of items, groups and its own
+arguments; a trainer of samples and ranks; a log of rows; the command line of options. Each of these borders has a
+:class:`Wording`, and :meth:`WordedError.in_words` tells the same error in it, without reading the message.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 __all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
     "CertificateError",
     "ContradictionError",
     "InfeasibilityCertificate",
     "InfeasibleError",
+    "Named",
+    "RequestError",
     "SolverError",
     "TimeLimitError",
+    "WordedError",
+    "Wording",
+    "as_argument",
+    "as_words",
 ]
+
+_SHOWN = 5  # of many items
+_WORD = f"{string.ascii_letters}{string.digits}_"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One thing of a kind, or several: ``Named("item", 3)`` is told as "item 3", or as "row 1003" at another border.
+
+    Attributes
+    ----------
+    noun : str
+        In the singular.
+    index : int or sequence of int
+    owner : Named or None
+        What it is part of.
+    """
+
+    noun: str
+    index: int | Sequence[int]
+    owner: "Named | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What one border calls things.
+
+    Attributes
+    ----------
+    names : mapping of str to str or None
+        Of an argument, a noun or a setting such as ``"over_long='drop'"``: its name here, in which words in braces are
+        for the next border to name; empty for what is not said here. None: what cannot be said here, so that a remedy
+        that needs it is left out.
+    numbers : mapping of str to function
+        Of a noun, as it is called here: from an index to the number by which things are called here.
+    owners : mapping of str to (str, function)
+        Of a noun: the noun of what such a thing is part of, and from its index to that one's.
+    """
+
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    numbers: Mapping[str, Callable[[int], int]] = field(default_factory=dict)
+    owners: Mapping[str, tuple[str, Callable[[int], int]]] = field(default_factory=dict)
+
+    def of(self, named: Named) -> Named:
+        """Return what a thing is called here."""
+        noun = self.names.get(named.noun) or named.noun
+        number = self.numbers.get(noun, int)
+        given = named.index
+        index = [number(int(i)) for i in given] if isinstance(given, Sequence) else number(int(given))
+        owner = None if named.owner is None else self.of(named.owner)
+        if owner is None and noun in self.owners and isinstance(index, int):
+            kind, owner_of = self.owners[noun]
+            owner = Named(kind, owner_of(index))
+        return Named(noun, index, owner)
+
+
+class WordedError(Exception):
+    """An error told from data.
+
+    Parameters
+    ----------
+    rule : str
+        What is wrong, as a template: a word in braces is one of `fields`, or a name that a border may call otherwise.
+    remedy : str or sequence of str
+        What to do instead, in clauses of the same form.
+    **fields
+        Values that stand in the rule; :class:`Named` ones are called as each border calls them, errors are told in its
+        words, and for any other a border may have a word of its own.
+    """
+
+    def __init__(self, rule: str, remedy: str | Sequence[str] = (), **fields: object) -> None:
+        self.rule = rule
+        self.remedy = (remedy,) if isinstance(remedy, str) else tuple(remedy)
+        self.fields = fields
+        self.places: tuple[str, ...] = ()
+        self.wordings: tuple[Wording, ...] = ()
+        super().__init__(str(self))
+
+    def within(self, *places: str) -> Self:
+        """Return the error with where it happened put before it: a file, a step, a phase."""
+        return self._changed(places=(*places, *self.places))
+
+    def in_words(self, wording: Wording) -> Self:
+        """Return the error as a border tells it."""
+        return self._changed(wordings=(*self.wordings, wording))
+
+    def with_remedy(self, remedy: str, **fields: object) -> Self:
+        """Return the error with one more clause of what to do instead; an empty one adds none."""
+        return self._changed(remedy=(*self.remedy, remedy), fields=self.fields | fields) if remedy else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it as it is told here: what borders call things need not be picklable."""
+        told = {"rule": _braced(str(self)), "remedy": (), "fields": {}, "places": (), "wordings": ()}
+        return _rebuilt, (type(self), self.__dict__ | told)
+
+    def _changed(self, **attributes: Any) -> Self:
+        changed: Self = _rebuilt(type(self), self.__dict__ | attributes)
+        return changed
+
+    def __str__(self) -> str:
+        remedies = [told for clause in self.remedy if (told := self._told(clause, withholding=True)) is not None]
+        message = ": ".join((*self.places, self._told(self.rule) or ""))
+        return message + (f"; {', '.join(remedies)}" if remedies else "")
+
+    def _told(self, template: str, withholding: bool = False) -> str | None:
+        """Fill a template; None where a border withholds one of its words."""
+        try:
+            return _Teller(self.wordings, withholding).vformat(template, (), self.fields)
+        except _WithheldError:
+            return None
+        except ValueError:  # no template: a brace that stands for itself
+            return template
+
+
+def _rebuilt(kind: Any, attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind)
+    error.__dict__.update(attributes)
+    error.args = (str(error),)
+    return error
+
+
+class _WithheldError(LookupError):
+    """A word that cannot be said at some border."""
+
+
+class _Teller(string.Formatter):
+    """Fills a template with fields and with words, as several borders in turn call them."""
+
+    def __init__(self, wordings: Sequence[Wording], withholding: bool) -> None:
+        self._wordings, self._withholding = wordings, withholding
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self._tell(field_name, kwargs), field_name  # a word may hold dots and brackets
+
+    def _tell(self, word: str, fields: Mapping[str, Any]) -> Any:
+        value = fields.get(word, word)
+        if isinstance(value, Named):
+            for wording in self._wordings:
+                value = wording.of(value)
+            return _named(value)
+        if isinstance(value, WordedError):
+            for wording in self._wordings:
+                value = value.in_words(wording)
+            return str(value)
+        for i, wording in enumerate(self._wordings):
+            name = wording.names.get(word, word)
+            if name is None and self._withholding:
+                raise _WithheldError
+            if name is not None and word in wording.names:
+                rest = _Teller(self._wordings[i + 1 :], self._withholding)
+                return rest.vformat(name, (), {}) if "{" in name else rest._tell(name, {})
+        return value
+
+
+def _named(named: Named) -> str:
+    index = named.index
+    if not isinstance(index, Sequence):
+        of = "" if named.owner is None else f" (of {_named(named.owner)})"
+        return f"{named.noun} {index}{of}"
+    if len(index) == 1:
+        return _named(replace(named, index=int(index[0])))
+    shown = ", ".join(str(i) for i in index[:_SHOWN])
+    return f"{named.noun}s {shown}" + (f", ... ({len(index)})" if len(index) > _SHOWN else "")
+
+
+def _braced(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def as_argument(name: str) -> str:
+    """Return a template that names an argument; what follows the first word, such as an index, stays as it is."""
+    word = name[: len(name) - len(name.lstrip(_WORD))]
+    return f"{{{word}}}{_braced(name[len(word) :])}"
+
+
+def as_words(names: Iterable[str], between: str = ", ") -> str:
+    """Return a template that lists names, each of which a border may call otherwise."""
+    return between.join(f"{{{name}}}" for name in names)
+
+
+class RequestError(WordedError, ValueError):
+    """What is asked for breaks a rule about more than one value: a sum, a choice, arguments that do not go together."""
+
+
+class _ArgumentError(WordedError):
+    """An argument with a value that breaks a rule: ``"{argument}[index] must {rule}, got {value}; remedy"``.
+
+    Attributes
+    ----------
+    argument : str
+        Its name, which a border may call otherwise; what follows the first word in it stays.
+    value : object
+        What was given, or how that is told; None where the rule says it all.
+    index : int, str or None
+        Which entry of it.
+    rule : str
+        The whole as a template; as a parameter, what must be so.
+    """
+
+    def __init__(
+        self, argument: str, rule: str, value: object = None, index: int | str | None = None,
+        remedy: str | Sequence[str] = (), **fields: object,
+    ) -> None:  # fmt: skip
+        self.argument, self.index, self.value = argument, index, value
+        where = "" if index is None else f"[{index}]"
+        got = "" if value is None else f", got {_braced(str(value))}"
+        super().__init__(f"{as_argument(argument)}{where} must {rule}{got}", remedy, **fields)
+
+
+class ArgumentError(_ArgumentError, ValueError):
+    """An argument with a value that breaks a rule."""
+
+
+class ArgumentTypeError(_ArgumentError, TypeError):
+    """An argument of the wrong kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +250,7 @@ class InfeasibilityCertificate:
     Attributes
     ----------
     constraint : str
-        The argument of :func:`solvers.partition` that cannot be met; several are joined by ``" + "``.
+        The argument that cannot be met; several are joined by ``" + "``.
     items : sequence of int
         The items that prove it.
     groups : sequence of int
@@ -44,7 +274,7 @@ class InfeasibilityCertificate:
         return self.needed - self.available
 
 
-class SolverError(Exception):
+class SolverError(WordedError):
     """Base of every error that is about a problem rather than about its arguments."""
 
 
@@ -55,8 +285,11 @@ class InfeasibleError(SolverError):
     ``certificate`` holds the same as data (None where the message is all there is).
     """
 
-    def __init__(self, message: str, certificate: InfeasibilityCertificate | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, rule: str, certificate: InfeasibilityCertificate | None = None, remedy: str | Sequence[str] = (),
+        **fields: object,
+    ) -> None:  # fmt: skip
+        super().__init__(rule, remedy, **fields)
         self.certificate = certificate
 
 
@@ -65,7 +298,10 @@ class ContradictionError(InfeasibleError, ValueError):
 
 
 class CertificateError(SolverError):
-    """A result does not hold what it claims; the message names the first violated rule."""
+    """A result does not hold what it claims; the message names the first violated rule, and is no template."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_braced(message))
 
 
 class TimeLimitError(SolverError):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, unknown
 from solvers.constraints import Constraints, is_vector
 from solvers.partition.arc_flow import arc_flow
 from solvers.partition.auto import auto
@@ -113,7 +113,7 @@ def partition(
     """
     solver = PARTITIONERS.get(method)
     if solver is None:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PARTITIONERS)}")
+        raise unknown("method", method, PARTITIONERS)
     as_budget(time_budget)  # refused by all if by one
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective

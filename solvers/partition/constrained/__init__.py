@@ -10,7 +10,7 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.constraints import ConstrainedProblem, Constraints
-from solvers.errors import SolverError
+from solvers.errors import RequestError, SolverError, as_words
 from solvers.makespan_bounds import constrained_bound
 from solvers.partition.constrained.exact import search_exact
 from solvers.partition.constrained.greedy import greedy
@@ -62,9 +62,9 @@ def _check_support(method: str, names: tuple[str, ...]) -> None:
     if supports(method, names):
         return
     missing = [name for name in names if name not in SUPPORTED[method]]
-    what = ", ".join(missing) if missing else " together with ".join(names)
+    what = as_words(missing) if missing else as_words(names, " together with ")
     able = ", ".join(other for other in SUPPORTED if supports(other, names))
-    raise ValueError(f"method {method!r} does not support {what}; methods that do: {able}")
+    raise RequestError(f"{{method}} {method!r} does not support {what}", f"methods that do: {able}")
 
 
 def solve_constrained(
@@ -100,8 +100,9 @@ def _list_schedule(state: State) -> NDArray[np.int64]:
     if not state.feasible(assignment):
         prove_infeasible(state)
         raise SolverError(
-            f"list scheduling found no assignment that keeps {', '.join(state.problem.names)}, nor was it proven that "
-            "there is none; remedy: method='auto'"
+            f"list scheduling found no assignment that keeps {as_words(state.problem.names)}, nor was it proven that "
+            "there is none",
+            "remedy: {method='auto'}",
         )
     return assignment
 

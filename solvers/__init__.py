@@ -3,7 +3,6 @@
 Nothing here knows a token, a file or a GPU. Start with :func:`partition`.
 """
 
-from solvers.bounds import makespan_lower_bound
 from solvers.constraints import Constraints
 from solvers.errors import (
     CertificateError,
@@ -13,6 +12,7 @@ from solvers.errors import (
     SolverError,
     TimeLimitError,
 )
+from solvers.makespan_bounds import makespan_lower_bound
 from solvers.packing import (
     PACKERS,
     PackingResult,

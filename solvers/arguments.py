@@ -1,15 +1,18 @@
 """The border: what callers hand in is checked here once, so that no kernel ever has to."""
 
 import operator
+from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, as_argument
 from solvers.groups import read_only
 
-__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_int64", "first_overflow"]
+__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_int64", "as_integer", "as_labels", "first_overflow",
+           "unknown"]  # fmt: skip
 
 INT64_MAX = 2**63 - 1
 _MAX_ITEMS = 2**31 - 1
@@ -40,34 +43,53 @@ def first_overflow(costs: NDArray[np.int64]) -> int | None:
     return where if where >= 0 else None
 
 
+def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
+    """Return the error that says that there is no method, or other `what`, called as `given`."""
+    return UsageError(
+        f"unknown {{{what}}} {{given!r}}", f"known {what}s are {{known}}", given=given, known=", ".join(known)
+    )
+
+
+def as_integer(name: str, value: SupportsIndex, minimum: int = 0) -> int:
+    """Return `value` as an int from `minimum` to int64's largest, or raise an error that calls it `name`."""
+    number = _as_int(name, value)
+    if not minimum <= number <= INT64_MAX:
+        raise ArgumentError(name, f"be >= {minimum} and fit int64", number)
+    return number
+
+
+def _as_int(name: str, value: SupportsIndex) -> int:
+    try:
+        if not isinstance(value, bool | np.bool_):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ArgumentTypeError(name, "be an integer", repr(value))
+
+
 def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
     """Return `value` as an int of at least `minimum`, or raise an error that calls it `name`."""
-    if isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    count = _as_int(name, value)
     if count < minimum:
-        raise ValueError(f"{name} must be >= {minimum}, got {count}")
+        raise ArgumentError(name, f"be >= {minimum}", count)
     if count > _MAX_ITEMS:
-        raise ValueError(f"{name} must be <= {_MAX_ITEMS}, got {count}")
+        raise ArgumentError(name, f"be <= {_MAX_ITEMS}", count)
     return count
 
 
 def as_budget(time_budget: float) -> float:
     """Return `time_budget` as positive finite seconds, or raise."""
-    wrong_kind = f"time_budget must be a number of seconds, got {time_budget!r}"
+    wrong_kind = ArgumentTypeError("time_budget", "be a number of seconds", repr(time_budget))
     if isinstance(time_budget, str):
-        raise TypeError(wrong_kind)
+        raise wrong_kind
     try:
         seconds = float(time_budget)
     except OverflowError:  # an int past every float
         seconds = float("inf")
     except (TypeError, ValueError):
-        raise TypeError(wrong_kind) from None
+        raise wrong_kind from None
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"time_budget must be positive and finite (seconds), got {time_budget!r}")
+        raise ArgumentError("time_budget", "be positive and finite (seconds)", repr(time_budget))
     return seconds
 
 
@@ -79,9 +101,9 @@ def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} must be one-dimensional integers: {error}") from None
+        raise ArgumentTypeError(name, "be one-dimensional integers: {why}", why=str(error)) from None
     if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+        raise ArgumentError(name, "be one-dimensional", f"shape {array.shape}")
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.dtype == np.int64:
@@ -89,16 +111,16 @@ def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:
     if array.dtype.kind == "u" or array.dtype.kind == "i":
         if array.dtype == np.uint64 and int(array.max()) > INT64_MAX:
             where = int(np.argmax(array))
-            raise ValueError(f"{name}[{where}] must fit int64, got {int(array[where])}")
+            raise ArgumentError(name, "fit int64", int(array[where]), where)
         return array.astype(np.int64)
     if array.dtype.kind == "f":
         return _integral(name, array)
     if array.dtype.kind == "O" and all(isinstance(v, int) and not isinstance(v, bool) for v in array):
         for where, value in enumerate(array):
             if not -INT64_MAX <= value <= INT64_MAX:
-                raise ValueError(f"{name}[{where}] must fit int64, got {value}")
+                raise ArgumentError(name, "fit int64", value, where)
         return array.astype(np.int64)
-    raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    raise ArgumentTypeError(name, "be integers", f"dtype {array.dtype}")
 
 
 def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
@@ -108,7 +130,7 @@ def _integral(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     if not whole.all():
         where = int(np.argmin(whole))
         rule = "fit int64" if np.isfinite(array[where]) and not fits[where] else "be a finite whole number"
-        raise ValueError(f"{name}[{where}] must {rule}, got {array[where]}")
+        raise ArgumentError(name, rule, array[where], where)
     return array.astype(np.int64)
 
 
@@ -116,13 +138,24 @@ def as_costs(costs: ArrayLike, name: str = "costs") -> tuple[NDArray[np.int64], 
     """Return non-negative int64 costs (read-only), their largest and their sum (in int64), or raise naming the item."""
     array = read_only(as_int64(name, costs))
     if array.size > _MAX_ITEMS:
-        raise ValueError(f"{name} must hold at most {_MAX_ITEMS} items, got {array.size}")
+        raise ArgumentError(name, f"hold at most {_MAX_ITEMS} {{items}}", array.size)
     if array.size == 0:
         return array, 0, 0
     smallest, largest, total, where = _scan(array)
     if smallest < 0:
         where = int(np.argmax(array < 0))
-        raise ValueError(f"{name}[{where}] must be >= 0, got {array[where]}")
+        raise ArgumentError(name, "be >= 0", array[where], where)
     if where >= 0:
-        raise ValueError(f"the sum of {name} must fit int64: it overflows at {name}[{where}] = {array[where]}")
+        word = as_argument(name)
+        raise UsageError(f"the sum of {word} must fit int64: it overflows at {word}[{where}] = {array[where]}")
     return array, int(largest), int(total)
+
+
+def as_labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int32]:
+    """Return `values` as int32 within ``0..count-1``, or raise an error that names the entry."""
+    array = as_int64(name, values)
+    outside = (array < 0) | (array >= count)
+    if outside.any():
+        where = int(np.argmax(outside))
+        raise ArgumentError(name, f"be within 0..{count - 1}", array[where], where)
+    return array.astype(np.int32)

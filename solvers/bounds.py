@@ -1,6 +1,6 @@
-"""Lower bounds on the makespan: what no assignment can beat, each with its reason.
+"""Lower bounds on the makespan: what no assignment can beat, each with its reason, and those that know no constraint.
 
-All are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
+These are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
 
 =============== =======================================================================================================
 name            why no assignment does better
@@ -50,19 +50,16 @@ The plain bounds hold under every constraint that only takes assignments away. I
 one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solvers._jit import kernel
-from solvers._sort import sort_descending
-from solvers.arguments import as_costs, as_count
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 
 __all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "late_bound", "lifted_bound",
-           "makespan_bound", "makespan_lower_bound", "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
+           "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
 
 
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
@@ -312,80 +309,3 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
         if folding > best.value:
             best = Bound(folding, "folding")
     return best
-
-
-def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> Bound:
-    """As :func:`makespan_lower_bound`, with the name of the argument that proves it."""
-    from solvers.constrained_bounds import constrained_bound  # which stand on the plain ones
-    from solvers.constraints import Constraints, is_vector
-
-    given = Constraints(equal_counts, **constraints)
-    if is_vector(costs) or given.beyond_counts:
-        return constrained_bound(given.check(costs, num_groups))
-    num_groups = as_count("num_groups", num_groups)
-    array, largest, total = as_costs(costs)
-    return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
-
-
-def makespan_lower_bound(
-    costs: ArrayLike,
-    num_groups: int,
-    equal_counts: bool = False,
-    *,
-    sizes: ArrayLike | None = None,
-    caps: ArrayLike | None = None,
-    min_items: int = 0,
-    max_items: int | None = None,
-    allowed: ArrayLike | Sequence[Sequence[int] | None] | None = None,
-    keep_together: ArrayLike | Sequence[int | str | None] | None = None,
-    initial_loads: ArrayLike | None = None,
-    speeds: ArrayLike | None = None,
-    objective: str = "sum",
-) -> int:
-    """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
-
-    Parameters
-    ----------
-    costs : int64[n] or int64[n, c]
-        Non-negative integers.
-    num_groups : int
-        At least 1.
-    equal_counts : bool
-        Bound only the partitions whose groups hold n/m items (within one where m does not divide n).
-    sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
-        Bound only the partitions under these constraints, as given to :func:`solvers.partition`.
-
-    Returns
-    -------
-    int
-        Proven: no such partition has a smaller makespan. O(n) after the sort.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`solvers.partition`.
-
-    References
-    ----------
-    Dell'Amico & Martello, "Optimal scheduling of tasks on identical parallel processors", ORSA Journal on
-    Computing 7(2), 1995.
-
-    Examples
-    --------
-    >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
-    9
-    """
-    return makespan_bound(
-        costs,
-        num_groups,
-        equal_counts,
-        sizes=sizes,
-        caps=caps,
-        min_items=min_items,
-        max_items=max_items,
-        allowed=allowed,
-        keep_together=keep_together,
-        initial_loads=initial_loads,
-        speeds=speeds,
-        objective=objective,
-    ).value

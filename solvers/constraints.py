@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import INT64_MAX, as_costs, as_count, as_int64
-from solvers.errors import ContradictionError, InfeasibilityCertificate
+from solvers.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ContradictionError,
+    InfeasibilityCertificate,
+    UsageError,
+)
 
 __all__ = ["OBJECTIVES", "ConstrainedProblem", "Constraints", "is_vector"]
 
@@ -110,7 +116,7 @@ class Constraints:
         initial = _check_initial_loads(self.initial_loads, m, matrix.shape[1], vector)
         speeds = _check_speeds(self.speeds, m)
         if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
+            raise ArgumentError("objective", f"be one of {', '.join(OBJECTIVES)}", repr(self.objective))
         _check_products(matrix, initial, speeds)
         return ConstrainedProblem(
             names=(*self.names(), *(["vector_costs"] if vector else [])),
@@ -202,7 +208,7 @@ def _as_matrix(name: str, values: ArrayLike, total_fits: bool = True) -> Ints:
     """Return non-negative int64[rows, columns]; with `total_fits`, the sum of all fits int64."""
     array = np.asarray(values)
     if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{name} must have one or two dimensions and a column at least, got shape {array.shape}")
+        raise ArgumentError(name, "have one or two dimensions and a column at least", f"shape {array.shape}")
     columns = []
     for k in range(array.shape[1]):
         column = as_int64(f"{name}[:, {k}]", array[:, k])
@@ -210,28 +216,28 @@ def _as_matrix(name: str, values: ArrayLike, total_fits: bool = True) -> Ints:
         columns.append(column)
     matrix = np.ascontiguousarray(np.stack(columns, axis=1))
     if total_fits and sum(int(column.astype(object).sum()) if len(column) else 0 for column in columns) > INT64_MAX:
-        raise ValueError(f"the sum of {name} must fit int64")
+        raise UsageError(f"the sum of {{{name}}} must fit int64")
     return matrix
 
 
 def _check_at_least(name: str, array: Ints, least: int) -> None:
     if len(array) and array.min() < least:
         where = int(np.argmax(array < least))
-        raise ValueError(f"{name}[{where}] must be >= {least}, got {array[where]}")
+        raise ArgumentError(name, f"be >= {least}", array[where], where)
 
 
 def _check_length(name: str, got: int, expected: int, of: str) -> None:
     if got != expected:
-        raise ValueError(f"{name} must have one entry a {of}, {expected}, got {got}")
+        raise ArgumentError(name, f"have one entry for each {{{of}}}, {expected}", got)
 
 
 def _check_caps(sizes: ArrayLike | None, caps: ArrayLike | None, n: int, m: int) -> tuple[Ints, Ints]:
     if sizes is None and caps is None:
         return np.zeros((n, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.int64)
     if sizes is None:
-        raise ValueError("caps limit sizes: give sizes as well")
+        raise UsageError("{caps} limit {sizes}: give {sizes} as well")
     if caps is None:
-        raise ValueError("sizes are limited by caps: give caps as well")
+        raise UsageError("{sizes} are limited by {caps}: give {caps} as well")
     one_quantity = np.ndim(sizes) != 2
     table = as_costs(sizes, "sizes")[0].reshape(-1, 1) if one_quantity else _as_matrix("sizes", sizes)
     _check_length("sizes", len(table), n, "item")
@@ -243,7 +249,7 @@ def _caps_table(caps: ArrayLike, sizes: Ints, m: int, one_quantity: bool) -> Int
     shape = np.shape(caps)
     if shape == ():
         if q != 1:
-            raise ValueError(f"caps must have one entry a quantity, {q}, got the single number {caps!r}")
+            raise ArgumentError("caps", f"have one entry for each quantity, {q}", f"the single number {caps!r}")
         table = np.full((m, 1), as_int64("caps", np.reshape(caps, 1))[0])
     elif len(shape) == 1:
         flat = as_int64("caps", caps)
@@ -252,16 +258,16 @@ def _caps_table(caps: ArrayLike, sizes: Ints, m: int, one_quantity: bool) -> Int
         elif len(flat) == q:
             table = np.broadcast_to(flat, (m, q))
         else:
-            rule = f"one entry a group, {m}" if one_quantity else f"one entry a quantity, {q}"
-            raise ValueError(f"caps must have {rule}, got {len(flat)}")
+            each, number = ("{group}", m) if one_quantity else ("quantity", q)
+            raise ArgumentError("caps", f"have one entry for each {each}, {number}", len(flat))
     else:
         table = _as_matrix("caps", caps, total_fits=False)
         if table.shape != (m, q):
-            raise ValueError(f"caps must be one number, or of shape ({m}, {q}), got shape {table.shape}")
+            raise ArgumentError("caps", f"be one number, or of shape ({m}, {q})", f"shape {table.shape}")
     if (table < 0).any():
         group, quantity = np.argwhere(table < 0)[0].tolist()
-        where = "" if shape == () else f"[{group if one_quantity or len(shape) == 2 else quantity}]"
-        raise ValueError(f"caps{where} must be >= 0, got {table[group, quantity]}")
+        where = None if shape == () else group if one_quantity or len(shape) == 2 else quantity
+        raise ArgumentError("caps", "be >= 0", table[group, quantity], where)
     return np.ascontiguousarray(np.minimum(table, sizes.sum(axis=0)))  # more than all there is caps nothing
 
 
@@ -270,21 +276,22 @@ def _check_counts(given: Constraints, n: int, m: int) -> tuple[int, int]:
     most = max(n, 1) if given.max_items is None else as_count("max_items", given.max_items)
     if given.max_items is not None and most < least:
         raise ContradictionError(
-            f"min_items = {least} contradicts max_items = {most}",
+            f"{{min_items}} = {least} contradicts {{max_items}} = {most}",
             InfeasibilityCertificate("min_items + max_items", range(n), range(m), least, most),
         )
     if not isinstance(given.equal_counts, bool | np.bool_):
-        raise TypeError(f"equal_counts must be a bool, got {given.equal_counts!r}")
+        raise ArgumentTypeError("equal_counts", "be a bool", repr(given.equal_counts))
     if given.equal_counts:
         few, many = n // m, -(-n // m)
+        make = f"{n} {{items}} in {m} {{groups}} make"
         if most < many:
             raise ContradictionError(
-                f"equal_counts contradicts max_items = {most}: {n} items in {m} groups make {many} in a group",
+                f"{{equal_counts}} contradicts {{max_items}} = {most}: {make} {many} in a {{group}}",
                 InfeasibilityCertificate("equal_counts + max_items", range(n), range(m), many, most),
             )
         if least > few:
             raise ContradictionError(
-                f"equal_counts contradicts min_items = {least}: {n} items in {m} groups make {few} in a group",
+                f"{{equal_counts}} contradicts {{min_items}} = {least}: {make} {few} in a {{group}}",
                 InfeasibilityCertificate("equal_counts + min_items", range(n), range(m), least, few),
             )
         least, most = few, many
@@ -297,7 +304,7 @@ def _check_allowed(allowed: Any, n: int, m: int) -> tuple[NDArray[np.int32], NDA
     if isinstance(allowed, np.ndarray) or hasattr(allowed, "__array__"):
         return _distinct_rows(_mask_table(np.asarray(allowed), n, m))
     if not isinstance(allowed, Sequence) or isinstance(allowed, str):
-        raise TypeError(f"allowed must be bool[n, m] or a list of groups an item, got {type(allowed).__name__}")
+        raise ArgumentTypeError("allowed", "be bool[n, m] or a list of groups an item", type(allowed).__name__)
     _check_length("allowed", len(allowed), n, "item")
     first = next((row for row in allowed if row is not None and len(row)), None)
     if first is not None and isinstance(first[0], bool | np.bool_):
@@ -320,15 +327,15 @@ def _groups_of_row(item: int, row: Any, m: int) -> tuple[int, ...]:
     groups = as_int64(f"allowed[{item}]", row)
     outside = (groups < 0) | (groups >= m)
     if outside.any():
-        raise ValueError(f"allowed[{item}] must name groups 0..{m - 1}, got {groups[np.argmax(outside)]}")
+        raise ArgumentError("allowed", f"name {{groups}} 0..{m - 1}", groups[np.argmax(outside)], item)
     return tuple(sorted(set(groups.tolist())))
 
 
 def _mask_table(table: NDArray[Any], n: int, m: int) -> NDArray[np.bool_]:
     if table.dtype != np.bool_:
-        raise TypeError(f"allowed as a table must be bool[n, m], got dtype {table.dtype}")
+        raise ArgumentTypeError("allowed as a table", "be bool[n, m]", f"dtype {table.dtype}")
     if table.shape != (n, m):
-        raise ValueError(f"allowed must have shape ({n}, {m}), got {table.shape}")
+        raise ArgumentError("allowed", f"have shape ({n}, {m})", table.shape)
     return table
 
 
@@ -346,9 +353,9 @@ def _check_keys(keys: Any, n: int) -> Ints | None:
     if keys is None:
         return None
     if isinstance(keys, str) or not (hasattr(keys, "__len__") and hasattr(keys, "__iter__")):
-        raise TypeError(f"keep_together must be one key an item, got {type(keys).__name__}")
+        raise ArgumentTypeError("keep_together", "be one key an item", type(keys).__name__)
     if np.ndim(keys) != 1 if isinstance(keys, np.ndarray) else False:
-        raise ValueError(f"keep_together must be one-dimensional, got shape {keys.shape}")
+        raise ArgumentError("keep_together", "be one-dimensional", f"shape {keys.shape}")
     _check_length("keep_together", len(keys), n, "item")
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "iuUS":
         _, first, key_of_item = np.unique(keys, return_index=True, return_inverse=True)
@@ -359,7 +366,7 @@ def _check_keys(keys: Any, n: int) -> Ints | None:
     key_of_item = np.empty(n, dtype=np.int64)
     for item, key in enumerate(keys.tolist() if isinstance(keys, np.ndarray) else keys):
         if not isinstance(key, int | np.integer | str | None) or isinstance(key, bool):
-            raise TypeError(f"keep_together[{item}] must be an integer, a string or None, got {key!r}")
+            raise ArgumentTypeError("keep_together", "be an integer, a string or None", repr(key), item)
         key_of_item[item] = number.setdefault(key, len(number))
     return key_of_item
 
@@ -369,7 +376,7 @@ def _check_initial_loads(loads: ArrayLike | None, m: int, components: int, vecto
         return np.zeros((m, components), dtype=np.int64)
     if vector:
         if np.ndim(loads) != 2 or np.shape(loads) != (m, components):
-            raise ValueError(f"initial_loads must have shape ({m}, {components}), got {np.shape(loads)}")
+            raise ArgumentError("initial_loads", f"have shape ({m}, {components})", np.shape(loads))
         return _as_matrix("initial_loads", loads)
     flat = as_costs(loads, "initial_loads")[0]
     _check_length("initial_loads", len(flat), m, "group")
@@ -389,9 +396,9 @@ def _check_products(costs: Ints, initial: Ints, speeds: Ints) -> None:
     """No load, and no makespan times a speed, may leave int64."""
     total = int(costs.sum()) + int(initial.astype(object).sum())
     if total > INT64_MAX:
-        raise ValueError(f"the sum of costs and initial_loads must fit int64, got {total}")
+        raise UsageError(f"the sum of {{costs}} and {{initial_loads}} must fit int64, got {total}")
     if (total + 1) * int(speeds.max()) > INT64_MAX:
-        raise ValueError(
-            f"the sum of costs and initial_loads times the largest of speeds must fit int64, got {total} * "
+        raise UsageError(
+            f"the sum of {{costs}} and {{initial_loads}} times the largest of {{speeds}} must fit int64, got {total} * "
             f"{speeds.max()}"
         )

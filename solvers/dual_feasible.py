@@ -1,7 +1,7 @@
 """Dual feasible functions: sizes changed so that whatever fits into one group still does, and the sum says more.
 
 A set of items that fits under the cap fits after each of these changes, so a bound on the number of groups for the
-changed sizes is one for the sizes themselves. They bound packings (:mod:`solvers.packing.bounds`), and makespans: where
+changed sizes is one for the sizes themselves. They bound packings (:mod:`solvers.group_bounds`), and makespans: where
 items need more than m groups of T, no m groups keep all loads at T or below.
 
 =================== =============================================================================================

@@ -6,7 +6,7 @@ arguments; a trainer of samples and ranks; a log of rows; the command line of op
 """
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -23,10 +23,13 @@ __all__ = [
     "UsageError",
     "WordedError",
     "Wording",
+    "as_argument",
+    "as_words",
     "braced",
 ]
 
 _SHOWN = 5  # of many items
+_WORD = f"{string.ascii_letters}{string.digits}_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class Wording:
     ----------
     names : mapping of str to str or None
         Of an argument, a noun or a setting such as ``"over_long='drop'"``: its name here, in which words in braces are
-        for the next border to name. None: what cannot be said here, so that a remedy that needs it is left out.
+        for the next border to name; empty for what is not said here. None: what cannot be said here, so that a remedy
+        that needs it is left out.
     numbers : mapping of str to function
         Of a noun, as it is called here: from an index to the number by which things are called here.
     owners : mapping of str to (str, function)
@@ -96,17 +100,18 @@ class WordedError(Exception):
     remedy : str or sequence of str
         What to do instead, in clauses of the same form.
     **fields
-        Values that stand in the rule; :class:`Named` ones are called as each border calls them.
+        Values that stand in the rule; :class:`Named` ones are called as each border calls them, errors are told in its
+        words, and for any other a border may have a word of its own.
     """
 
     def __init__(self, rule: str, /, remedy: str | Sequence[str] = (), **fields: object) -> None:
-        super().__init__(rule)
         self.rule = rule
         self.remedy = (remedy,) if isinstance(remedy, str) else tuple(remedy)
         self.fields = fields
         self.places: tuple[str, ...] = ()
         self.wordings: tuple[Wording, ...] = ()
         self.notes: tuple[str, ...] = ()
+        super().__init__(str(self))
 
     def within(self, *places: str) -> Self:
         """Return the error with where it happened put before it: a file, a step, a phase."""
@@ -118,34 +123,36 @@ class WordedError(Exception):
 
     def as_kind(self, kind: "type[_Kind]") -> "_Kind":
         """Return the same error as one of another kind."""
-        return _rebuilt(kind, self.args, self.__dict__)
-
-    def with_remedy(self, remedy: str) -> Self:
-        """Return the error with one more clause of what to do instead; an empty one adds none."""
-        return self._changed(remedy=(*self.remedy, remedy)) if remedy else self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it as it is told here: what borders call things need not be picklable."""
-        told = {"rule": braced(str(self)), "remedy": (), "fields": {}, "places": (), "wordings": (), "notes": ()}
-        return _rebuilt, (type(self), self.args, self.__dict__ | told)
+        changed: _Kind = _rebuilt(kind, self.__dict__)
+        return changed
 
     def with_note(self, note: str) -> Self:
         """Return the error with a line of its own behind it, a template; an empty one adds none."""
         return self._changed(notes=(*self.notes, note)) if note else self
 
+    def with_remedy(self, remedy: str, **fields: object) -> Self:
+        """Return the error with one more clause of what to do instead; an empty one adds none."""
+        return self._changed(remedy=(*self.remedy, remedy), fields=self.fields | fields) if remedy else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it as it is told here: what borders call things need not be picklable."""
+        told = {"rule": braced(str(self)), "remedy": (), "fields": {}, "places": (), "wordings": (), "notes": ()}
+        return _rebuilt, (type(self), self.__dict__ | told)
+
     def _changed(self, **attributes: Any) -> Self:
-        return _rebuilt(type(self), self.args, self.__dict__ | attributes)
+        changed: Self = _rebuilt(type(self), self.__dict__ | attributes)
+        return changed
 
     def __str__(self) -> str:
-        remedies = [told for clause in self.remedy if (told := self._told(clause)) is not None]
+        remedies = [told for clause in self.remedy if (told := self._told(clause, withholding=True)) is not None]
         message = ": ".join((*self.places, self._told(self.rule) or ""))
         message += f"; {', '.join(remedies)}" if remedies else ""
         return "\n".join((message, *filter(None, map(self._told, self.notes))))
 
-    def _told(self, template: str) -> str | None:
+    def _told(self, template: str, withholding: bool = False) -> str | None:
         """Fill a template; None where a border withholds one of its words."""
         try:
-            return _Teller(self.wordings).vformat(template, (), self.fields)
+            return _Teller(self.wordings, withholding).vformat(template, (), self.fields)
         except _WithheldError:
             return None
         except ValueError:  # no template: a brace that stands for itself
@@ -155,9 +162,10 @@ class WordedError(Exception):
 _Kind = TypeVar("_Kind", bound=WordedError)
 
 
-def _rebuilt(kind: type[_Kind], args: tuple[Any, ...], attributes: dict[str, Any]) -> _Kind:
-    error = kind.__new__(kind, *args)
+def _rebuilt(kind: Any, attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind)
     error.__dict__.update(attributes)
+    error.args = (str(error),)
     return error
 
 
@@ -168,28 +176,30 @@ class _WithheldError(LookupError):
 class _Teller(string.Formatter):
     """Fills a template with fields and with words, as several borders in turn call them."""
 
-    def __init__(self, wordings: Sequence[Wording]) -> None:
-        self._wordings = wordings
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        found = kwargs.get(str(key), key)
-        if isinstance(found, Named):
-            for wording in self._wordings:
-                found = wording.of(found)
-            return _named(found)
-        for i, wording in enumerate(self._wordings):
-            if key in wording.names:
-                word = wording.names[str(key)]
-                if word is None:
-                    raise _WithheldError
-                return _Teller(self._wordings[i + 1 :]).vformat(word, (), {}) if "{" in word else self._renamed(word, i)
-        return found
-
-    def _renamed(self, word: str, at: int) -> Any:
-        return _Teller(self._wordings[at + 1 :]).get_value(word, (), {})
+    def __init__(self, wordings: Sequence[Wording], withholding: bool) -> None:
+        self._wordings, self._withholding = wordings, withholding
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self.get_value(field_name, args, kwargs), field_name  # a word may hold dots and brackets
+        return self._tell(field_name, kwargs), field_name  # a word may hold dots and brackets
+
+    def _tell(self, word: str, fields: Mapping[str, Any]) -> Any:
+        value = fields.get(word, word)
+        if isinstance(value, Named):
+            for wording in self._wordings:
+                value = wording.of(value)
+            return _named(value)
+        if isinstance(value, WordedError):
+            for wording in self._wordings:
+                value = value.in_words(wording)
+            return str(value)
+        for i, wording in enumerate(self._wordings):
+            name = wording.names.get(word, word)
+            if name is None and self._withholding:
+                raise _WithheldError
+            if name is not None and word in wording.names:
+                rest = _Teller(self._wordings[i + 1 :], self._withholding)
+                return rest.vformat(name, (), {}) if "{" in name else rest._tell(name, {})
+        return value
 
 
 def _named(named: Named) -> str:
@@ -203,8 +213,24 @@ def _named(named: Named) -> str:
     return f"{named.noun}s {shown}" + (f", ... ({len(index)})" if len(index) > _SHOWN else "")
 
 
+def braced(text: str) -> str:
+    """Return a text as a template in which it stands as it is."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def as_argument(name: str) -> str:
+    """Return a template that names an argument; what follows the first word, such as an index, stays as it is."""
+    word = name[: len(name) - len(name.lstrip(_WORD))]
+    return f"{{{word}}}{braced(name[len(word) :])}"
+
+
+def as_words(names: Iterable[str], between: str = ", ") -> str:
+    """Return a template that lists names, each of which a border may call otherwise."""
+    return between.join(f"{{{name}}}" for name in names)
+
+
 class UsageError(WordedError, ValueError):
-    """Arguments or values that cannot be used, or not together."""
+    """What is asked for breaks a rule about more than one value: a sum, a choice, arguments that do not go together."""
 
 
 class _ArgumentError(WordedError):
@@ -213,25 +239,23 @@ class _ArgumentError(WordedError):
     Attributes
     ----------
     argument : str
-        Its name.
-    rule : str
-        What must be so; a template.
+        Its name, which a border may call otherwise; what follows the first word in it stays.
     value : object
-        What was given.
+        What was given, or how that is told; None where the rule says it all.
     index : int, str or None
         Which entry of it.
-    remedy : tuple of str
+    rule : str
+        The whole as a template; as a parameter, what must be so.
     """
 
     def __init__(
-        self, argument: str, rule: str, value: object, index: int | str | None = None,
+        self, argument: str, rule: str, value: object = None, index: int | str | None = None,
         remedy: str | Sequence[str] = (), **fields: object,
     ) -> None:  # fmt: skip
-        where = "" if index is None else f"[{index}]"
-        super().__init__(rule, remedy, **fields)
-        self.args = (argument, rule, value)
         self.argument, self.index, self.value = argument, index, value
-        self.rule = f"{{{argument}}}{where} must {rule}, got {braced(str(value))}"
+        where = "" if index is None else f"[{index}]"
+        got = "" if value is None else f", got {braced(str(value))}"
+        super().__init__(f"{as_argument(argument)}{where} must {rule}{got}", remedy, **fields)
 
 
 class ArgumentError(_ArgumentError, UsageError):
@@ -242,11 +266,6 @@ class ArgumentTypeError(_ArgumentError, TypeError):
     """An argument of the wrong kind."""
 
 
-def braced(text: str) -> str:
-    """Return a text as a template in which it stands as it is."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 @dataclass(frozen=True, slots=True)
 class InfeasibilityCertificate:
     """Why no assignment can satisfy the constraints, as data: `needed` exceeds `available`.
@@ -254,7 +273,7 @@ class InfeasibilityCertificate:
     Attributes
     ----------
     constraint : str
-        The argument of :func:`solvers.partition` that cannot be met; several are joined by ``" + "``.
+        The argument that cannot be met; several are joined by ``" + "``.
     items : sequence of int
         The items that prove it.
     groups : sequence of int
@@ -290,7 +309,7 @@ class InfeasibleError(SolverError):
     """
 
     def __init__(
-        self, rule: str, /, certificate: InfeasibilityCertificate | None = None, remedy: str | Sequence[str] = (),
+        self, rule: str, certificate: InfeasibilityCertificate | None = None, remedy: str | Sequence[str] = (),
         **fields: object,
     ) -> None:  # fmt: skip
         super().__init__(rule, remedy, **fields)
@@ -302,7 +321,10 @@ class ContradictionError(InfeasibleError, ValueError):
 
 
 class CertificateError(SolverError):
-    """A result does not hold what it claims; the message names the first violated rule."""
+    """A result does not hold what it claims; the message names the first violated rule, and is no template."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(braced(message))
 
 
 class TimeLimitError(SolverError):

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
+from solvers.errors import UsageError
 
 __all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "padded_loads",
            "parts_by_group", "read_only"]  # fmt: skip
@@ -99,9 +100,9 @@ def mixed_loads(
 
 
 def check_padded_overflow(largest: int, num_items: int) -> None:
-    """Raise ValueError unless every group of `num_items` rows of at most `largest` has a load that fits int64."""
+    """Raise UsageError unless every group of `num_items` rows of at most `largest` has a load that fits int64."""
     if largest * num_items > _INT64_MAX:
-        raise ValueError(
+        raise UsageError(
             f"padded costs must fit int64: {num_items} rows of the largest cost {largest} would cost "
             f"{largest * num_items}"
         )

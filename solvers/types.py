@@ -37,7 +37,7 @@ class PartitionResult:
     status : SolveStatus
         ``OPTIMAL`` if and only if ``makespan == lower_bound``.
     method : str
-        The method that found the groups (for ``"auto"``, the one that won).
+        The method that was asked for, ``"auto"`` too.
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """

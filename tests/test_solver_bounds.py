@@ -12,11 +12,11 @@ import solvers
 from solvers.bounds import (
     dual_feasible_bound,
     lifted_bound,
-    makespan_bound,
     subset_sum_bound,
     sums_below,
     waste_bound,
 )
+from solvers.makespan_bounds import makespan_bound
 
 NAMED = {
     "mean": oracles.mean_bound,

@@ -26,6 +26,7 @@ from balancer.problem.topology import Topology
 __all__ = ["Job", "by_phase", "chosen_strategies", "open_job", "phase_names", "refuse", "unconstrained"]
 
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
+_FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
 _NEED_PHASES = ("items", "outputs", "own", "feeds", "every_rank_nonempty", "mode", "encoders")
 
 
@@ -153,6 +154,8 @@ def _constraints(options: dict[str, Any], names: Sequence[str]) -> dict[str, dic
         found[name]["caps"] = caps
     for given in options.pop("equal_counts"):
         name = names[-1] if given == BARE else given.strip()
+        if name not in names and tuple(names) == (SINGLE_PHASE,):
+            raise InputError(f"--equal-counts {name} {_FOR_A_PHASE}")
         if name not in names:
             raise InputError(f"--equal-counts {name}: there is no such phase; phases are {', '.join(names)}")
         found[name]["equal_counts"] = True

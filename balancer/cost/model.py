@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.arguments import INT64_MAX, first_overflow
-from solvers.bounds import Bound, makespan_bound
+from solvers.bounds import Bound
 from solvers.errors import Named, UsageError
 from solvers.groups import group_loads, mixed_loads, padded_loads
+from solvers.makespan_bounds import makespan_bound
 from solvers.partition import padded
 from solvers.partition.mixed import mixed_bound
 

@@ -18,8 +18,9 @@ from balancer.problem.constraints import Cap, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
-from solvers.bounds import Bound, makespan_bound
+from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
+from solvers.makespan_bounds import makespan_bound
 from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
 from solvers.packing._arguments import MOST_BINS
 

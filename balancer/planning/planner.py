@@ -24,7 +24,8 @@ from balancer.problem.problem import Problem
 from balancer.problem.settings import COUNTED_METHODS, EPS, PlanSettings, check_method, default_placement
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
-from solvers.bounds import Bound, dual_feasible_bound, late_bound, makespan_bound
+from solvers.bounds import Bound, dual_feasible_bound, late_bound
+from solvers.makespan_bounds import makespan_bound
 
 __all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan", "warmup"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from balancer.errors import InputError
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
+from solvers.errors import ArgumentError
 
 __all__ = ["CLUSTERS", "Cluster", "read_cluster"]
 
@@ -58,10 +59,8 @@ class Cluster:
         for name in _LATENCIES:
             _check_number(name, getattr(self, name), least=0, beyond=False)
         if self.gpus_per_node % self.gpus_per_rank and self.gpus_per_rank % self.gpus_per_node:
-            raise ValueError(
-                f"gpus_per_rank must divide the {self.gpus_per_node} GPUs of a node, or be a multiple of them, "
-                f"got {self.gpus_per_rank}"
-            )
+            rule = f"divide the {self.gpus_per_node} GPUs of a node, or be a multiple of them"
+            raise ArgumentError("gpus_per_rank", rule, self.gpus_per_rank)
 
     @property
     def ranks_per_node(self) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.arguments import as_count
+from solvers.errors import ArgumentError, UsageError
 
 __all__ = ["MAX_RANKS", "Topology"]
 
@@ -40,7 +41,7 @@ class Topology:
         if not sizes:
             raise ValueError("node_sizes must name at least one node, got none")
         if sum(sizes) > MAX_RANKS:
-            raise ValueError(f"num_ranks must be <= {MAX_RANKS}, got {sum(sizes)}")
+            raise ArgumentError("num_ranks", f"be <= {MAX_RANKS}", sum(sizes))
         node_of_rank = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         node_of_rank.flags.writeable = False
         object.__setattr__(self, "node_sizes", sizes)
@@ -51,15 +52,15 @@ class Topology:
         """Nodes of `ranks_per_node` ranks each; without it, all ranks in one node."""
         num_ranks = as_count("num_ranks", num_ranks)
         if num_ranks > MAX_RANKS:
-            raise ValueError(f"num_ranks must be <= {MAX_RANKS}, got {num_ranks}")
+            raise ArgumentError("num_ranks", f"be <= {MAX_RANKS}", num_ranks)
         if ranks_per_node is None:
             return cls((num_ranks,))
         ranks_per_node = as_count("ranks_per_node", ranks_per_node)
         if num_ranks % ranks_per_node:
-            raise ValueError(
-                f"num_ranks must be a multiple of ranks_per_node, got {num_ranks} ranks with {ranks_per_node} a node; "
-                "spell uneven nodes out with Topology(node_sizes=[...])"
-            )
+            raise UsageError(
+                "{num_ranks} must be a multiple of {ranks_per_node}, got {count} ranks with {each} a node",
+                "spell uneven nodes out with {Topology(node_sizes=[...])}", count=num_ranks, each=ranks_per_node,
+            )  # fmt: skip
         return cls((ranks_per_node,) * (num_ranks // ranks_per_node))
 
     @property

@@ -18,6 +18,7 @@ from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
+from solvers.errors import ArgumentError
 
 __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
 
@@ -175,7 +176,7 @@ def step_time(
     (0.355, 0.00122, 0.498)
     """
     if not 0 <= overlap <= 1:
-        raise ValueError(f"overlap must be a fraction from 0 to 1, got {overlap!r}")
+        raise ArgumentError("overlap", "be a fraction from 0 to 1", repr(overlap))
     if waits not in WAITS:
         raise ValueError(f"unknown waits {waits!r}; known are {', '.join(WAITS)}")
     plan = as_step_plan(plan, bytes_per_element)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, unknown
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit, best_fit_decreasing
 from solvers.packing.bounds import groups_lower_bound
@@ -86,6 +86,6 @@ def pack(
     """
     packer = PACKERS.get(method)
     if packer is None:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PACKERS)}")
+        raise unknown("method", method, PACKERS)
     as_budget(time_budget)  # refused by all if by one
     return packer(sizes, cap, max_items=max_items, time_budget=time_budget)

@@ -1,15 +1,22 @@
 """The border of this room: the cap, that every item fits it, and what is asked of micro-batches."""
 
-import operator
-from typing import Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.arguments import INT64_MAX, as_count
-from solvers.errors import InfeasibleError
+from solvers.arguments import as_count, as_integer
+from solvers.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    InfeasibilityCertificate,
+    InfeasibleError,
+    Named,
+    UsageError,
+)
 
-__all__ = ["MOST_BINS", "as_cap", "as_choice", "as_flag", "as_slots", "check_as_many", "check_fits", "check_over_long"]
+__all__ = ["MOST_BINS", "as_cap", "as_choice", "as_flag", "as_slots", "check_as_many", "check_bins", "check_fits",
+           "check_over_long"]  # fmt: skip
 
 MOST_BINS = 2**26
 """Micro-batches that are laid out at most."""
@@ -17,15 +24,7 @@ MOST_BINS = 2**26
 
 def as_cap(cap: SupportsIndex) -> int:
     """Return `cap` as an int from 1 to int64's largest, or raise."""
-    if isinstance(cap, bool | np.bool_):
-        raise TypeError(f"cap must be an integer, got {cap!r}")
-    try:
-        value = operator.index(cap)
-    except TypeError:
-        raise TypeError(f"cap must be an integer, got {cap!r}") from None
-    if not 1 <= value <= INT64_MAX:
-        raise ValueError(f"cap must be >= 1 and fit int64, got {value}")
-    return value
+    return as_integer("cap", cap, 1)
 
 
 def check_fits(sizes: NDArray[np.int64], largest: int, cap: int, name: str = "sizes") -> None:
@@ -34,21 +33,27 @@ def check_fits(sizes: NDArray[np.int64], largest: int, cap: int, name: str = "si
         item = int(np.argmax(sizes > cap))
         over = int(sizes[item]) - cap
         raise InfeasibleError(
-            f"no group can hold item {item}: {name}[{item}] = {sizes[item]} is over cap = {cap} by {over}"
+            f"no {{group}} can hold {{item}}: {{{name}[i] =}} {sizes[item]} is over {{cap}} = {cap} by {over}",
+            InfeasibilityCertificate("cap", [item], [], int(sizes[item]), cap),
+            **_entry(name, item),
         )
+
+
+def _entry(name: str, item: int, noun: str = "item") -> dict[str, Any]:
+    return {"item": Named(noun, item), f"{name}[i] =": f"{name}[{item}] ="}
 
 
 def as_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ArgumentError(name, f"be one of {', '.join(map(repr, choices))}", repr(value))
     return value
 
 
 def as_flag(name: str, value: object) -> bool:
     """Return `value` as a bool, or raise if it is none."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
+        raise ArgumentTypeError(name, "be True or False", repr(value))
     return bool(value)
 
 
@@ -58,23 +63,34 @@ def as_slots(value: SupportsIndex | str | None, min_slots: int, multiple: int) -
         return None
     if isinstance(value, str):
         if value != "fewest":
-            raise ValueError(f"num_slots must be an integer, 'fewest' or None, got {value!r}")
+            raise ArgumentError("num_slots", "be an integer, 'fewest' or None", repr(value))
         return "fewest"
     slots = as_count("num_slots", value)
     if slots < min_slots:
-        raise ValueError(f"num_slots = {slots} contradicts min_slots = {min_slots}: give num_slots >= {min_slots}")
+        raise UsageError(
+            f"{{num_slots}} = {slots} contradicts {{min_slots}} = {min_slots}: give {{num_slots}} >= {min_slots}"
+        )
     if slots % multiple:
-        raise ValueError(
-            f"num_slots = {slots} contradicts slots_multiple_of = {multiple}: give a multiple, such as "
+        raise UsageError(
+            f"{{num_slots}} = {slots} contradicts {{slots_multiple_of}} = {multiple}: give a multiple, such as "
             f"{slots - slots % multiple + multiple}"
         )
     return slots
 
 
 def check_as_many(name: str, found: int, costs: int) -> None:
-    """Raise ValueError unless there are as many of something as there are costs."""
+    """Raise UsageError unless there are as many of something as there are costs."""
     if found != costs:
-        raise ValueError(f"costs and {name} must be as many, got {costs} and {found}")
+        raise UsageError(f"{{costs}} and {{{name}}} must be as many, got {costs} and {found}")
+
+
+def check_bins(num_ranks: int, num_slots: int) -> None:
+    """Raise UsageError if these are more micro-batches than are laid out at most."""
+    if num_ranks * num_slots > MOST_BINS:
+        raise UsageError(
+            f"{{num_ranks}} * {{num_slots}} must be <= {MOST_BINS} micro-batches, got {num_ranks} * {num_slots} = "
+            f"{num_ranks * num_slots}"
+        )
 
 
 def check_over_long(tokens: NDArray[np.int64], cap: int, over_long: str) -> NDArray[np.int64]:
@@ -83,8 +99,10 @@ def check_over_long(tokens: NDArray[np.int64], cap: int, over_long: str) -> NDAr
     if len(over) and over_long == "error":
         item = int(over[0])
         raise InfeasibleError(
-            f"no micro-batch can hold sample {item}: tokens[{item}] = {tokens[item]} is over cap = {cap} by "
-            f"{tokens[item] - cap} (samples over the cap: {len(over)}); over_long='own' gives each a micro-batch "
-            "of its own, over_long='drop' leaves them out"
+            f"no micro-batch can hold {{item}}: {{tokens[i] =}} {tokens[item]} is over {{cap}} = {cap} by "
+            f"{tokens[item] - cap} (samples over the cap: {len(over)})",
+            InfeasibilityCertificate("cap", over.tolist(), [], int(tokens[item]), cap),
+            ["{over_long='own'} gives each a micro-batch of its own", "{over_long='drop'} leaves them out"],
+            **_entry("tokens", item, "sample"),
         )
     return over

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound
+from solvers.group_bounds import best_bound
 from solvers.groups import group_loads
 from solvers.packing._arguments import as_cap, check_fits
-from solvers.packing.bounds import best_bound
 from solvers.packing.types import PackingResult
 from solvers.types import SolveStatus
 

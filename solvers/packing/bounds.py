@@ -1,71 +1,14 @@
-"""Lower bounds on the number of groups: what no packing can do with less, each with its reason.
+"""The lower bound on the number of groups; :mod:`solvers.group_bounds` lists all of them with their reasons."""
 
-=================== =============================================================================================
-name                why no packing has fewer groups
-=================== =============================================================================================
-``volume``          a group holds at most the cap, so there are at least ceil(sum / cap), and one if there is an item
-``counts``          a group holds at most max_items items, so there are at least ceil(n / max_items)
-``l2``              dual feasible functions: see :mod:`solvers.dual_feasible`
-``fekete_schepers``
-``ccm1``
-``search``          a branch and bound looked at everything that fewer groups could hold
-=================== =============================================================================================
-
-The bounds by size hold under every constraint: a constraint only takes packings away.
-"""
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_costs, as_count
+from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound
-from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
+from solvers.group_bounds import best_bound
 from solvers.packing._arguments import as_cap, check_fits
 
-__all__ = ["best_bound", "groups_bound", "groups_lower_bound"]
-
-_WORK = 2**20  # sizes changed, over all functions that are tried: a few milliseconds
-
-
-def best_bound(
-    sorted_sizes: NDArray[np.int64], total: int, cap: int, max_items: int | None = None, enough: int | None = None
-) -> Bound:
-    """Return the best of this module's closed-form bounds.
-
-    Parameters
-    ----------
-    sorted_sizes : int64[n]
-        Descending, ``0 <= size <= cap``.
-    total : int
-        Their sum, which fits int64.
-    cap : int
-        At least 1.
-    max_items : int, optional
-        Bound only the packings with at most so many items a group.
-    enough : int, optional
-        Stop at the first bound that reaches it, such as the number of groups of a known packing.
-
-    Returns
-    -------
-    Bound
-        Ties go to the simpler argument: volume, counts, l2, fekete_schepers, ccm1.
-
-    Notes
-    -----
-    O(n + 150 d) for d distinct sizes; past 7,000 of them, fewer functions are tried and it is O(n + d).
-    """
-    n = len(sorted_sizes)
-    if n == 0:
-        return Bound(0, "volume")
-    best = Bound(max(1, -(-total // cap)), "volume")
-    if max_items is not None and -(-n // max_items) > best.value:
-        best = Bound(-(-n // max_items), "counts")
-    if enough is not None and best.value >= enough:
-        return best
-    sizes, counts = runs_of_equal_sizes(sorted_sizes)
-    value, name = groups_needed(sizes, counts, total, cap, enough=enough or INT64_MAX, work=_WORK)
-    return Bound(value, name) if value > best.value else best
+__all__ = ["groups_bound", "groups_lower_bound"]
 
 
 def groups_bound(sizes: ArrayLike, cap: int, max_items: int | None = None) -> Bound:

@@ -203,7 +203,9 @@ def split_contiguous(costs: ArrayLike, num_groups: int, *, nonempty: bool = Fals
     num_groups = as_count("num_groups", num_groups)
     array, largest, total = as_costs(costs)
     if nonempty and len(array) < num_groups:
-        raise InfeasibleError(f"no group may be empty, but there are {len(array)} items for {num_groups} groups")
+        raise InfeasibleError(
+            f"no {{group}} may be empty, but there are {len(array)} {{items}} for {num_groups} {{groups}}"
+        )
     sums = _running_sums(array)
     low = max(largest, -(-total // num_groups))
     high = min(total, low + largest)  # under the mean plus one item, every group that is closed holds the mean

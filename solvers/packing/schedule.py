@@ -17,7 +17,7 @@ from solvers._budget import work_units
 from solvers._sort import sort_descending
 from solvers.arguments import as_budget, as_costs, as_count
 from solvers.bounds import Bound, best_bound
-from solvers.errors import InfeasibleError, TimeLimitError
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError, UsageError
 from solvers.groups import group_loads, read_only
 from solvers.packing._arguments import (
     MOST_BINS,
@@ -26,6 +26,7 @@ from solvers.packing._arguments import (
     as_flag,
     as_slots,
     check_as_many,
+    check_bins,
     check_over_long,
 )
 from solvers.packing._schedule_bounds import (
@@ -144,23 +145,25 @@ def _first_slots(prepared: _Prepared, request: _Request) -> int:
         bins = num_ranks * request.num_slots
         if first > request.num_slots:
             raise InfeasibleError(
-                f"num_slots = {request.num_slots} is too few: under cap = {request.cap} the {n} samples need at least "
-                f"{prepared.least} micro-batches, {num_ranks} ranks of {request.num_slots} slots hold {bins}, short by "
-                f"{prepared.least - bins}; the least num_slots that may do is {first}"
+                f"{{num_slots}} = {request.num_slots} is too few: under {{cap}} = {request.cap} the {n} samples need "
+                f"at least {prepared.least} micro-batches, {num_ranks} ranks of {request.num_slots} {{slots}} hold "
+                f"{bins}, short by {prepared.least - bins}",
+                InfeasibilityCertificate("num_slots", prepared.kept.tolist(), range(num_ranks), prepared.least, bins),
+                f"the least {{num_slots}} that may do is {first}",
             )
         first = request.num_slots
     bins = num_ranks * first
     if not request.allow_empty and bins > n:
-        why = "num_slots" if isinstance(request.num_slots, int) else "min_slots, slots_multiple_of and the cap make it"
+        why = "{min_slots}, {slots_multiple_of} and the cap make it"
+        why = "{num_slots}" if isinstance(request.num_slots, int) else why
         left = "samples left after dropping" if len(prepared.dropped) else "samples"
         raise InfeasibleError(
-            f"{num_ranks} ranks of {first} slots ({why}) are {bins} micro-batches, but there are {n} {left}, short by "
-            f"{bins - n}; allow_empty=True permits empty micro-batches"
+            f"{num_ranks} ranks of {first} {{slots}} ({why}) are {bins} micro-batches, but there are {n} {left}, short "
+            f"by {bins - n}",
+            InfeasibilityCertificate("allow_empty", prepared.kept.tolist(), range(num_ranks), bins, n),
+            "{allow_empty=True} permits empty micro-batches",
         )
-    if bins > MOST_BINS:
-        raise ValueError(
-            f"num_ranks * num_slots must be <= {MOST_BINS} micro-batches, got {num_ranks} * {first} = {bins}"
-        )
+    check_bins(num_ranks, first)
     return first
 
 
@@ -244,9 +247,10 @@ def _choose(prepared: _Prepared, request: _Request, first: int) -> tuple[_Found,
             too_many = not request.allow_empty and num_slots * request.num_ranks > len(prepared.kept)
             if isinstance(request.num_slots, int) or too_many:
                 raise TimeLimitError(
-                    f"found no packing under cap = {request.cap} into {request.num_ranks} ranks of "
-                    f"{num_slots - request.multiple} slots, which {prepared.least} micro-batches at least do not "
-                    f"exclude; {instance.num_packed} would do: give more slots or a larger cap"
+                    f"found no packing under {{cap}} = {request.cap} into {request.num_ranks} ranks of "
+                    f"{num_slots - request.multiple} {{slots}}, which {prepared.least} micro-batches at least do not "
+                    "exclude",
+                    f"{instance.num_packed} would do: give more {{slots}} or a larger {{cap}}",
                 )
     if request.objective == "pipeline" and not free:
         bound = _bound(prepared, request, best.num_slots)
@@ -383,7 +387,7 @@ def schedule_micro_batches(
         work_units(as_budget(time_budget)),
     )  # fmt: skip
     if request.stages > 1 and request.objective != "pipeline":
-        raise ValueError(f"stages = {stages} contradicts objective = {objective!r}: only a pipeline has stages")
+        raise UsageError(f"{{stages}} = {stages} contradicts {{objective}} = {objective!r}: only a pipeline has stages")
     prepared = _prepare(costs, tokens, request)
     found, bound = _choose(prepared, request, _first_slots(prepared, request))
     return _result(as_costs(costs)[0], as_costs(tokens, "tokens")[0], prepared, request, found, bound, started)

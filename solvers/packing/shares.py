@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_costs, as_count, as_int64
-from solvers.errors import InfeasibleError, SolverError
+from solvers.arguments import INT64_MAX, as_costs, as_count, as_labels
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, SolverError, UsageError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.packing._arguments import (
-    MOST_BINS,
     as_cap,
     as_choice,
     as_flag,
     as_slots,
     check_as_many,
+    check_bins,
     check_over_long,
 )
 from solvers.packing._schedule_types import OVER_LONG
@@ -77,23 +77,19 @@ def _by_rank(
 
 
 def _as_ranks(rank_of_item: ArrayLike, n: int, num_ranks: int) -> NDArray[np.int32]:
-    ranks = as_int64("rank_of_item", rank_of_item)
+    ranks = as_labels("rank_of_item", rank_of_item, num_ranks)
     check_as_many("rank_of_item", len(ranks), n)
-    outside = (ranks < 0) | (ranks >= num_ranks)
-    if outside.any():
-        item = int(np.argmax(outside))
-        raise ValueError(f"rank_of_item[{item}] must be within 0..{num_ranks - 1}, got {ranks[item]}")
-    return ranks.astype(np.int32)
+    return ranks
 
 
 def _as_targets(targets: ArrayLike, num_slots: object, costs: NDArray[np.int64]) -> NDArray[np.int64]:
     array, largest, _ = as_costs(targets, "targets")
     if len(array) != num_slots:
-        raise ValueError(f"targets must be one for each of num_slots = {num_slots}, got {len(array)}")
+        raise ArgumentError("targets", f"be one for each of {{num_slots}} = {num_slots}", len(array))
     if (np.diff(array) > 0).any():
-        raise ValueError("targets must descend")
+        raise ArgumentError("targets", "descend")
     if largest + int(costs.sum()) > INT64_MAX:
-        raise ValueError("the sum of costs and the largest of targets must fit int64")
+        raise UsageError("the sum of {costs} and the largest of {targets} must fit int64")
     return array
 
 
@@ -117,33 +113,36 @@ def _choose_slots(shares: _Shares, rules: _Rules, bins: NDArray[np.int64], least
         needy = int(np.argmax(least))
         if least[needy] > num_slots:
             raise InfeasibleError(
-                f"num_slots = {num_slots} is too few: under cap = {rules.cap} the {_held(shares, needy)} samples of "
-                f"rank {needy} need at least {least[needy]} micro-batches, short by {least[needy] - num_slots}; the "
-                f"least num_slots that may do is {rules.slots_for(int(least[needy]))}"
+                f"{{num_slots}} = {num_slots} is too few: under {{cap}} = {rules.cap} the {_held(shares, needy)} "
+                f"samples of {{rank}} need at least {least[needy]} micro-batches, short by {least[needy] - num_slots}",
+                _certificate("num_slots", shares, needy, int(least[needy]), num_slots),
+                f"the least {{num_slots}} that may do is {rules.slots_for(int(least[needy]))}",
+                rank=Named("rank", needy),
             )
         if bins[most] > num_slots:
             raise SolverError(
-                f"found no packing under cap = {rules.cap} of the {_held(shares, most)} samples of rank {most} into "
-                f"num_slots = {num_slots}, which {least[most]} micro-batches at least do not exclude; "
-                f"{rules.slots_for(int(bins[most]))} would do: give more slots or a larger cap"
+                f"found no packing under {{cap}} = {rules.cap} of the {_held(shares, most)} samples of {{rank}} into "
+                f"{{num_slots}} = {num_slots}, which {least[most]} micro-batches at least do not exclude",
+                f"{rules.slots_for(int(bins[most]))} would do: give more {{slots}} or a larger {{cap}}",
+                rank=Named("rank", most),
             )
-    _check_bins(rules.num_ranks, num_slots)
+    check_bins(rules.num_ranks, num_slots)
     held = np.diff(shares.offsets)
     if not rules.allow_empty and held.min() < num_slots:
         poor = int(np.argmax(held < num_slots))
         raise InfeasibleError(
-            f"rank {poor} has {held[poor]} samples for num_slots = {num_slots} micro-batches, as many as every rank "
-            f"has, short by {num_slots - held[poor]}; allow_empty=True permits empty micro-batches"
+            f"{{rank}} has {held[poor]} samples for {{num_slots}} = {num_slots} micro-batches, as many as every rank "
+            f"has, short by {num_slots - held[poor]}",
+            _certificate("allow_empty", shares, poor, num_slots, int(held[poor])),
+            "{allow_empty=True} permits empty micro-batches",
+            rank=Named("rank", poor),
         )
     return num_slots
 
 
-def _check_bins(num_ranks: int, num_slots: int) -> None:
-    if num_ranks * num_slots > MOST_BINS:
-        raise ValueError(
-            f"num_ranks * num_slots must be <= {MOST_BINS} micro-batches, got {num_ranks} * {num_slots} = "
-            f"{num_ranks * num_slots}"
-        )
+def _certificate(constraint: str, shares: _Shares, rank: int, needed: int, available: int) -> InfeasibilityCertificate:
+    items = np.flatnonzero(shares.ranks == rank).tolist()
+    return InfeasibilityCertificate(constraint, items, [rank], needed, available)
 
 
 def _held(shares: _Shares, rank: int) -> int:
@@ -260,7 +259,7 @@ def cut_shares(
         as_count("num_ranks", num_ranks), as_cap(cap), as_slots(num_slots, min_slots, multiple), min_slots, multiple,
         as_flag("allow_empty", allow_empty),
     )  # fmt: skip
-    _check_bins(rules.num_ranks, rules.slots_for(1))  # before anything of that size is made
+    check_bins(rules.num_ranks, rules.slots_for(1))  # before anything of that size is made
     as_choice("over_long", over_long, OVER_LONG)
     all_costs, all_tokens = as_costs(costs)[0], as_costs(tokens, "tokens")[0]
     check_as_many("tokens", len(all_tokens), len(all_costs))

@@ -25,7 +25,7 @@ class PackingResult:
     lower_bound : int
         Proven: no packing under the same constraints has fewer groups.
     bound_name : str
-        The argument that proves `lower_bound`; see :mod:`solvers.packing.bounds`.
+        The argument that proves `lower_bound`; see :mod:`solvers.group_bounds`.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``num_groups == lower_bound``.
     method : str

@@ -208,7 +208,7 @@ _BOUNDS: dict[str, Callable[[list[int], int], Iterator[int]]] = {
     "volume": lambda sizes, cap: iter([max(1, -(-sum(sizes) // cap))]),
     **GROUPS_BY_FUNCTION,
 }
-"""The bounds by their definition; see :mod:`solvers.packing.bounds` for why they hold."""
+"""The bounds by their definition; see :mod:`solvers.group_bounds` for why they hold."""
 
 TRUSTED_BOUNDS = frozenset({"search"})
 """Bounds that a search proved."""

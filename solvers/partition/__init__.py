@@ -5,12 +5,12 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, unknown
 from solvers.constraints import Constraints, is_vector
-from solvers.partition._constrained import CONSTRAINTS, SUPPORTED, solve_constrained
 from solvers.partition.arc_flow import arc_flow
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
+from solvers.partition.constrained import CONSTRAINTS, SUPPORTED, solve_constrained
 from solvers.partition.exact import exact
 from solvers.partition.karmarkar_karp import karmarkar_karp
 from solvers.partition.lpt import lpt
@@ -113,7 +113,7 @@ def partition(
     """
     solver = PARTITIONERS.get(method)
     if solver is None:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(PARTITIONERS)}")
+        raise unknown("method", method, PARTITIONERS)
     as_budget(time_budget)  # refused by all if by one
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective

@@ -17,7 +17,10 @@ __all__ = ["auto"]
 def auto(
     costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
 ) -> PartitionResult:
-    """Partition by the best of LPT, SLACK and Karmarkar-Karp, improved by local search; ties to the first.
+    """Partition by whatever helps: several starts, local search on each, then proofs and searches that close the gap.
+
+    What runs, and in which order, :mod:`solvers.partition.portfolio` says, and under equal counts
+    :mod:`solvers.partition.even_counts` too.
 
     Parameters
     ----------

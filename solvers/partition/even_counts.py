@@ -5,10 +5,10 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound
 from solvers.constraints import Constraints
-from solvers.partition._constrained_search import Search, exhaust_small, lower_targets, shake
-from solvers.partition._constrained_state import State
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bldm import assign_bldm
+from solvers.partition.constrained.search import Search, exhaust_small, lower_targets, shake
+from solvers.partition.constrained.state import State
 from solvers.partition.portfolio import assign_auto
 
 __all__ = ["assign_even"]

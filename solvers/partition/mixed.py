@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers.arguments import INT64_MAX, as_budget, as_costs
 from solvers.bounds import Bound
+from solvers.errors import Named, UsageError
 from solvers.groups import mixed_loads
 from solvers.partition._mixed_bounds import cover_bound, prefix_blocks, prefix_bound, quota_bound
 from solvers.partition._mixed_refine import refine_mixed
@@ -41,9 +42,11 @@ class _MixedProblem:
         fixed, _, total = as_costs(costs)
         rows, longest, _ = as_costs(row_costs, "row_costs")
         if len(fixed) != len(rows):
-            raise ValueError(f"costs and row_costs must have one entry an item, got {len(fixed)} and {len(rows)}")
+            raise UsageError(
+                f"{{costs}} and {{row_costs}} must have one entry an item, got {len(fixed)} and {len(rows)}"
+            )
         if total + longest * len(rows) > INT64_MAX:
-            raise ValueError(
+            raise UsageError(
                 f"mixed costs must fit int64: {len(rows)} rows of the largest row cost {longest} and the costs' sum "
                 f"{total} would cost {total + longest * len(rows)}"
             )
@@ -58,10 +61,12 @@ class _MixedProblem:
         if wrong.any():
             at = int(np.argmax(wrong))
             i, j = (int(item) for item in self.additive.order[at : at + 2])
-            raise ValueError(
-                "costs and row_costs must rise together, as functions of one length do: "
-                f"items {i} and {j} cost {self.costs[at]} and {self.costs[at + 1]}, their rows {self.rows[at]} and "
-                f"{self.rows[at + 1]}"
+            raise UsageError(
+                "{costs} and {row_costs} must rise together, as functions of one length do: "
+                f"{{one}} and {{other}} cost {self.costs[at]} and {self.costs[at + 1]}, their rows {self.rows[at]} and "
+                f"{self.rows[at + 1]}",
+                one=Named("item", i),
+                other=Named("item", j),
             )
 
     @property

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, unknown
 from solvers.rearrangement.auto import auto
 from solvers.rearrangement.greedy import greedy
 from solvers.rearrangement.identity import identity
@@ -114,7 +114,7 @@ def rearrange(
     """
     solver = REARRANGERS.get(method)
     if solver is None:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(REARRANGERS)}")
+        raise unknown("method", method, REARRANGERS)
     as_budget(time_budget)  # refused by all if by one
     return solver(
         volumes,

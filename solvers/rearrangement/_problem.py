@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_int64
-from solvers.errors import InfeasibleError
+from solvers.arguments import INT64_MAX, as_int64, unknown
+from solvers.errors import ArgumentError, InfeasibleError, UsageError
 from solvers.groups import read_only
 from solvers.rearrangement._kernels import count_entries, kept_in_places, measure, settle, weighted_sends
 from solvers.rearrangement._transport import dual_value, solve_transport, take_largest
@@ -100,12 +100,13 @@ class RearrangementProblem:
         checked = as_volumes(volumes)
         m = checked.num_ranks
         if objective not in OBJECTIVES:
-            raise ValueError(f"unknown objective {objective!r}; known objectives are {', '.join(OBJECTIVES)}")
+            raise unknown("objective", objective, OBJECTIVES)
         units = _units(levels, m)
         worth = _weights(weights, len(units))
         if checked.total * int(worth.sum()) > INT64_MAX:
-            raise ValueError(
-                f"the sum of volumes times the sum of weights must fit int64, got {checked.total} * {int(worth.sum())}"
+            raise UsageError(
+                "the sum of {volumes} times the sum of {weights} must fit int64, "
+                f"got {checked.total} * {int(worth.sum())}"
             )
         group_class, rank_class, num_classes = _classes(class_of_group, class_of_rank, m)
         group_order = np.argsort(group_class, kind="stable").astype(np.int32)
@@ -322,22 +323,23 @@ def _units(levels: ArrayLike | Sequence[ArrayLike], m: int) -> NDArray[np.int32]
         nested = True
     rows: list[Any] = list(levels) if nested else [levels]  # type: ignore[arg-type]
     if not rows:
-        raise ValueError("levels must hold at least one level, node_of_rank, got none")
+        raise ArgumentError("levels", "hold at least one level, {node_of_rank}", "none")
     units = np.empty((len(rows), m), dtype=np.int32)
     offset = 0
     for level, row in enumerate(rows):
         name = "node_of_rank" if not nested else f"levels[{level}]"
         labels = as_int64(name, row)
         if len(labels) != m:
-            raise ValueError(f"{name} must have {m} entries, one a rank, got {len(labels)}")
+            raise ArgumentError(name, f"have {m} entries, one a rank", len(labels))
         names, units[level] = np.unique(labels, return_inverse=True)
         if level:
             _, first, inner = np.unique(units[level - 1], return_index=True, return_inverse=True)
             if (split := units[level] != units[level][first[inner]]).any():
                 rank = int(np.argmax(split))
-                raise ValueError(
-                    f"levels must go from small units to large ones: ranks {first[inner[rank]]} and {rank} share a "
-                    f"unit of levels[{level - 1}], but not of levels[{level}]"
+                raise ArgumentError(
+                    "levels",
+                    f"go from small units to large ones: ranks {first[inner[rank]]} and {rank} share a unit of "
+                    f"{{levels}}[{level - 1}], but not of {{levels}}[{level}]",
                 )
         units[level] += offset
         offset += len(names)
@@ -349,10 +351,10 @@ def _weights(weights: ArrayLike | None, num_levels: int) -> NDArray[np.int64]:
         return np.ones(num_levels, dtype=np.int64)
     array = as_int64("weights", weights)
     if len(array) != num_levels:
-        raise ValueError(f"weights must have {num_levels} entries, one a level, got {len(array)}")
+        raise ArgumentError("weights", f"have {num_levels} entries, one a level", len(array))
     if (array < 1).any():
         level = int(np.argmax(array < 1))
-        raise ValueError(f"weights[{level}] must be >= 1, got {array[level]}")
+        raise ArgumentError("weights", "be >= 1", array[level], level)
     return array.copy()
 
 
@@ -364,11 +366,11 @@ def _classes(
         return np.zeros(m, dtype=np.int32), np.zeros(m, dtype=np.int32), 1
     if class_of_group is None or class_of_rank is None:
         given, missing = ("rank", "group") if class_of_group is None else ("group", "rank")
-        raise ValueError(f"class_of_{given} was given without class_of_{missing}; give both or neither")
+        raise UsageError(f"{{class_of_{given}}} was given without {{class_of_{missing}}}", "give both or neither")
     groups, ranks = as_int64("class_of_group", class_of_group), as_int64("class_of_rank", class_of_rank)
     for name, array in (("class_of_group", groups), ("class_of_rank", ranks)):
         if len(array) != m:
-            raise ValueError(f"{name} must have {m} entries, got {len(array)}")
+            raise ArgumentError(name, f"have {m} entries", len(array))
     names, labels = np.unique(np.concatenate([groups, ranks]), return_inverse=True)
     have = np.bincount(labels[:m], minlength=len(names)), np.bincount(labels[m:], minlength=len(names))
     if (unequal := have[0] != have[1]).any():

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
-from solvers.arguments import as_costs, as_count, as_int64
+from solvers.arguments import as_costs, as_count, as_int64, as_labels
+from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import members_by_group, read_only
 
 __all__ = ["Volumes", "as_volumes", "group_volumes"]
@@ -133,23 +134,13 @@ def group_volumes(
     amounts, _, _ = as_costs(volume, "volume")
     for name, array in (("home_rank", homes), ("volume", amounts)):
         if len(array) != len(groups):
-            raise ValueError(f"{name} must have {len(groups)} entries, one an item, got {len(array)}")
+            raise ArgumentError(name, f"have {len(groups)} entries, one an item", len(array))
     members, starts, _ = members_by_group(groups, num_ranks)
     offsets = np.zeros(num_ranks + 1, dtype=np.int64)
     ranks = np.empty(len(groups), dtype=np.int32)
     merged = np.empty(len(groups), dtype=np.int64)
     _merge(members, starts, read_only(homes), read_only(amounts), offsets, ranks, merged)
     return Volumes(offsets, ranks[: offsets[-1]].copy(), merged[: offsets[-1]].copy())
-
-
-def as_labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int32]:
-    """Return `values` as int32 within ``0..count-1``, or raise an error that names the entry."""
-    array = as_int64(name, values)
-    outside = (array < 0) | (array >= count)
-    if outside.any():
-        where = int(np.argmax(outside))
-        raise ValueError(f"{name}[{where}] must be within 0..{count - 1}, got {array[where]}")
-    return array.astype(np.int32)
 
 
 def as_volumes(volumes: Volumes | ArrayLike) -> Volumes:
@@ -159,13 +150,13 @@ def as_volumes(volumes: Volumes | ArrayLike) -> Volumes:
     try:
         matrix = np.asarray(volumes)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"volumes must be Volumes or a matrix of integers: {error}") from None
+        raise ArgumentTypeError("volumes", "be Volumes or a matrix of integers: {why}", why=str(error)) from None
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
-        raise ValueError(f"volumes must be a square matrix [group, rank] of at least one, got shape {matrix.shape}")
+        raise ArgumentError("volumes", "be a square matrix [group, rank] of at least one", f"shape {matrix.shape}")
     flat = as_int64("volumes (row by row)", matrix.ravel())
     if (flat < 0).any():
         group, rank = divmod(int(np.argmax(flat < 0)), len(matrix))
-        raise ValueError(f"volumes[{group}, {rank}] must be >= 0, got {matrix[group, rank]}")
+        raise ArgumentError("volumes", "be >= 0", matrix[group, rank], f"{group}, {rank}")
     as_costs(flat, "volumes (row by row)")  # their sum fits int64
     groups, ranks = np.nonzero(flat.reshape(matrix.shape))
     offsets = np.searchsorted(groups, np.arange(len(matrix) + 1)).astype(np.int64)
@@ -178,17 +169,18 @@ def _checked(volumes: Volumes) -> Volumes:
     kinds = offsets.dtype == np.int64 and ranks.dtype == np.int32 and amounts.dtype == np.int64
     flat = offsets.ndim == ranks.ndim == amounts.ndim == 1
     if not kinds or not flat or not all(a.flags.c_contiguous for a in (offsets, ranks, amounts)):
-        raise TypeError("volumes must hold contiguous arrays int64[m + 1], int32[k], int64[k]; use group_volumes")
+        rule = "hold contiguous arrays int64[m + 1], int32[k], int64[k]"
+        raise ArgumentTypeError("volumes", rule, remedy="use group_volumes")
     m = len(offsets) - 1
     fits = m >= 1 and offsets[0] == 0 and offsets[-1] == len(ranks) == len(amounts) and (np.diff(offsets) >= 0).all()
     if not fits:
-        raise ValueError(f"volumes.offsets must ascend from 0 to {len(ranks)} = len(ranks) = len(amounts)")
+        raise ArgumentError("volumes.offsets", f"ascend from 0 to {len(ranks)} = len(ranks) = len(amounts)")
     if len(ranks) and (int(ranks.min()) < 0 or int(ranks.max()) >= m):
         where = int(np.argmax((ranks < 0) | (ranks >= m)))
-        raise ValueError(f"volumes.ranks[{where}] must be within 0..{m - 1}, got {ranks[where]}")
+        raise ArgumentError("volumes.ranks", f"be within 0..{m - 1}", ranks[where], where)
     as_costs(amounts, "volumes.amounts")
     group = int(_first_group_with_a_rank_twice(read_only(offsets), read_only(ranks)))
     if group >= 0:
-        raise ValueError(f"volumes must list a rank at most once in a group, group {group} has one twice; "
-                         "use group_volumes")  # fmt: skip
+        rule = f"list a rank at most once in a group, group {group} has one twice"
+        raise ArgumentError("volumes", rule, remedy="use group_volumes")
     return volumes

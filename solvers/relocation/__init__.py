@@ -6,7 +6,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, unknown
 from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
@@ -119,7 +119,7 @@ def relocate(
     """
     started = time.perf_counter()
     if method not in RELOCATORS:
-        raise ValueError(f"unknown method {method!r}; known methods are {', '.join(RELOCATORS)}")
+        raise unknown("method", method, RELOCATORS)
     seconds = as_budget(time_budget)
     tolerance = as_eps(eps)
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps)

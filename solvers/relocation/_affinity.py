@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
-from solvers.arguments import as_costs, as_int64
+from solvers.arguments import as_costs, as_int64, as_labels
+from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import read_only
 
 __all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
@@ -74,19 +75,17 @@ def _canonical(
     try:
         first, second, third = affinity
     except (TypeError, ValueError):
-        raise TypeError("affinity must be three arrays (indptr, ranks, volumes)") from None
-    offsets, ranks = as_int64("affinity indptr", first), as_int64("affinity ranks", second)
+        raise ArgumentTypeError("affinity", "be three arrays (indptr, ranks, volumes)") from None
+    offsets, ranks = as_int64("affinity indptr", first), as_labels("affinity ranks", second, num_ranks)
     volumes, _, _ = as_costs(third, "affinity volumes")
     if len(offsets) != num_items + 1:
-        raise ValueError(f"affinity indptr must have {num_items + 1} entries, one more than items, got {len(offsets)}")
+        rule = f"have {num_items + 1} entries, one more than {{items}}"
+        raise ArgumentError("affinity indptr", rule, len(offsets))
     if offsets[0] != 0 or offsets[-1] != len(ranks) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"affinity indptr must ascend from 0 to {len(ranks)}, the number of ranks listed")
+        raise ArgumentError("affinity indptr", f"ascend from 0 to {len(ranks)}, the number of ranks listed")
     if len(ranks) != len(volumes):
-        raise ValueError(f"affinity volumes must have {len(ranks)} entries, as affinity ranks has, got {len(volumes)}")
-    outside = (ranks < 0) | (ranks >= num_ranks)
-    if outside.any():
-        where = int(np.argmax(outside))
-        raise ValueError(f"affinity ranks[{where}] must be within 0..{num_ranks - 1}, got {ranks[where]}")
+        rule = f"have {len(ranks)} entries, as {{affinity}} ranks has"
+        raise ArgumentError("affinity volumes", rule, len(volumes))
     keys = np.repeat(np.arange(num_items), np.diff(offsets)) * num_ranks + ranks
     keys, volumes = _add_up(keys[volumes > 0], volumes[volumes > 0])
     counts = np.bincount(keys // num_ranks, minlength=num_items)
@@ -155,11 +154,7 @@ def affinity_of_rows(affinity: Any, num_items: int, node_of_rank: NDArray[np.int
 
 def homes_from(home_rank: ArrayLike, num_items: int, num_ranks: int, name: str = "home_rank") -> NDArray[np.int32]:
     """Homes from outside, or other ranks called `name`, checked."""
-    home = as_int64(name, home_rank)
+    home = as_labels(name, home_rank, num_ranks)
     if len(home) != num_items:
-        raise ValueError(f"{name} must have {num_items} entries, as costs has, got {len(home)}")
-    outside = (home < 0) | (home >= num_ranks)
-    if outside.any():
-        item = int(np.argmax(outside))
-        raise ValueError(f"{name}[{item}] must be within 0..{num_ranks - 1}, got {home[item]}")
-    return home.astype(np.int32)
+        raise ArgumentError(name, f"have {num_items} entries, as {{costs}} has", len(home))
+    return home

@@ -1,7 +1,6 @@
 """A relocation problem, checked once, and the result made from what a method returns."""
 
 import heapq
-import operator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, SupportsIndex
@@ -10,8 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
-from solvers.arguments import INT64_MAX, as_costs, as_int64
-from solvers.errors import InfeasibleError
+from solvers.arguments import as_costs, as_int64, as_integer
+from solvers.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    InfeasibilityCertificate,
+    InfeasibleError,
+    Named,
+    UsageError,
+)
 from solvers.groups import group_loads
 from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
 
@@ -21,13 +27,13 @@ __all__ = ["RelocationProblem", "as_cap", "as_eps"]
 def as_eps(eps: Any) -> Fraction:
     """Return the tolerance as an exact fraction; a float means the decimal number that Python prints for it."""
     if isinstance(eps, bool | np.bool_):
-        raise TypeError(f"eps must be a number, got {eps!r}")
+        raise ArgumentTypeError("eps", "be a number", repr(eps))
     try:
         exact = Fraction(str(float(eps))) if isinstance(eps, float | np.floating) else Fraction(eps)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"eps must be a finite number or Fraction, got {eps!r}") from None
+        raise ArgumentTypeError("eps", "be {a finite number or Fraction}", repr(eps)) from None
     if exact < 0:
-        raise ValueError(f"eps must be >= 0, got {eps!r}")
+        raise ArgumentError("eps", "be >= 0", repr(eps))
     return exact
 
 
@@ -35,10 +41,10 @@ def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
     """Nodes from outside, renumbered 0, 1, ... in ascending order."""
     nodes = as_int64("node_of_rank", node_of_rank)
     if len(nodes) == 0:
-        raise ValueError("node_of_rank must name at least one rank, got none")
+        raise ArgumentError("node_of_rank", "name at least one rank", "none")
     if nodes.min() < 0:
         rank = int(np.argmax(nodes < 0))
-        raise ValueError(f"node_of_rank[{rank}] must be >= 0, got {nodes[rank]}")
+        raise ArgumentError("node_of_rank", "be >= 0", nodes[rank], rank)
     return np.unique(nodes, return_inverse=True)[1].astype(np.int32)
 
 
@@ -47,23 +53,32 @@ def _as_room(
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]:
     """Sizes, and the most that each rank may hold of them (one cap for all, or one each)."""
     if (sizes is None) != (caps is None):
-        raise ValueError("sizes and caps go together: give both or neither")
+        raise UsageError("{sizes} and {caps} go together: give both or neither")
     if sizes is None:
         return None, np.zeros(num_ranks, dtype=np.int64), 0
     array, _, total = as_costs(sizes, "sizes")
     if len(array) != num_items:
-        raise ValueError(f"sizes must have {num_items} entries, as costs has, got {len(array)}")
+        raise ArgumentError("sizes", f"have {num_items} entries, as {{costs}} has", len(array))
     room = as_int64("caps", np.full(num_ranks, caps) if np.ndim(caps) == 0 else caps)  # type: ignore[arg-type]
     if len(room) != num_ranks:
-        raise ValueError(f"caps must be one number or {num_ranks}, one a rank, got {len(room)}")
+        raise ArgumentError("caps", f"be one number or {num_ranks}, one a rank", len(room))
     if room.min() < 0:
         rank = int(np.argmax(room < 0))
-        raise ValueError(f"caps[{rank}] must be >= 0, got {room[rank]}")
+        raise ArgumentError("caps", "be >= 0", room[rank], rank)
     if len(array) and array.max() > room.max():
         item = int(np.argmax(array > room.max()))
-        raise InfeasibleError(f"no rank can hold item {item}: sizes[{item}] = {array[item]} is over every cap")
-    if total > sum(room.tolist()):
-        raise InfeasibleError(f"the sizes sum to {total}, over the sum of caps {sum(room.tolist())}")
+        named: dict[str, Any] = {"item": Named("item", item), "sizes[i] =": f"sizes[{item}] ="}
+        raise InfeasibleError(
+            f"no rank can hold {{item}}: {{sizes[i] =}} {array[item]} is over every cap",
+            InfeasibilityCertificate("caps", [item], range(num_ranks), int(array[item]), int(room.max()), 0),
+            **named,
+        )
+    if total > (most := sum(room.tolist())):
+        raise InfeasibleError(
+            f"{{caps}}: the {{sizes}} of all {{items}} sum to {total}, and the {num_ranks} ranks hold {most}: "
+            f"{total - most} too much",
+            InfeasibilityCertificate("caps", range(num_items), range(num_ranks), total, most, 0),
+        )
     return array, np.minimum(room, total), total
 
 
@@ -126,16 +141,16 @@ class RelocationProblem:
         nodes = _as_nodes(node_of_rank)
         num_ranks = len(nodes)
         if (home_rank is None) == (affinity is None):
-            raise ValueError("give either home_rank or affinity (home_rank=None), not both and not neither")
+            raise UsageError("give either {home_rank} or {affinity} ({home_rank}=None), not both and not neither")
         if affinity is None:
             home = homes_from(home_rank, len(array), num_ranks)  # type: ignore[arg-type]
             moved = array if volumes is None else as_costs(volumes, "volumes")[0]
             if len(moved) != len(array):
-                raise ValueError(f"volumes must have {len(array)} entries, as costs has, got {len(moved)}")
+                raise ArgumentError("volumes", f"have {len(array)} entries, as {{costs}} has", len(moved))
             where = affinity_of_homes(home, moved)
         else:
             if volumes is not None:
-                raise ValueError("volumes must be None where affinity is given: it holds the volumes")
+                raise ArgumentError("volumes", "be None where {affinity} is given: it holds the volumes")
             where = affinity_of_rows(affinity, len(array), nodes)
             _house_the_homeless(array, where, num_ranks)
         given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
@@ -173,18 +188,20 @@ def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks:
 
 def as_cap(cap: SupportsIndex, problem: RelocationProblem) -> int:
     """Return a cap from outside as an int that fits int64 and that no item and not the mean load is over, or raise."""
-    if isinstance(cap, bool | np.bool_):
-        raise TypeError(f"cap must be an integer, got {cap!r}")
-    try:
-        value = operator.index(cap)
-    except TypeError:
-        raise TypeError(f"cap must be an integer, got {cap!r}") from None
-    if not 0 <= value <= INT64_MAX:
-        raise ValueError(f"cap must be >= 0 and fit int64, got {value}")
+    value, num_ranks = as_integer("cap", cap), problem.num_ranks
     if value < problem.largest:
         item = int(problem.order[0])
-        raise InfeasibleError(f"no rank can hold item {item}: its cost {problem.largest} is over cap = {value}")
-    if value * problem.num_ranks < problem.total:
-        over = problem.total - value * problem.num_ranks
-        raise InfeasibleError(f"the costs sum to {problem.total}, over {problem.num_ranks} ranks of {value} by {over}")
+        raise InfeasibleError(
+            f"no rank can hold {{item}}: its cost {problem.largest} is over {{cap}} = {value}",
+            InfeasibilityCertificate("cap", [item], range(num_ranks), problem.largest, value),
+            item=Named("item", item),
+        )
+    if value * num_ranks < problem.total:
+        raise InfeasibleError(
+            f"the {{costs}} sum to {problem.total}, over {num_ranks} ranks of {value} by "
+            f"{problem.total - value * num_ranks}",
+            InfeasibilityCertificate(
+                "cap", range(len(problem.costs)), range(num_ranks), problem.total, value * num_ranks
+            ),
+        )
     return value

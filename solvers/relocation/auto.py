@@ -12,7 +12,7 @@ from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
-from solvers.errors import TimeLimitError
+from solvers.errors import Named, TimeLimitError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
@@ -90,7 +90,10 @@ def _groups(problem: RelocationProblem, seconds: float) -> NDArray[np.int32]:
         )
         if left_out < 0:
             return groups
-    raise TimeLimitError(f"no assignment within the caps was found: item {left_out} fits on no rank beside the others")
+    raise TimeLimitError(
+        "no assignment within the {caps} was found: {item} fits on no rank beside the others",
+        item=Named("item", left_out),
+    )
 
 
 def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np.int32] | None = None) -> Reference:
@@ -370,8 +373,8 @@ def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) ->
     """Lay the partition's groups on ranks. Raises TimeLimitError where they are over the cap."""
     if groups.partition_makespan > cap:
         raise TimeLimitError(
-            f"no assignment under cap = {cap} was found: the partition reaches {groups.partition_makespan}; "
-            "raise cap, eps or time_budget"
+            f"no assignment under {{cap}} = {cap} was found: the partition reaches {groups.partition_makespan}",
+            "raise {cap}, {eps} or {time_budget}",
         )
     return place_groups(problem, groups.group_of_item)
 
@@ -379,7 +382,7 @@ def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) ->
 def assign_auto(
     problem: RelocationProblem, cap: int, groups: Reference, time_budget: float
 ) -> tuple[NDArray[np.int32], str]:
-    """Return the better of relocation and, where it finds nothing or moves more, rearrangement; and why, if so."""
+    """Return what relocation finds, and where it finds nothing, the partition rearranged, and why."""
     found = search(problem, cap, work_units(time_budget))
     if found is None:
         return assign_rearrange(problem, cap, groups), "no relocation under the cap was found within the budget"

@@ -25,6 +25,10 @@ def _load_cp_model() -> Any:
     return cp_model
 
 
+def _none_found(cap: int) -> TimeLimitError:
+    return TimeLimitError(f"no assignment under {{cap}} = {cap} was found", "raise {cap}, {eps} or {time_budget}")
+
+
 def _prices(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Volume that crosses, and that moves inside, for every item and rank: int64[n, num_ranks] each."""
     n, m = len(problem.costs), problem.num_ranks
@@ -102,16 +106,16 @@ def assign_exact(
     inter_prices, intra_prices = _prices(problem)
     if len(problem.costs) == 0 or max(int(inter_prices.sum()), problem.total, problem.total_size) > _MAX_TOTAL:
         if start is None:
-            raise TimeLimitError(f"no assignment under cap = {cap} was found; raise cap, eps or time_budget")
+            raise _none_found(cap)
         return start, None
     cp_model = _load_cp_model()
     model, on = _build(cp_model, problem, cap)
     first, least_inter, infeasible = _minimize(cp_model, model, on, inter_prices, start, started + seconds / 2)
     if infeasible:
-        raise InfeasibleError(f"no assignment keeps every load within cap = {cap} (proven by CP-SAT)")
+        raise InfeasibleError(f"no assignment keeps every load within {{cap}} = {cap} (proven by CP-SAT)")
     first = start if first is None else first
     if first is None:
-        raise TimeLimitError(f"no assignment under cap = {cap} was found; raise cap, eps or time_budget")
+        raise _none_found(cap)
     items = np.arange(len(first))
     crossed = int(inter_prices[items, first].sum())
     if start is not None and int(inter_prices[items, start].sum()) == crossed:

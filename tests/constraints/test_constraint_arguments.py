@@ -16,7 +16,7 @@ COSTS = [5, 4, 3]
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "sizes alone": ({"sizes": [1, 2, 3]}, ValueError, "sizes are limited by caps: give caps as well"),
     "caps alone": ({"caps": 5}, ValueError, "caps limit sizes: give sizes as well"),
-    "sizes too short": ({"sizes": [1, 2], "caps": 5}, ValueError, "sizes must have one entry a item, 3, got 2"),
+    "sizes too short": ({"sizes": [1, 2], "caps": 5}, ValueError, "sizes must have one entry for each item, 3, got 2"),
     "negative size": ({"sizes": [1, -2, 3], "caps": 5}, ValueError, "sizes[1] must be >= 0, got -2"),
     "negative second size": (
         {"sizes": [[1, 1], [1, 1], [1, -4]], "caps": [5, 5]}, ValueError, "sizes[:, 1][2] must be >= 0, got -4",
@@ -35,14 +35,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative cap of a group": ({"sizes": COSTS, "caps": [5, -2]}, ValueError, "caps[1] must be >= 0, got -2"),
     "fractional cap": ({"sizes": COSTS, "caps": 1.5}, ValueError, "caps[0] must be a finite whole number, got 1.5"),
     "caps for three groups": (
-        {"sizes": COSTS, "caps": [1, 2, 3]}, ValueError, "caps must have one entry a group, 2, got 3",
+        {"sizes": COSTS, "caps": [1, 2, 3]}, ValueError, "caps must have one entry for each group, 2, got 3",
     ),
     "one cap for two quantities": (
         {"sizes": [[1, 1]] * 3, "caps": 5}, ValueError,
-        "caps must have one entry a quantity, 2, got the single number 5",
+        "caps must have one entry for each quantity, 2, got the single number 5",
     ),
     "caps for three quantities": (
-        {"sizes": [[1, 1]] * 3, "caps": [5, 5, 5]}, ValueError, "caps must have one entry a quantity, 2, got 3",
+        {"sizes": [[1, 1]] * 3, "caps": [5, 5, 5]}, ValueError, "caps must have one entry for each quantity, 2, got 3",
     ),
     "a table of caps transposed": (
         {"sizes": [[1, 1, 1]] * 3, "caps": [[5, 5]] * 3}, ValueError,
@@ -59,10 +59,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"allowed": np.ones((3, 2), int)}, TypeError, "allowed as a table must be bool[n, m], got dtype int64",
     ),
     "mask transposed": ({"allowed": np.ones((2, 3), bool)}, ValueError, "allowed must have shape (3, 2), got (2, 3)"),
-    "mask too short": ({"allowed": [[0], None]}, ValueError, "allowed must have one entry a item, 3, got 2"),
+    "mask too short": ({"allowed": [[0], None]}, ValueError, "allowed must have one entry for each item, 3, got 2"),
     "no such group": ({"allowed": [[0], [1, 2], None]}, ValueError, "allowed[1] must name groups 0..1, got 2"),
     "mask a number": ({"allowed": 1}, TypeError, "allowed must be bool[n, m] or a list of groups an item, got int"),
-    "keys too short": ({"keep_together": [1, 2]}, ValueError, "keep_together must have one entry a item, 3, got 2"),
+    "keys too short": (
+        {"keep_together": [1, 2]}, ValueError, "keep_together must have one entry for each item, 3, got 2",
+    ),
     "a fractional key": (
         {"keep_together": [1, 2, 2.5]}, TypeError, "keep_together[2] must be an integer, a string or None, got 2.5",
     ),
@@ -72,10 +74,10 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "negative initial load": ({"initial_loads": [0, -1]}, ValueError, "initial_loads[1] must be >= 0, got -1"),
     "initial loads too short": (
-        {"initial_loads": [0]}, ValueError, "initial_loads must have one entry a group, 2, got 1",
+        {"initial_loads": [0]}, ValueError, "initial_loads must have one entry for each group, 2, got 1",
     ),
     "speed zero": ({"speeds": [1, 0]}, ValueError, "speeds[1] must be >= 1, got 0"),
-    "speeds too long": ({"speeds": [1, 1, 1]}, ValueError, "speeds must have one entry a group, 2, got 3"),
+    "speeds too long": ({"speeds": [1, 1, 1]}, ValueError, "speeds must have one entry for each group, 2, got 3"),
     "speeds too large": (
         {"speeds": [1, 2**61]}, ValueError,
         "the sum of costs and initial_loads times the largest of speeds must fit int64, got 12 * ",

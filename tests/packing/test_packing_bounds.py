@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from solvers import InfeasibleError
 from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
+from solvers.group_bounds import best_bound
 from solvers.packing import groups_lower_bound
-from solvers.packing.bounds import best_bound, groups_bound
+from solvers.packing.bounds import groups_bound
 
 caps_and_sizes = st.integers(1, 60).flatmap(
     lambda cap: st.tuples(st.just(cap), st.lists(st.integers(0, cap), max_size=9))

@@ -160,7 +160,7 @@ def test_speech_is_close_to_its_bound():
         ([1, 2], [1], "one entry an item, got 2 and 1"),
         ([1, -2], [1, 2], r"costs\[1\] must be >= 0"),
         ([1, 2], [1, -2], r"row_costs\[1\] must be >= 0"),
-        ([5, 2, 1], [1, 1, 9], r"must rise together.*items 2 and 0 cost 1 and 5, their rows 9 and 1"),
+        ([5, 2, 1], [1, 1, 9], r"must rise together.*item 2 and item 0 cost 1 and 5, their rows 9 and 1"),
         ([2**62, 1], [2**61, 2**60], "mixed costs must fit int64: 2 rows of the largest row cost"),
     ],
 )

@@ -1,15 +1,16 @@
 """Why no assignment can exist: each proof with its certificate, the cheap ones before the search, the others after."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
-from solvers.constrained_bounds import mask_sets
-from solvers.errors import InfeasibilityCertificate, InfeasibleError
-from solvers.packing.bounds import best_bound
-from solvers.partition._constrained_state import State
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named
+from solvers.group_bounds import best_bound
+from solvers.makespan_bounds import mask_sets
+from solvers.partition.constrained.state import State
 
 __all__ = ["check_feasible", "prove_infeasible"]
 
@@ -17,15 +18,18 @@ Ints = NDArray[np.int64]
 
 
 def _refuse(
-    message: str,
+    rule: str,
     constraint: str,
     items: Sequence[int],
     groups: Sequence[int],
     needed: int,
     available: int,
     quantity: int | None = None,
+    column: str = "",
 ) -> None:
-    raise InfeasibleError(message, InfeasibilityCertificate(constraint, items, groups, needed, available, quantity))
+    certificate = InfeasibilityCertificate(constraint, items, groups, needed, available, quantity)
+    these: dict[str, Any] = {"these items": Named("item", items), "these groups": Named("group", groups)}
+    raise InfeasibleError(rule, certificate, column=column, **these)
 
 
 def check_feasible(state: State) -> None:
@@ -47,25 +51,19 @@ def _with_keys(state: State, constraint: str) -> str:
     return constraint if state.problem.key_of_item is None else f"{constraint} + keep_together"
 
 
-def _first(items: Sequence[int], kind: str = "item") -> str:
-    """Name the items, a few of them where they are many."""
-    shown = ", ".join(str(i) for i in list(items[:5]))
-    return f"{kind}{'' if len(items) == 1 else 's'} {shown}" + (f", ... ({len(items)})" if len(items) > 5 else "")
-
-
 def _check_counts(state: State) -> None:
     problem = state.problem
     n, m = len(problem.costs), problem.num_groups
     if problem.most_items * m < n:
         _refuse(
-            f"max_items: {n} items do not fit {m} groups of at most {problem.most_items}, which hold "
+            f"{{max_items}}: {n} {{items}} do not fit {m} {{groups}} of at most {problem.most_items}, which hold "
             f"{problem.most_items * m}",
             "max_items", range(n), range(m), n, problem.most_items * m,
         )  # fmt: skip
     if problem.least_items * m > n:
         _refuse(
-            f"min_items: {m} groups of at least {problem.least_items} need {problem.least_items * m} items, there "
-            f"are {n}",
+            f"{{min_items}}: {m} {{groups}} of at least {problem.least_items} need {problem.least_items * m} "
+            f"{{items}}, there are {n}",
             "min_items", range(n), range(m), problem.least_items * m, n,
         )  # fmt: skip
     units = state.units
@@ -73,15 +71,15 @@ def _check_counts(state: State) -> None:
         name = "equal_counts" if "equal_counts" in problem.names else "max_items"
         items = units.items_of(np.arange(len(units.items)) == int(np.argmax(units.items)))
         _refuse(
-            f"{name}: {_first(items)} must stay together, {len(items)} of them, and a group may hold "
+            f"{{{name}}}: {{these items}} must stay together, {len(items)} of them, and a {{group}} may hold "
             f"{problem.most_items}",
             f"{name} + keep_together", items, range(m), len(items), problem.most_items,
         )  # fmt: skip
     if problem.least_items > 0 and len(units.items) < m:
         name = "equal_counts" if "equal_counts" in problem.names else "min_items"
         _refuse(
-            f"{name}: no group may be empty, and {n} items that stay together by key make only {len(units.items)} "
-            f"units for {m} groups",
+            f"{{{name}}}: no {{group}} may be empty, and {n} {{items}} that stay together by key make only "
+            f"{len(units.items)} units for {m} {{groups}}",
             f"{name} + keep_together", range(n), range(m), m, len(units.items),
         )  # fmt: skip
 
@@ -94,12 +92,12 @@ def _check_masks(state: State) -> None:
     alone = has_none[state.problem.mask_of_item]
     if alone.any():
         item = int(np.argmax(alone))
-        _refuse(f"allowed: item {item} may be in no group", "allowed", [item], [], 1, 0)
+        _refuse("{allowed}: {these items} may be in no {group}", "allowed", [item], [], 1, 0)
     unit = int(np.argmax(empty[state.mask_of_unit])) if len(state.mask_of_unit) else -1
     if unit >= 0 and empty[state.mask_of_unit[unit]]:
         items = state.units.items_of(np.arange(len(state.mask_of_unit)) == unit)
         _refuse(
-            f"allowed: {_first(items)} must stay together, and no group may hold them all",
+            "{allowed}: {these items} must stay together, and no {group} may hold them all",
             "allowed + keep_together", items, [], 1, 0,
         )  # fmt: skip
 
@@ -110,9 +108,9 @@ def _check_totals(state: State) -> None:
         total, room = int(sizes[:, q].sum()), sum(caps[:, q].tolist())
         if total > room:
             _refuse(
-                f"caps: the sizes{_column(state, q)} of all items sum to {total}, and the {len(caps)} groups hold "
-                f"{room}: {total - room} too much",
-                "caps", range(len(sizes)), range(len(caps)), total, room, q,
+                f"{{caps}}: the {{sizes}}{{column}} of all {{items}} sum to {total}, and the {len(caps)} {{groups}} "
+                f"hold {room}: {total - room} too much",
+                "caps", range(len(sizes)), range(len(caps)), total, room, q, _column(state, q),
             )  # fmt: skip
 
 
@@ -145,14 +143,15 @@ def _check_units(state: State) -> None:
         constraint += " + allowed" if len(groups) < problem.num_groups else ""
         if over[q] > 0:
             _refuse(
-                f"caps: {_first(items)} of size{_column(state, q)} {sizes[unit, q]}{together} exceeds every cap that "
+                f"{{caps}}: {{these items}} of {{size}}{{column}} {sizes[unit, q]}{together} exceeds every cap that "
                 f"it may be under, the largest is {rows[:, q].max()}: {over[q]} too much",
-                constraint, items, groups, int(sizes[unit, q]), int(rows[:, q].max()), q,
+                constraint, items, groups, int(sizes[unit, q]), int(rows[:, q].max()), q, _column(state, q),
             )  # fmt: skip
         q = int(np.argmax((sizes[unit] > rows).any(axis=0)))
         room = int(rows[(np.delete(sizes[unit], q) <= np.delete(rows, q, axis=1)).all(axis=1), q].max(initial=0))
         _refuse(
-            f"caps: {_first(items)} of sizes {sizes[unit].tolist()}{together} fits no group in all quantities at once",
+            f"{{caps}}: {{these items}} of {{sizes}} {sizes[unit].tolist()}{together} fits no {{group}} in all "
+            "quantities at once",
             constraint, items, groups, int(sizes[unit, q]), room, q,
         )  # fmt: skip
 
@@ -172,8 +171,8 @@ def _check_reachable_counts(state: State) -> None:
         name = "equal_counts" if "equal_counts" in problem.names else "min_items"
         below = (reachable & ((1 << least) - 1)).bit_length() - 1
         _refuse(
-            f"{name}: no whole number of units that stay together makes a group of {least} to {most} items; the most "
-            f"below is {below}",
+            f"{{{name}}}: no whole number of units that stay together makes a {{group}} of {least} to {most} "
+            f"{{items}}; the most below is {below}",
             f"{name} + keep_together", range(len(problem.costs)), range(problem.num_groups), least, below,
         )  # fmt: skip
 
@@ -196,7 +195,8 @@ def _check_inside_sets(state: State) -> None:
             if there < state.problem.least_items:
                 name = "equal_counts" if "equal_counts" in state.problem.names else "min_items"
                 _refuse(
-                    f"{name}: group {group} must hold {state.problem.least_items} items and only {there} may be in it",
+                    f"{{{name}}}: {{these groups}} must hold {state.problem.least_items} {{items}} and only {there} "
+                    "may be in it",
                     f"{name} + allowed", state.units.items_of(mine), [group], state.problem.least_items, there,
                 )  # fmt: skip
 
@@ -212,14 +212,14 @@ def _check_set(state: State, groups: NDArray[np.bool_]) -> None:
         items, where = state.units.items_of(inside), np.flatnonzero(groups).tolist()
         q = d - state.components
         if q < state.problem.sizes.shape[1]:
-            name, what, quantity = "caps", f"size{_column(state, q)} {needed}", q
+            name, what, quantity = "caps", f"{{size}}{{column}} {needed}", q
         else:
-            name, what, quantity = "max_items", f"{needed} items", None
+            name, what, quantity = "max_items", f"{needed} {{items}}", None
             name = "equal_counts" if "equal_counts" in state.problem.names else name
         _refuse(
-            f"{name}: {_first(items)} ({what} together) may be in {_first(where, 'group')} only, with room for {room}: "
+            f"{{{name}}}: {{these items}} ({what} together) may be in {{these groups}} only, with room for {room}: "
             f"{needed - room} too much",
-            f"{name} + allowed", items, where, needed, room, quantity,
+            f"{name} + allowed", items, where, needed, room, quantity, _column(state, q),
         )  # fmt: skip
 
 
@@ -304,9 +304,10 @@ def _check_packing(state: State) -> None:
         if bound.value <= m:
             continue
         name = "caps" if q >= 0 else ("equal_counts" if "equal_counts" in state.problem.names else "max_items")
-        what = f"sizes{_column(state, q)}" if q >= 0 else "units of items that stay together"
+        what = "{sizes}{column}" if q >= 0 else "units of {items} that stay together"
         _refuse(
-            f"{name}: the {what} need at least {bound.value} groups of {cap} (by '{bound.name}', solvers.packing), "
-            f"there are {m}",
+            f"{{{name}}}: the {what} need at least {bound.value} {{groups}} of {cap} (by '{bound.name}', "
+            f"solvers.packing), there are {m}",
             _with_keys(state, name), range(len(state.problem.costs)), range(m), bound.value, m, q if q >= 0 else None,
+            _column(state, q),
         )  # fmt: skip

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.constrained_bounds import total_bound
-from solvers.errors import InfeasibleError, SolverError
-from solvers.partition._constrained_exchange import exchange
-from solvers.partition._constrained_exhaust import exhaust
-from solvers.partition._constrained_greedy import greedy
-from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
-from solvers.partition._constrained_match import match
-from solvers.partition._constrained_state import State
+from solvers.errors import InfeasibleError, SolverError, as_words
+from solvers.makespan_bounds import total_bound
 from solvers.partition._problem import PartitionProblem
+from solvers.partition.constrained.exchange import exchange
+from solvers.partition.constrained.exhaust import exhaust
+from solvers.partition.constrained.greedy import greedy
+from solvers.partition.constrained.infeasible import check_feasible, prove_infeasible
+from solvers.partition.constrained.match import match
+from solvers.partition.constrained.state import State
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.portfolio import assign_auto
 
@@ -98,8 +98,8 @@ def search(state: State, work: int) -> Search:
     exhaust_small(found)
     if found.best is None:
         raise SolverError(
-            f"no assignment was found that keeps {', '.join(state.problem.names)}, nor was it proven that there is "
-            "none; remedy: a larger time_budget, looser constraints, or method='exact'"
+            f"no assignment was found that keeps {as_words(state.problem.names)}, nor was it proven that there is none",
+            ["remedy: a larger {time_budget}", "looser constraints", "or {method='exact'}"],
         )
     lower_targets(found)
     if state.components == 1:
@@ -262,8 +262,8 @@ def exhaust_small(found: Search) -> None:
         found.offer(assignment)
     if complete and found.best is None:
         raise InfeasibleError(
-            f"every assignment of {len(state.problem.costs)} items to {m} groups breaks one of "
-            f"{', '.join(state.problem.names)}: all were tried",
+            f"every assignment of {len(state.problem.costs)} {{items}} to {m} {{groups}} breaks one of "
+            f"{as_words(state.problem.names)}: all were tried",
         )
     if complete and found.makespan > found.bound.value:
         found.bound = Bound(found.makespan, "search")

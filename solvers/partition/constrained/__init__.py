@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
-from solvers.constrained_bounds import constrained_bound
 from solvers.constraints import ConstrainedProblem, Constraints
-from solvers.errors import SolverError
-from solvers.partition._constrained_exact import search_exact
-from solvers.partition._constrained_greedy import greedy
-from solvers.partition._constrained_infeasible import check_feasible, prove_infeasible
-from solvers.partition._constrained_search import search
-from solvers.partition._constrained_state import State
+from solvers.errors import SolverError, UsageError, as_words
+from solvers.makespan_bounds import constrained_bound
+from solvers.partition.constrained.exact import search_exact
+from solvers.partition.constrained.greedy import greedy
+from solvers.partition.constrained.infeasible import check_feasible, prove_infeasible
+from solvers.partition.constrained.search import search
+from solvers.partition.constrained.state import State
 from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["CONSTRAINTS", "SUPPORTED", "solve_constrained", "supports"]
@@ -62,9 +62,9 @@ def _check_support(method: str, names: tuple[str, ...]) -> None:
     if supports(method, names):
         return
     missing = [name for name in names if name not in SUPPORTED[method]]
-    what = ", ".join(missing) if missing else " together with ".join(names)
+    what = as_words(missing) if missing else as_words(names, " together with ")
     able = ", ".join(other for other in SUPPORTED if supports(other, names))
-    raise ValueError(f"method {method!r} does not support {what}; methods that do: {able}")
+    raise UsageError(f"{{method}} {method!r} does not support {what}", f"methods that do: {able}")
 
 
 def solve_constrained(
@@ -100,8 +100,9 @@ def _list_schedule(state: State) -> NDArray[np.int64]:
     if not state.feasible(assignment):
         prove_infeasible(state)
         raise SolverError(
-            f"list scheduling found no assignment that keeps {', '.join(state.problem.names)}, nor was it proven that "
-            "there is none; remedy: method='auto'"
+            f"list scheduling found no assignment that keeps {as_words(state.problem.names)}, nor was it proven that "
+            "there is none",
+            "remedy: {method='auto'}",
         )
     return assignment
 

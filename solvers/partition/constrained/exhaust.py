@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
-from solvers.partition._constrained_state import State
+from solvers.partition.constrained.state import State
 
 __all__ = ["exhaust"]
 

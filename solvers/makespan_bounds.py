@@ -1,26 +1,101 @@
-"""Lower bounds on the makespan under constraints; :mod:`solvers.bounds` lists them with their reasons.
+"""The lower bound on the makespan, with constraints or without; :mod:`solvers.bounds` lists bounds and reasons.
 
-Each bounds one cost component. Where costs are vectors, the bounds of the components together, and the bound of the
-summed cost, bound the whole.
+Under constraints each bounds one cost component. Where costs are vectors, the bounds of the components together, and
+the bound of the summed cost, bound the whole.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from solvers._sort import sort_descending
 from solvers._units import Units, merge
-from solvers.arguments import INT64_MAX
+from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.bounds import Bound, best_bound
-from solvers.constraints import ConstrainedProblem
+from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 
-__all__ = ["component_bound", "constrained_bound", "total_bound"]
+__all__ = ["constrained_bound", "makespan_bound", "makespan_lower_bound", "mask_sets", "total_bound"]
 
 Ints = NDArray[np.int64]
 
 _MASKS = 48  # distinct masks of which the sets and the unions of two are tried
 _FILLED = 64  # units, the costliest, of which the fill bound is computed
+
+
+def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> Bound:
+    """As :func:`makespan_lower_bound`, with the name of the argument that proves it."""
+    given = Constraints(equal_counts, **constraints)
+    if is_vector(costs) or given.beyond_counts:
+        return constrained_bound(given.check(costs, num_groups))
+    num_groups = as_count("num_groups", num_groups)
+    array, largest, total = as_costs(costs)
+    return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
+
+
+def makespan_lower_bound(
+    costs: ArrayLike,
+    num_groups: int,
+    equal_counts: bool = False,
+    *,
+    sizes: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
+    min_items: int = 0,
+    max_items: int | None = None,
+    allowed: ArrayLike | Sequence[Sequence[int] | None] | None = None,
+    keep_together: ArrayLike | Sequence[int | str | None] | None = None,
+    initial_loads: ArrayLike | None = None,
+    speeds: ArrayLike | None = None,
+    objective: str = "sum",
+) -> int:
+    """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
+
+    Parameters
+    ----------
+    costs : int64[n] or int64[n, c]
+        Non-negative integers.
+    num_groups : int
+        At least 1.
+    equal_counts : bool
+        Bound only the partitions whose groups hold n/m items (within one where m does not divide n).
+    sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+        Bound only the partitions under these constraints, as given to :func:`solvers.partition`.
+
+    Returns
+    -------
+    int
+        Proven: no such partition has a smaller makespan. O(n) after the sort.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`solvers.partition`.
+
+    References
+    ----------
+    Dell'Amico & Martello, "Optimal scheduling of tasks on identical parallel processors", ORSA Journal on
+    Computing 7(2), 1995.
+
+    Examples
+    --------
+    >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
+    9
+    """
+    return makespan_bound(
+        costs,
+        num_groups,
+        equal_counts,
+        sizes=sizes,
+        caps=caps,
+        min_items=min_items,
+        max_items=max_items,
+        allowed=allowed,
+        keep_together=keep_together,
+        initial_loads=initial_loads,
+        speeds=speeds,
+        objective=objective,
+    ).value
 
 
 def constrained_bound(problem: ConstrainedProblem, units: Units | None = None) -> Bound:
@@ -31,18 +106,18 @@ def constrained_bound(problem: ConstrainedProblem, units: Units | None = None) -
 def total_bound(problem: ConstrainedProblem, units: Units) -> tuple[Bound, list[int]]:
     """Return the best bound on the makespan, and those on the largest time of each component."""
     c = units.costs.shape[1]
-    parts = [component_bound(problem, units, units.costs[:, k], problem.initial[:, k]) for k in range(c)]
+    parts = [_component_bound(problem, units, units.costs[:, k], problem.initial[:, k]) for k in range(c)]
     values = [part.value for part in parts]
     if c == 1:
         return parts[0], values
     best = Bound(sum(values) if problem.objective == "sum" else max(values), "components")
-    summed = component_bound(problem, units, units.costs.sum(axis=1), problem.initial.sum(axis=1)).value
+    summed = _component_bound(problem, units, units.costs.sum(axis=1), problem.initial.sum(axis=1)).value
     if problem.objective == "max":
         summed = -(-summed // c)
     return (Bound(summed, "summed_cost") if summed > best.value else best), values
 
 
-def component_bound(problem: ConstrainedProblem, units: Units, costs: Ints, initial: Ints) -> Bound:
+def _component_bound(problem: ConstrainedProblem, units: Units, costs: Ints, initial: Ints) -> Bound:
     """Return the best bound on the largest time where `costs` are what units cost; ties to the simpler argument."""
     best = Bound(0, "mean")
     costs = np.ascontiguousarray(costs)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers.bounds import Bound
-from solvers.errors import InfeasibleError, SolverError, TimeLimitError
-from solvers.partition._constrained_search import Search, search
-from solvers.partition._constrained_state import State
+from solvers.errors import InfeasibleError, SolverError, TimeLimitError, as_words
+from solvers.partition.constrained.search import Search, search
+from solvers.partition.constrained.state import State
 from solvers.partition.exact import load_cp_model, trusted_bound
 
 __all__ = ["search_exact"]
@@ -49,8 +49,9 @@ def search_exact(state: State, seconds: float) -> tuple[Ints, Bound]:
         bound = proven if proven.value > bound.value else bound
     if best is None:
         raise TimeLimitError(
-            f"no assignment that keeps {', '.join(state.problem.names)} was found in {seconds:g} s, nor was it proven "
-            "that there is none; remedy: a larger time_budget, or looser constraints"
+            f"no assignment that keeps {as_words(state.problem.names)} was found in {seconds:g} s, nor was it proven "
+            "that there is none",
+            ["remedy: a larger {time_budget}", "or looser constraints"],
         )
     return best, bound
 
@@ -64,8 +65,8 @@ def _run(state: State, start: Ints | None, floor: int, deadline: float) -> tuple
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         raise InfeasibleError(
-            f"no assignment of {len(state.problem.costs)} items to {state.problem.num_groups} groups keeps "
-            f"{', '.join(state.problem.names)} together: CP-SAT searched all"
+            f"no assignment of {len(state.problem.costs)} {{items}} to {state.problem.num_groups} {{groups}} keeps "
+            f"{as_words(state.problem.names)} together: CP-SAT searched all"
         )
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         reported = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0

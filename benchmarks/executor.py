@@ -25,8 +25,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from balancer.executor import Dispatcher, RaggedTensor
-from balancer.executor.gathering import Status
-from balancer.executor.planning import agreed_plan
+from balancer.executor.agreement import agreed_plan
+from balancer.executor.message import Status
 
 RANKS = 4
 MEBIBYTES = (0.25, 1, 4, 16, 64)
@@ -63,7 +63,8 @@ def measured(rank, size, form, placement):
     dispatcher = Dispatcher(length="ids", time_budget=0.001, placement=placement)
     samples = mini_batch(rank, size, form)
     gathered = dispatcher.tell(dispatcher.read(samples, {}), Status.READY)
-    plan = agreed_plan(dispatcher.peers, dispatcher.recipe, gathered, None)
+    step_plan = agreed_plan(dispatcher.peers, dispatcher.setup, gathered, None)
+    plan = step_plan["all"]
     crossing = np.zeros((RANKS, RANKS), dtype=np.int64)
     np.add.at(crossing, (plan.home.rank_of_sample, plan.target.rank_of_sample), plan.lengths * BYTES_A_TOKEN)
     sends, receives = crossing[rank].tolist(), crossing[:, rank].tolist()
@@ -75,7 +76,8 @@ def measured(rank, size, form, placement):
         dist.all_to_all_single(torch.empty_like(forth), back, sends, receives)
 
     def full():
-        step = dispatcher.moved(dispatcher.read(samples, {}), gathered, plan, dispatcher.peers, dispatcher.features)
+        batch = dispatcher.read(samples, {})
+        step = dispatcher.moved(batch, gathered, step_plan, dispatcher.peers, dispatcher.features)
         assert len(step.data) == 3
         step.restore()
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from balancer import Phase, Topology, balance, orchestrate
 from balancer.io.logs import open_log
-from balancer.offline.steps import StepSettings, compare_log, plan_steps
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import compare_log, plan_log
 from balancer.planning.strategies import STRATEGIES
+from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
 
 DATA = Path(__file__).parent.parent / "data"
@@ -25,7 +27,7 @@ OMNI = (
 
 def strategies(num_ranks: int, batch_per_rank: int = 16) -> None:
     """Imbalance ratio of every phase over the whole log, and what crosses nodes of 8 ranks in a step."""
-    settings = StepSettings(Topology.uniform(num_ranks, 8), batch_per_rank, OMNI, drop_last=True)
+    settings = LogSettings(Setup(Topology.uniform(num_ranks, 8), OMNI), batch_per_rank, drop_last=True)
     log = open_log(DATA / "omni_mix_dev.parquet")
     summaries = {strategy: RunSummary() for strategy in STRATEGIES}
     for strategy, plan in compare_log(log, settings):
@@ -52,7 +54,7 @@ def images_as_items(num_ranks: int, batch_per_rank: int) -> None:
     found = {}
     for name, vision in (("whole", whole), ("images", images)):
         summary = RunSummary()
-        for plan in plan_steps(log, StepSettings(topology, batch_per_rank, (vision, llm), drop_last=True)):
+        for plan in plan_log(log, LogSettings(Setup(topology, (vision, llm)), batch_per_rank, drop_last=True)):
             summary.add_step(plan)
         found[name] = summary.phases["vision"]
     before, after = found["whole"], found["images"]

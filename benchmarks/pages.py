@@ -17,7 +17,9 @@ from pathlib import Path
 from balancer import Phase, Topology
 from balancer.cost import module
 from balancer.io.logs import open_log
-from balancer.offline.steps import StepSettings, plan_steps
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import plan_log
+from balancer.problem.setup import Setup
 from balancer.report.page_data import PageData
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_data import SimulationData
@@ -42,18 +44,18 @@ onload = () => {{
 </script>"""
 
 
-def settings(models: dict[str, PhaseModel]) -> StepSettings:
+def settings(models: dict[str, PhaseModel]) -> LogSettings:
     columns = ("image_patches", "audio_frames", "text_tokens+image_tokens+audio_tokens")
     phases = tuple(
         Phase(name, column, model.cost_model(), bytes_in=4, bytes_out=4)
         for (name, model), column in zip(models.items(), columns, strict=True)
     )
-    return StepSettings(Topology.uniform(RANKS, 8), BATCH, phases)
+    return LogSettings(Setup(Topology.uniform(RANKS, 8), phases), BATCH)
 
 
-def plan_page(path: Path, steps: int, chosen: StepSettings) -> None:
+def plan_page(path: Path, steps: int, chosen: LogSettings) -> None:
     plans = []
-    for plan in plan_steps(open_log(LOG), chosen):
+    for plan in plan_log(open_log(LOG), chosen):
         plans.append(plan)
         if len(plans) == min(PLANNED, steps):
             break
@@ -64,7 +66,7 @@ def plan_page(path: Path, steps: int, chosen: StepSettings) -> None:
     write_page(str(path), summary, data, "a large run")
 
 
-def simulation_page(path: Path, steps: int, chosen: StepSettings, models: dict[str, PhaseModel]) -> None:
+def simulation_page(path: Path, steps: int, chosen: LogSettings, models: dict[str, PhaseModel]) -> None:
     h100, data = CLUSTERS["h100"], SimulationData()
     found = simulate_log(open_log(LOG), chosen, models, h100, num_steps=min(PLANNED, steps), watch=data.add)
     for seconds in data.seconds.values():

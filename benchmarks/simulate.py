@@ -12,9 +12,11 @@ from pathlib import Path
 
 from balancer import MicroBatches, Phase, Topology
 from balancer.io.logs import open_log
-from balancer.offline.steps import StepSettings
+from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import STRATEGIES
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
 
@@ -71,7 +73,7 @@ def main() -> None:
             "llm", "text_tokens+image_tokens+audio_tokens", models["llm"].cost_model(), own="text_tokens", bytes_in=4
         ),
     )
-    settings = StepSettings(Topology.uniform(2560, 8), batch, phases, micro_batches=cut)
+    settings = LogSettings(Setup(Topology.uniform(2560, 8), phases, PlanSettings(micro_batches=cut)), batch)
     log = open_log(LOG)
     simulate_log(log, settings, models, cluster, num_steps=1)  # compile the kernels
     print(f"{len(STRATEGIES)} strategies, 2,560 ranks x {batch} samples, {len(phases)} phases\n")

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from all_exchanges import all_exchanges, check_rank
 
 from balancer import Phase, Topology, orchestrate
-from balancer.plan.exchange import all_exchanges
 
 SAMPLES_PER_RANK = 60
 PLACEMENTS = ("relocate", "rearrange", "any")
@@ -60,6 +60,8 @@ def measure(num_ranks: int) -> None:
     planning, plan = placing[0]
     streams = [*plan.streams.values()]
     exchanging, held = timed(lambda: [all_exchanges(s.source, s.target, s.lengths) for s in streams], runs)
+    for exchanges in held:
+        check_rank(exchanges, num_ranks // 2)
     fusing, _ = timed(lambda: plan.inputs_of("llm"), runs)
     fused = plan.inputs_of("llm")
     own, _ = timed(lambda: [s.exchange(num_ranks // 2) for s in (*streams, fused)], runs)

@@ -54,7 +54,7 @@ def as_integer(name: str, value: SupportsIndex, minimum: int = 0) -> int:
     """Return `value` as an int from `minimum` to int64's largest, or raise an error that calls it `name`."""
     number = _as_int(name, value)
     if not minimum <= number <= INT64_MAX:
-        raise ArgumentError(name, f"be >= {minimum} and fit int64", number)
+        raise ArgumentError(name, f"be >= {minimum}{' and fit int64' if number > 0 else ''}", number)
     return number
 
 
@@ -79,15 +79,14 @@ def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
 
 def as_budget(time_budget: float) -> float:
     """Return `time_budget` as positive finite seconds, or raise."""
-    wrong_kind = ArgumentTypeError("time_budget", "be a number of seconds", repr(time_budget))
-    if isinstance(time_budget, str):
-        raise wrong_kind
     try:
+        if isinstance(time_budget, str):
+            raise TypeError
         seconds = float(time_budget)
     except OverflowError:  # an int past every float
         seconds = float("inf")
     except (TypeError, ValueError):
-        raise wrong_kind from None
+        raise ArgumentTypeError("time_budget", "be a number of seconds", repr(time_budget)) from None
     if not 0 < seconds < float("inf"):
         raise ArgumentError("time_budget", "be positive and finite (seconds)", repr(time_budget))
     return seconds

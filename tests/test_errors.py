@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import json
 import pickle
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import balancer
 import solvers
 from solvers.arguments import as_costs, as_int64
 from solvers.errors import (
@@ -332,3 +334,120 @@ def test_no_template_uses_a_word_that_borders_do_not_know():
     words = {word for text in templates() for word in re.findall(r"\{([^{}]+)\}", text)}
     assert words == WORDS | OPTIONAL | THINGS | VALUES
     assert not WORDS & (OPTIONAL | THINGS | VALUES)  # a border's word for it would stand where the value belongs
+
+
+# --- one error at every border ---------------------------------------------------------------------------------------
+
+LENGTHS = [3, 4, 3, 4, 3, 70, 3, 4]
+"""Eight samples on two ranks; the sixth is over every cap of 60."""
+
+
+IMAGES = [[3], [4], [3], [4], [3], [1, 2, 70], [], []]
+"""As lists, it is the third item of the sixth sample."""
+
+LLM = balancer.Phase("llm", "text")
+ENCODER = balancer.Phase("vision", "lengths(images)", max_tokens_per_rank=60)
+OVER = "has length 70, 10 more than max_tokens_per_rank = 60; for this batch max_tokens_per_rank must be at least 70"
+
+
+def in_a_trainer(columns, phases):
+    """As the dispatcher's planning does, given what all ranks handed in: ranks 0 and 1 five samples and three."""
+    gathering = pytest.importorskip("balancer.executor.gathering", exc_type=ImportError)
+    from balancer.planning.step import plan_step
+    from balancer.problem.setup import Setup
+
+    home = balancer.Placement.by_sample_order(np.repeat(np.arange(2, dtype=np.int32), [5, 3]), 2)
+    gathered = gathering.Gathered((), home, {}, {}, columns)
+    try:
+        plan_step(gathered.step(Setup(balancer.Topology([2]), phases)))
+    except WordedError as error:
+        raise error.in_words(gathered.wording()) from None
+
+
+def in_a_log(tmp_path, columns, phases):
+    from balancer.io.logs import open_log
+    from balancer.offline.settings import LogSettings
+    from balancer.offline.steps import plan_log
+    from balancer.problem.setup import Setup
+
+    (tmp_path / "log.jsonl").write_text(
+        "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True))
+    )
+    list(plan_log(open_log(tmp_path / "log.jsonl"), LogSettings(Setup(balancer.Topology([2]), phases), 2)))
+
+
+def test_the_library_calls_a_sample_by_its_index():
+    with pytest.raises(InfeasibleError, match=re.escape(f"sample 5 {OVER}")) as caught:
+        balancer.balance(LENGTHS, 2, max_tokens_per_rank=60)
+    assert str(caught.value).startswith("sample 5 ")
+    with pytest.raises(InfeasibleError, match=f"^phase 'llm': sample 5 {OVER}"):
+        balancer.orchestrate({"text": LENGTHS}, [balancer.Phase("llm", "text", max_tokens_per_rank=60)], 2)
+
+
+def test_an_encoder_calls_an_item_by_its_index_and_its_sample():
+    with pytest.raises(InfeasibleError, match=re.escape(f"phase 'vision': item 7 (of sample 5) {OVER}")):
+        balancer.orchestrate({"images": balancer.Ragged.of(IMAGES), "text": LENGTHS}, [ENCODER, LLM], 2)
+
+
+def test_a_trainer_is_told_which_rank_handed_the_sample_in():
+    columns = {"text": np.asarray(LENGTHS)}
+    phases = (balancer.Phase("all", "text", max_tokens_per_rank=60),)
+    with pytest.raises(InfeasibleError, match=re.escape(f"sample 5 (entry 0 of rank 1) {OVER}")):
+        in_a_trainer(columns, phases)
+    columns = {"images": balancer.Ragged.of(IMAGES), "text": np.asarray(LENGTHS)}
+    expected = f"phase 'vision': item 7 (of sample 5 (entry 0 of rank 1)) {OVER}"
+    with pytest.raises(InfeasibleError, match=re.escape(expected)):
+        in_a_trainer(columns, (ENCODER, LLM))
+
+
+def test_a_log_is_told_of_rows(tmp_path):
+    phases = (balancer.Phase("all", "text", max_tokens_per_rank=60),)
+    with pytest.raises(InfeasibleError) as caught:
+        in_a_log(tmp_path, {"text": LENGTHS}, phases)
+    assert str(caught.value).startswith(f"{tmp_path}/log.jsonl: step 1: row 5 {OVER}")
+    with pytest.raises(InfeasibleError) as caught:
+        in_a_log(tmp_path, {"images": IMAGES, "text": LENGTHS}, (ENCODER, LLM))
+    found = str(caught.value)
+    assert found.startswith(f"{tmp_path}/log.jsonl: step 1: phase 'vision': item 3 (of row 5) {OVER}")
+
+
+def test_the_command_line_is_told_of_rows_and_options(tmp_path, capsys):
+    from balancer.cli.main import main
+
+    log = tmp_path / "log.jsonl"
+    asked = ["plan", str(log), "--ranks", "2", "--batch-per-rank", "2"]
+    encoder = ["--phase", "vision=total", "--items", "vision=lengths(images)", "--phase", "llm=text"]
+    log.write_text("".join(
+        json.dumps({"images": images, "text": text, "total": sum(images)}) + "\n"
+        for images, text in zip(IMAGES, LENGTHS, strict=True)
+    ))  # fmt: skip
+    for options, place in (
+        (["--length", "text", "--max-tokens-per-rank", "60"], "row 5"),
+        (["--phase", "llm=text", "--max-tokens-per-rank", "60"], "phase 'llm': row 5"),
+        ([*encoder, "--max-tokens-per-rank", "vision=60"], "phase 'vision': item 3 (of row 5)"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*asked, *options])
+        assert stopped.value.code == 1
+        told = OVER.replace("max_tokens_per_rank", "--max-tokens-per-rank")
+        assert capsys.readouterr().err.startswith(f"balancer: {log}: step 1: {place} {told}")
+
+
+@pytest.mark.parametrize("border", ["library", "trainer", "log"])
+def test_what_several_samples_prove_together_is_told_of_them_all(border, tmp_path):
+    """Keys, of which one is on five samples, and at most three samples a rank."""
+    columns = {"text": [1] * 8, "key": [0, 1, 7, 7, 7, 7, 7, 2]}
+    phases = (balancer.Phase("all", "text", keep_together="key", max_samples_per_rank=4),)
+    together = "must stay together, 5 of them, and a rank may hold 4"
+    if border == "library":
+        with pytest.raises(InfeasibleError, match=f"^max_samples_per_rank: samples 2, 3, 4, 5, 6 {together}"):
+            balancer.balance(columns["text"], 2, keep_together=columns["key"], max_samples_per_rank=4)
+    elif border == "trainer":
+        with pytest.raises(InfeasibleError, match=f"max_samples_per_rank: samples 2, 3, 4, 5, 6 {together}"):
+            in_a_trainer({name: np.asarray(column) for name, column in columns.items()}, phases)
+    else:
+        more = {name: [*column, *column] for name, column in columns.items()}
+        more["key"] = [0, 1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 9, 5, 6, 7, 8]
+        phases = (balancer.Phase("all", "text", keep_together="key", max_samples_per_rank=3),)
+        with pytest.raises(InfeasibleError, match=r"log\.jsonl: step 2: max_samples_per_rank: rows 8, 9, 10, 11 must"):
+            in_a_log(tmp_path, more, phases)

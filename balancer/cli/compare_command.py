@@ -6,24 +6,12 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import (
-    batch_options,
-    budget_option,
-    constraint_options,
-    cost_option,
-    json_option,
-    length_option,
-    method_option,
-    micro_batch_options,
-    phase_options,
-    strategies_option,
-)
+from balancer.cli.options import comparison_options, json_option, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import chosen_strategies, open_job, unconstrained
 from balancer.errors import InputError
 from balancer.offline.steps import compare_log
-from balancer.problem.settings import METHODS
 from balancer.report.summary import RunSummary
 
 __all__ = ["compare_command"]
@@ -31,19 +19,8 @@ __all__ = ["compare_command"]
 
 @command("compare", short_help="Plan a log by several strategies, side by side.")
 @click.argument("log", type=click.Path())
-@batch_options
-@length_option
-@phase_options
-@cost_option
-@constraint_options
-@micro_batch_options
-@method_option(METHODS)
-@budget_option
-@strategies_option
-@click.option("--steps", type=int, metavar="K", help="Plan the first K steps alone.")
-@click.option(
-    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
-)
+@planning_options
+@comparison_options("Plan the first K steps alone.")
 @json_option
 def compare_command(
     log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any

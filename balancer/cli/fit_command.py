@@ -11,6 +11,7 @@ from balancer.cost.fit import WEIGHTS, CostFit, fit_cost
 from balancer.cost.integer import IntegerCost
 from balancer.errors import FitError, InputError
 from balancer.io.measurements import read_measurements
+from balancer.report.text import printable
 
 __all__ = ["fit_command"]
 
@@ -59,7 +60,7 @@ def fit_command(
         click.echo(json.dumps(_document(fit, cost, skip), indent=2))
         return
     for line in _lines(fit, cost, os.path.basename(measurements)):
-        click.echo(line)
+        click.echo(printable(line))
     if plot is not None:
         click.echo(f"residuals drawn to {plot}")
 

@@ -17,6 +17,7 @@ from balancer.cli.simulate_command import simulate_command
 from balancer.cli.solve_command import solve_command
 from balancer.cli.wording import OPTIONS
 from balancer.errors import FitError, PlanError
+from balancer.report.text import printable
 from solvers import SolverError
 from solvers.errors import WordedError
 
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _fail(code: int, message: str) -> NoReturn:
     if sys.stderr is not None:
-        print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
+        print(f"balancer: {printable(message)}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
 
 

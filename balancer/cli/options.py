@@ -9,10 +9,10 @@ from balancer.cli.parser import NamedFlag
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.settings import EPS, MODES, OBJECTIVES, PLACEMENTS
+from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
-__all__ = ["add_options", "batch_options", "budget_option", "constraint_options", "cost_option", "json_option",
-           "length_option", "method_option", "micro_batch_options", "phase_options", "strategies_option"]  # fmt: skip
+__all__ = ["add_options", "budget_option", "comparison_options", "json_option", "method_option",
+           "planning_options"]  # fmt: skip
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
@@ -26,21 +26,16 @@ def add_options(command: Any, options: Iterable[Any]) -> Any:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
-length_option = click.option(
+_length_option = click.option(
     "--length",
     metavar="COL[+COL...]",
     help="Columns whose sum is the length [default: the only integer one, if it looks like lengths].",
 )
 
-cost_option = click.option(
+_cost_option = click.option(
     "--cost", "costs", metavar="[NAME=]SPEC", **_SEVERAL,
     help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b [default: linear]; "
     "NAME=: of one phase.",
-)  # fmt: skip
-
-strategies_option = click.option(
-    "--strategies", metavar="S,S,...",
-    help=f"Of {', '.join(STRATEGIES)} [default: all].",
 )  # fmt: skip
 
 budget_option = click.option(
@@ -59,7 +54,7 @@ def method_option(methods: Iterable[str]) -> Callable[[Any], Any]:
     return click.option("--method", default="auto", show_default=True, metavar="M", help=known)
 
 
-def batch_options(command: Any) -> Any:
+def _batch_options(command: Any) -> Any:
     """Add how a log becomes global batches."""
     options = (
         click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks."),
@@ -91,7 +86,7 @@ def batch_options(command: Any) -> Any:
     return add_options(command, options)
 
 
-def phase_options(command: Any) -> Any:
+def _phase_options(command: Any) -> Any:
     """Add what names phases and says how they are planned together."""
     options = (
         click.option(
@@ -131,7 +126,7 @@ def phase_options(command: Any) -> Any:
     return add_options(command, options)
 
 
-def constraint_options(command: Any) -> Any:
+def _constraint_options(command: Any) -> Any:
     """Add what every rank's share of a phase must keep to: of the one that is named, else of the last."""
     options = (
         click.option(
@@ -167,7 +162,7 @@ def constraint_options(command: Any) -> Any:
     return add_options(command, options)
 
 
-def micro_batch_options(command: Any) -> Any:
+def _micro_batch_options(command: Any) -> Any:
     """Add how a rank's share is cut into micro-batches."""
     options = (
         click.option("--micro-batch-tokens", type=int, metavar="T", help="Cut shares into micro-batches of at most T."),
@@ -185,3 +180,23 @@ def micro_batch_options(command: Any) -> Any:
         click.option("--over-long", metavar="W", help=f"A row over the cap: {' | '.join(OVER_LONG)} [default: error]."),
     )  # fmt: skip
     return add_options(command, options)
+
+
+def planning_options(command: Any) -> Any:
+    """Add all that says how a log is planned."""
+    parts = (_batch_options, _length_option, _cost_option, _phase_options, _constraint_options, _micro_batch_options,
+             method_option(METHODS), budget_option)  # fmt: skip
+    return add_options(command, parts)
+
+
+def comparison_options(steps: str) -> Callable[[Any], Any]:
+    """Make what says which strategies are compared, and on what; `steps` is the help of that option."""
+    options = (
+        click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all]."),
+        click.option("--steps", type=int, metavar="K", help=steps),
+        click.option(
+            "--window", type=int, default=100, show_default=True, metavar="W",
+            help="Steps that sorted_batches sorts together.",
+        ),
+    )  # fmt: skip
+    return lambda command: add_options(command, options)

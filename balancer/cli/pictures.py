@@ -12,6 +12,7 @@ from balancer.errors import InputError
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
+from balancer.report.text import printable
 
 __all__ = ["PictureFiles", "Pictures", "picture_options"]
 
@@ -64,7 +65,7 @@ class PictureFiles:
         """Tell a person where the files lie."""
         for what, path in (("page", self.page), ("figure", self.plot)):
             if path is not None and not as_json:
-                click.echo(f"{what} written to {path}")
+                click.echo(printable(f"{what} written to {path}"))
 
 
 def _check_folder(path: str) -> None:

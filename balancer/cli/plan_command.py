@@ -8,17 +8,7 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import (
-    batch_options,
-    budget_option,
-    constraint_options,
-    cost_option,
-    json_option,
-    length_option,
-    method_option,
-    micro_batch_options,
-    phase_options,
-)
+from balancer.cli.options import json_option, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import compiling, print_run, progress
 from balancer.cli.settings import Job, open_job, refuse
@@ -27,7 +17,7 @@ from balancer.io.plan_writer import PlanWriter
 from balancer.offline.description import PlanDigest, describe
 from balancer.offline.steps import plan_log
 from balancer.plan.rows import append_phase
-from balancer.problem.settings import METHODS, PLACEMENTS
+from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
 
 __all__ = ["plan_command"]
@@ -35,15 +25,8 @@ __all__ = ["plan_command"]
 
 @command("plan", short_help="Plan every global batch of a length log.")
 @click.argument("log", type=click.Path())
-@batch_options
-@length_option
-@cost_option
+@planning_options
 @click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
-@phase_options
-@constraint_options
-@micro_batch_options
-@method_option(METHODS)
-@budget_option
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @json_option
 def plan_command(log: str, out: str | None, as_json: bool, compare_placements: bool, **options: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from balancer.report.summary import RunSummary
+from balancer.report.text import make_safe
 from solvers import USES_CLOCK
 
 __all__ = ["READY_BUDGET", "compiling", "make_ready", "print_run", "progress", "table_console"]
@@ -92,7 +93,7 @@ def table_console() -> Any:
 
     console = Console(emoji=False)
     console.width = max(console.width, NARROWEST)
-    return console
+    return make_safe(console)
 
 
 @contextlib.contextmanager

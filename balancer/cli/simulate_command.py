@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.cli.options import (
-    add_options,
-    batch_options,
-    budget_option,
-    constraint_options,
-    cost_option,
-    json_option,
-    length_option,
-    method_option,
-    micro_batch_options,
-    phase_options,
-    strategies_option,
-)
+from balancer.cli.options import add_options, comparison_options, json_option, planning_options
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
@@ -28,9 +16,9 @@ from balancer.cli.settings import by_phase, chosen_strategies, open_job, phase_n
 from balancer.cost import module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
-from balancer.problem.settings import METHODS
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
+from balancer.report.text import printable
 from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
 
 if TYPE_CHECKING:
@@ -78,22 +66,9 @@ def _model_options(command: Any) -> Any:
 
 @command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
 @click.argument("log", type=click.Path())
-@batch_options
-@length_option
-@phase_options
+@planning_options
 @_model_options
-@cost_option
-@constraint_options
-@micro_batch_options
-@method_option(METHODS)
-@budget_option
-@strategies_option
-@click.option(
-    "--steps", type=int, metavar="K", help="Steps to simulate [default: the log's]; a short log is read again."
-)
-@click.option(
-    "--window", type=int, default=100, show_default=True, metavar="W", help="Steps that sorted_batches sorts together."
-)
+@comparison_options("Steps to simulate [default: the log's]; a short log is read again.")
 @picture_options("what a step's seconds are spent on", "0")
 @json_option
 def simulate_command(
@@ -145,7 +120,7 @@ def simulate_command(
         return
     _print(found, cluster, assumed, job.title, runtime_s)
     for line in unconstrained(settings, chosen):
-        click.echo(line)
+        click.echo(printable(line))
     files.say(as_json)
 
 

@@ -13,29 +13,12 @@ except ImportError as error:
 
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
-from balancer.executor.errors import (
-    ExecutorError,
-    FieldMismatchError,
-    PeerError,
-    PeerLostError,
-    PlanMismatchError,
-)
+from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerError, PeerLostError, PlanMismatchError
 from balancer.executor.loss import anchored, global_token_mean
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.sampler import PlannedBatchSampler
 
-__all__ = [
-    "Dispatched",
-    "Dispatcher",
-    "ExecutorError",
-    "FieldMismatchError",
-    "PeerError",
-    "PeerLostError",
-    "PlanMismatchError",
-    "PlannedBatchSampler",
-    "PrefetchDispatcher",
-    "RaggedTensor",
-    "anchored",
-    "global_token_mean",
-]
+__all__ = ["Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError",
+           "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "anchored",
+           "global_token_mean"]  # fmt: skip

@@ -2,36 +2,33 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from balancer._version import __version__
-from balancer.executor.errors import PeerError, PlanMismatchError, listed, outside_majority
+from balancer.executor.errors import PeerError, PlanMismatchError, against_majority, by_text, listed, summary
+from balancer.executor.fields import Column
 from balancer.executor.gathering import Gathered
 from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import plan_step
 from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from solvers import USES_CLOCK
+from solvers.errors import WordedError
 
 __all__ = ["PLANNING", "agreed_plan", "check_planning"]
 
 PLANNING = ("replicate", "broadcast")
 """Who plans: every rank the same, or one rank for all."""
 
-_OK, _FAILED, _SPLIT = range(3)
-_PARTS = {"package version": slice(1, 5), "lengths or settings": slice(5, 9), "plan": slice(9, 13)}
 
-
-def package_version() -> str:
-    """Return what ranks must have in common to plan alike."""
-    return __version__
-
-
-def check_planning(planning: str, setup: Setup) -> str:
-    """Return who plans, or raise ValueError if that cannot go well."""
+def check_planning(planning: str, setup: Setup) -> None:
+    """Raise ValueError if who plans is none of those there are, or that cannot go well."""
     if planning not in PLANNING:
         raise ValueError(f"planning must be one of {', '.join(PLANNING)}, got {planning!r}")
     method = setup.settings.method
@@ -39,121 +36,102 @@ def check_planning(planning: str, setup: Setup) -> str:
         raise ValueError(
             f"method {method!r} reads the clock, so that ranks would find different plans; use planning='broadcast'"
         )
-    return planning
 
 
 def agreed_plan(peers: Peers, setup: Setup, gathered: Gathered, planner_rank: int | None) -> StepPlan:
-    """Plan a step so that every rank holds the same plan.
-
-    Parameters
-    ----------
-    peers : Peers
-    setup : Setup
-    gathered : Gathered
-    planner_rank : int or None
-        The rank that plans for all; None: each rank does.
+    """Plan a step so that every rank holds the same plan: each rank plans, or the one given plans for all.
 
     Raises
     ------
     PlanMismatchError
-        On every rank, naming those that differ from the majority.
+        On every rank, naming those that differ from the majority, and in what.
     PeerError
         Where another rank could not plan and this one could.
     Exception
         Whatever the planner raises.
     """
-    plan, told = (None, None) if planner_rank is None else _planned_by(peers, setup, gathered, planner_rank)
-    outcome: StepPlan | Exception
+    outcome: StepPlan | Exception | None = None
     try:
-        if told is not None:
-            outcome = plan_of_words(told, gathered.step(setup))
-        else:
-            outcome = planned(setup, gathered) if plan is None else plan
+        if planner_rank is None or (peers.rank == planner_rank and peers.leads):
+            outcome = planned(setup, gathered)
     except Exception as error:  # whatever it is, the other ranks must hear of it before they wait for payload
         outcome = error
+    if planner_rank is not None:  # who waits as long as the timeout is
+        words = peers.broadcast(words_of_plan(outcome) if isinstance(outcome, StepPlan) else NOTHING, planner_rank)
+        try:
+            if outcome is None and len(words):
+                outcome = plan_of_words(words, gathered.step(setup))
+        except Exception as error:
+            outcome = error
     return _agreed(peers, setup, gathered, outcome)
 
 
 def planned(setup: Setup, gathered: Gathered) -> StepPlan:
-    """Plan a step on this rank."""
-    with gathered.located():
-        return plan_step(gathered.step(setup))
-
-
-def _digest(setup: Setup, gathered: Gathered) -> bytes:
-    """SHA-256 of all that a plan depends on: the setup, and what the ranks told."""
-    digest = hashlib.sha256(json.dumps(setup.to_json(), sort_keys=True).encode())
-    for words in gathered.words:
-        digest.update(np.ascontiguousarray(words, dtype="<i8").data)
-    return digest.digest()
-
-
-def _planned_by(
-    peers: Peers, setup: Setup, gathered: Gathered, planner: int
-) -> tuple[StepPlan | None, NDArray[np.int64] | None]:
-    """Let one rank plan: it returns its plan, the others what they are told. They wait as long as the timeout is."""
-    if peers.rank != planner or not peers.leads:
-        told = peers.broadcast(NOTHING, planner)
-        if told[0] == _FAILED:
-            raise PeerError(f"{listed([planner])} planned for all and failed, with an error of its own", [planner])
-        return None, told[1:]
+    """Plan a step on this rank; errors that name a sample say on which rank it is."""
     try:
-        plan = planned(setup, gathered)
-    except Exception:
-        peers.broadcast(np.asarray([_FAILED]), planner)
-        raise
-    peers.broadcast(np.concatenate(([_OK], words_of_plan(plan))), planner)
-    return plan, None
+        return plan_step(gathered.step(setup))
+    except WordedError as error:
+        raise error.in_words(gathered.wording()) from None
 
 
-def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | Exception) -> StepPlan:
-    """Compare (version, digest of the inputs, digest of the plan) over all ranks in one small collective."""
-    mine = np.zeros(13, dtype=np.int64)
-    mine[0] = _FAILED if isinstance(outcome, Exception) else _OK
-    mine[_PARTS["package version"]] = _words(hashlib.sha256(package_version().encode()).digest())
-    mine[_PARTS["lengths or settings"]] = _words(_digest(setup, gathered))
-    if not isinstance(outcome, Exception):
-        mine[_PARTS["plan"]] = _words(bytes.fromhex(outcome.digest()))
-    if peers.replica is not None:
-        row = _compared(peers.replica.gather(mine))
-        mine = row if peers.leads else mine
-    rows = peers.gather(mine)
-    if isinstance(outcome, Exception):
-        raise outcome
-    _check_states(rows[:, 0])
-    odd = outside_majority([tuple(row.tolist()) for row in rows])
-    if odd:
-        usual = rows[next(rank for rank in range(len(rows)) if rank not in odd)]
-        what = [name for name, part in _PARTS.items() if any((rows[rank][part] != usual[part]).any() for rank in odd)]
-        raise PlanMismatchError(
-            f"{listed(odd)} of {len(rows)} differ from the majority in {' and '.join(what)}; nothing has been "
-            f"exchanged. This rank has version {package_version()}; install one version everywhere, and give every "
-            "rank the same settings", odd,
-        )  # fmt: skip
-    return outcome
+def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | Exception | None) -> StepPlan:
+    """Compare what all ranks planned with, and their plans, by a digest in one small collective."""
+    held = {"package version": __version__, **_inputs(setup, gathered)}
+    held["plan"] = outcome.digest() if isinstance(outcome, StepPlan) else None
+    digest = np.frombuffer(hashlib.sha256(json.dumps(held).encode()).digest(), dtype="<i8")
+    mine = np.concatenate(([not isinstance(outcome, StepPlan)], digest)).astype(np.int64)
+    rows = mine[None] if peers.replica is None else peers.replica.gather(mine)
+    rows = peers.gather(rows[0] if (rows == rows[0]).all() else np.ones_like(mine))
+    if isinstance(outcome, StepPlan) and not rows[:, 0].any() and (rows == rows[0]).all():
+        return outcome
+    error = summary(outcome) if isinstance(outcome, Exception) else ""
+    said = peers.gather_json([error, held])  # as some rank did not agree, all of them say more
+    raise outcome if isinstance(outcome, Exception) else _disagreement(said)
 
 
-def _compared(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the leader's row, with a status that tells whether its replica peers have the same."""
-    row = rows[0].copy()
-    if (rows[:, 0] == _FAILED).any():
-        row[0] = _FAILED
-    elif (rows != rows[0]).any():
-        row[0] = _SPLIT
-    return row
+def _disagreement(said: Sequence[Sequence[Any]]) -> PeerError | PlanMismatchError:
+    """Return the error of ranks that hold no common plan, given what the replica peers of each rank say."""
+    errors = {rank: [error for error, _ in of_rank if error] for rank, of_rank in enumerate(said)}
+    if failed := {rank: found[0] for rank, found in errors.items() if found}:
+        return PeerError.of("could not plan", failed)
+    held = [of_rank[0][1] for of_rank in said]
+    unlike = {rank: _difference(held[rank], [other for _, other in of_rank]) for rank, of_rank in enumerate(said)}
+    if split := {rank: what for rank, what in unlike.items() if what}:
+        told = by_text(split, lambda ranks, what: f"replica peers of {listed(ranks)} differ in {what}")
+        return PlanMismatchError(told, list(split))
+    usual, odd = against_majority({rank: json.dumps(one) for rank, one in enumerate(held)})
+    differing = {rank: _difference(json.loads(usual), [held[rank]]) for rank in odd}
+    told = by_text(differing, lambda ranks, what: f"{listed(ranks)} of {len(held)} differ from the majority in {what}")
+    advice = "install one version everywhere, and give every rank the same settings"
+    return PlanMismatchError(f"{told}; nothing has been exchanged: {advice}", list(odd))
 
 
-def _check_states(states: NDArray[np.int64]) -> None:
-    def among(state: int) -> list[int]:
-        found: list[int] = np.flatnonzero(states == state).tolist()
-        return found
+def _inputs(setup: Setup, gathered: Gathered) -> dict[str, Any]:
+    """Return by name all that a plan and its exchange depend on: settings as they are, columns by their digests."""
+    given = setup.to_json()
+    found = {f"setting {name!r}": value for name, value in {**given["topology"], **given["settings"]}.items()}
+    for phase in given["phases"]:
+        where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"
+        found |= {f"setting {name!r}{where}": value for name, value in phase.items()}
+    found["numbers of samples"] = _sha(gathered.home.offsets)
+    found |= {f"field {name!r}": f"{gathered.specs[name]} {_sha(rows)}" for name, rows in gathered.rows.items()}
+    return found | {f"lengths[{name!r}]": _sha(column) for name, column in gathered.columns.items()}
 
-    if failed := among(_FAILED):
-        raise PeerError(f"{listed(failed)} could not plan, each with an error of its own", failed)
-    if split := among(_SPLIT):
-        raise PlanMismatchError(f"replica peers of {listed(split)} hold different plans, lengths or versions", split)
+
+def _difference(usual: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Say what some rank holds otherwise than usual: settings and versions as they are, of all else the name."""
+    found: dict[str, str] = {}
+    for other in others:
+        for name in {**usual, **other}:
+            if other.get(name) != usual.get(name):
+                shown = name.startswith(("setting", "package"))
+                found[name] = f"{name} ({other.get(name)!r}, not {usual.get(name)!r})" if shown else name
+    inputs = [told for name, told in found.items() if name != "plan"]
+    return " and ".join(inputs or found.values())  # other inputs make other plans
 
 
-def _words(digest: bytes) -> NDArray[np.int64]:
-    words: NDArray[np.int64] = np.frombuffer(digest, dtype="<i8").astype(np.int64)
-    return words
+def _sha(column: Column) -> str:
+    digest = hashlib.sha256()
+    for array in (column.values, column.offsets) if isinstance(column, Ragged) else (column,):
+        digest.update(np.ascontiguousarray(array, dtype="<i8").data)
+    return digest.hexdigest()

@@ -11,6 +11,7 @@ from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_phases
 from balancer.problem.topology import Topology
+from solvers.arguments import as_count
 
 __all__ = ["ONLY_LENGTH", "as_setup"]
 
@@ -30,15 +31,15 @@ def as_setup(
 ) -> Setup:
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
 
-    Raises
-    ------
-    TypeError, ValueError, InfeasibleError
-        What no step could be planned by.
+    TypeError, ValueError or InfeasibleError says what no step could be planned by.
     """
     known = _SETTINGS if phases is not None else (*_SETTINGS, *CONSTRAINTS)
     if unknown := sorted(set(settings) - set(known)):
         hint = "; with phases, constraints are those of each Phase" if unknown[0] in CONSTRAINTS else ""
         raise TypeError(f"no setting {unknown[0]!r}; those there are: {', '.join(sorted(known))}{hint}")
+    for name in ("keep_together", "allowed_ranks"):
+        if not isinstance(settings.get(name), str | None):
+            raise TypeError(f"{name} must name a column, got {settings[name]!r}")
     given = {name: value for name, value in settings.items() if name in _SETTINGS and name not in _IN_SHORT}
     given["placement"] = given.get("placement") or PlanSettings().placement
     given["micro_batches"] = as_micro_batches(
@@ -49,6 +50,7 @@ def as_setup(
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
         items = length or ONLY_LENGTH
+        as_count("min_samples_per_rank", kept.get("min_samples_per_rank", 0), 0)
         phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")

@@ -21,21 +21,14 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _Move.apply(gradients[0], ctx.route.back(), ctx.peers), None, None
+        return _Move.apply(gradients[0], ctx.route.back, ctx.peers), None, None
 
 
 def move_activations(values: Tensor, route: Route, peers: Peers, differentiable: bool) -> Tensor:
-    """Bring a rank's rows along a route.
+    """Bring a rank's rows, on all ranks of one dtype and trailing shape, along a route.
 
-    Parameters
-    ----------
-    values : Tensor[sum of ``route.leaving.lengths``, ...]
-        On all ranks of one dtype and trailing shape.
-    route : Route
-    peers : Peers
-    differentiable : bool
-        Whether gradients return. The same on all ranks: a rank whose own rows need no gradient, because it has none,
-        takes part in the backward exchange nonetheless, or the others would wait for it.
+    Whether gradients return is the same on all ranks: a rank whose own rows need no gradient, because it has none,
+    takes part in the backward exchange nonetheless, or the others would wait for it.
     """
     if not (differentiable and torch.is_grad_enabled()):
         return _Move.apply(values.detach(), route, peers)

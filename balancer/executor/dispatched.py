@@ -10,16 +10,18 @@ from torch import Tensor
 
 from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
-from balancer.executor.fields import Field, Outline, Spec, read_field, write_field
-from balancer.executor.gathering import Gathered, MiniBatch, Status, gather
+from balancer.executor.fields import Field, read_field, write_field
+from balancer.executor.gathering import Gathered, gather
+from balancer.executor.home_streams import FieldRoute, HomeStream, home_streams
+from balancer.executor.inputs import PhaseInputs
+from balancer.executor.message import MiniBatch, Status
+from balancer.executor.payload import Values
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.route import Route
-from balancer.executor.ways import Leg, Way, check_ways, inputs_route, ways_of
-from balancer.executor.wire import Cargo, Values
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.step_plan import StepPlan, own_name
+from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.ragged import Ragged
 
 __all__ = ["SINGLE_FIELD", "Dispatched"]
 
@@ -44,22 +46,19 @@ class Dispatched(Mapping[str, Any]):
         plan: StepPlan,
         peers: Peers,
         gathered: Gathered,
-        way_of_field: Mapping[str, str],
-        home: Mapping[str, Field],
+        stream_of_field: Mapping[str, str],
+        batch: MiniBatch | None,
         features: Features,
         device: torch.device,
     ) -> None:
         self.step, self.rank = plan, peers.rank
-        self._peers, self._gathered, self._home, self._features, self._device = peers, gathered, home, features, device
-        self._ways = ways_of(plan)
-        self._routes = {name: way.route(self.rank, peers.replica is not None) for name, way in self._ways.items()}
-        self._inputs: dict[str, tuple[Route, NDArray[np.int64], dict[str, int]]] = {}
-        self._legs: dict[str, Leg] = {}
-        check_ways(way_of_field, self._ways)
-        for name in gathered.specs:
-            way = self._ways[way_of_field[name]] if name in way_of_field else self._last
-            self._legs[name] = way.leg(name, gathered, self.rank, self._routes[way.name])
-        self._memory, self._fields = self._brought()
+        self._peers, self._features, self._device = peers, features, device
+        self._streams = home_streams(plan, self.rank, sends_own=peers.replica is not None)
+        self._last = list(self._streams.values())[-1]
+        self._inputs: dict[str, PhaseInputs] = {}
+        streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
+        self._routes = {name: stream.field_route(name, gathered) for name, stream in streams.items()}
+        self._memory, self._fields = self._moved(self._routes, {} if batch is None else batch.fields, forth=True)
 
     @property
     def plan(self) -> DispatchPlan | StepPlan:
@@ -71,7 +70,7 @@ class Dispatched(Mapping[str, Any]):
     @property
     def samples(self) -> NDArray[np.int64]:
         """The samples that this rank runs in the last phase, in order; numbered rank after rank, as they came."""
-        return self._last.target.samples_on_rank(self.rank)
+        return self._last.here
 
     @property
     def data(self) -> Any:
@@ -91,23 +90,24 @@ class Dispatched(Mapping[str, Any]):
 
     def slot_bounds(self, phase: str | None = None) -> NDArray[np.int64]:
         """Return where this rank's micro-batches of a phase begin and end among its items: int64[num_slots + 1]."""
-        plan = self.step[phase or list(self.step.phases)[-1]]
+        plan = self._plan_of(phase)
         slots = plan.slot_of_sample[plan.samples_on_rank(self.rank)]
         return np.searchsorted(slots, np.arange(plan.num_slots + 1))
 
-    @property
-    def _last(self) -> Way:
-        return list(self._ways.values())[-1]
+    def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
+        """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k]."""
+        plan = self._plan_of(phase)
+        return plan.lengths[plan.samples_on_rank(self.rank)]
+
+    def _plan_of(self, phase: str | None) -> DispatchPlan:
+        return self.step[phase or list(self.step.phases)[-1]]
+
+    def tensors(self) -> list[Tensor]:
+        """Return the memory that the fields lie in."""
+        whole = [field.values for field in self._fields.values() if isinstance(field.values, Tensor)]
+        return whole if self._memory is None else [self._memory, *whole]
 
     # Moving.
-
-    def _brought(self) -> tuple[Tensor | None, dict[str, Field]]:
-        """Bring all fields from home, in one all-to-all; return them, and the memory in which they arrived."""
-        outlines = {name: leg.here for name, leg in self._legs.items()}
-        if not self._peers.leads:
-            return self._moved({}, outlines, forth=True)
-        leaving = {name: leg.leaving(self._home[name].values) for name, leg in self._legs.items()}
-        return self._moved(leaving, outlines, forth=True)
 
     def restore(self, results: Any = None, phase: str | None = None) -> Any:
         """Bring samples, or what was computed of them, home.
@@ -127,70 +127,55 @@ class Dispatched(Mapping[str, Any]):
         As it was given, in the order in which the samples came.
         """
         if results is None:
-            held = {name: field.on(self._device) for name, field in self._fields.items() if self._peers.leads}
-            outlines = {name: field.outline for name, field in self._home.items()}
-            fields = self._moved(held, outlines, forth=False)[1]
-            written = {name: write_field(field) for name, field in fields.items()}
-            return written[SINGLE_FIELD] if set(written) == {SINGLE_FIELD} else written
-        named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
-        found = self._restored(named, self._way(phase))
-        return found if isinstance(results, Mapping) else found[SINGLE_FIELD]
+            fields = self._moved(self._routes, self._fields, forth=False, packed=self._memory)[1]
+        else:
+            named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
+            fields = self._results_home(named, self._stream(phase))
+        written = {name: write_field(field) for name, field in fields.items()}
+        alone = set(written) == {SINGLE_FIELD} if results is None else not isinstance(results, Mapping)
+        return written[SINGLE_FIELD] if alone else written
 
-    def _way(self, phase: str | None) -> Way:
+    def _stream(self, phase: str | None) -> HomeStream:
         if phase is None:
             return self._last
-        if phase not in self._ways:
-            raise KeyError(f"no phase {phase!r}; there are {', '.join(self._ways)}")
-        return self._ways[phase]
+        if phase not in self._streams:
+            raise KeyError(f"no phase {phase!r}; there are {', '.join(self._streams)}")
+        return self._streams[phase]
+
+    def _results_home(self, results: Mapping[str, Any], stream: HomeStream) -> dict[str, Field]:
+        batch, failure = None, None
+        try:
+            if self._peers.leads:
+                batch = _read_results(results, len(stream.here))
+        except Exception as error:  # whatever it is, the other ranks must hear of it
+            failure = error
+        gathered = gather(self._peers, batch, Status.FAILED if failure else Status.READY, failure)
+        if failure is not None:
+            raise failure
+        routes = {}
+        for name, spec in gathered.specs.items():
+            routes[name] = stream.result_route(spec, gathered.rows[name])
+        return self._moved(routes, {} if batch is None else batch.fields, forth=False)[1]
 
     def _moved(
-        self, values: Mapping[str, Values], outlines: Mapping[str, Outline], forth: bool
+        self, routes: Mapping[str, FieldRoute], fields: Mapping[str, Field], forth: bool, packed: Tensor | None = None
     ) -> tuple[Tensor | None, dict[str, Field]]:
-        cargoes = []
-        for name, leg in self._legs.items():
-            spec, route = self._gathered.specs[name], leg.route if forth else leg.route.back()
-            cargoes.append(self._cargo(spec, route, values.get(name)))
-        if not cargoes:
+        """Bring fields from home or back in one all-to-all; return the memory in which they arrived, and them."""
+        payloads = []
+        for name, route in routes.items():
+            values: Values | None = None
+            if self._peers.leads:
+                known = name in fields and fields[name].spec.form
+                values = fields[name].on(self._device) if known else route.home.nothing(self._device)
+            payloads.append(route.payload(values, forth, self._device))
+        if not payloads:
             return None, {}
-        memory, moved = self._peers.move(cargoes, self._device, None if forth else self._memory)
-        fields = {}
-        for (name, leg), rows in zip(self._legs.items(), moved, strict=True):
-            outline = outlines[name]
-            put = rows if forth else leg.come_home(rows, outline, self._device)
-            fields[name] = Field(outline, _where_it_was(outline.spec, put))
-        return memory if any(cargo.by_row for cargo in cargoes) else None, fields
-
-    def _cargo(self, spec: Spec, route: Route, values: Values | None) -> Cargo:
-        by_row = spec.by_row and spec.device == self._device.type  # else it moves to another device, in one piece
-        return Cargo(route, spec.torch_dtype, spec.trailing, by_row, values)
-
-    def _restored(self, results: Mapping[str, Any], way: Way) -> dict[str, Any]:
-        read: MiniBatch | Exception = MiniBatch(0, {}, {})
-        if self._peers.leads:
-            read = _read_results(results, len(way.target.samples_on_rank(self.rank)))
-        if isinstance(read, Exception):
-            gather(self._peers, None, Status.FAILED)
-            raise read
-        return self._sent_home(read, gather(self._peers, read, Status.READY), way)
-
-    def _sent_home(self, batch: MiniBatch, told: Gathered, way: Way) -> dict[str, Any]:
-        home = way.source.samples_on_rank(self.rank)
-        here = way.target.samples_on_rank(self.rank)
-        outlines, cargoes = {}, []
-        for name, spec in told.specs.items():
-            rows = np.empty(len(way.target.samples), dtype=np.int64)
-            rows[way.target.samples] = told.lengths[name]
-            outlines[name] = Outline(spec, rows[home])
-            given = batch.fields.get(name)
-            known = given is not None and given.spec.form != ""
-            values = given.on(self._device) if given is not None and known else outlines[name].nothing(self._device)
-            route = self._routes[way.name].with_lengths(rows[home], rows[here]).back()
-            cargoes.append(self._cargo(spec, route, values if self._peers.leads else None))
-        moved = self._peers.move(cargoes, self._device)[1] if cargoes else []
-        return {
-            name: write_field(Field(outline, _where_it_was(outline.spec, values)))
-            for (name, outline), values in zip(outlines.items(), moved, strict=True)
+        memory, moved = self._peers.move(payloads, self._device, packed)
+        arrived = {
+            name: route.arrived(values, forth, self._device)
+            for (name, route), values in zip(routes.items(), moved, strict=True)
         }
+        return memory if any(payload.by_row for payload in payloads) else None, arrived
 
     # On to the next phase.
 
@@ -226,60 +211,18 @@ class Dispatched(Mapping[str, Any]):
         as split sizes change every step.
         """
         if phase not in self._inputs:
-            self._inputs[phase] = inputs_route(self.step, phase, self.rank)
-        route, lengths, held = self._inputs[phase]
-        tensors = _in_order(phase, outputs, own, held)
-        values = self._features.alike(phase, tensors, list(held.values()), self._device)
-        return RaggedTensor(move_activations(values, route, self._peers, differentiable), lengths)
-
-    def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
-        """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k]."""
-        plan = self.step[phase or list(self.step.phases)[-1]]
-        return plan.lengths[plan.samples_on_rank(self.rank)]
-
-    def tensors(self) -> list[Tensor]:
-        """Return the memory that the fields lie in."""
-        whole = [field.values for field in self._fields.values() if isinstance(field.values, Tensor)]
-        return whole if self._memory is None else [self._memory, *whole]
+            self._inputs[phase] = PhaseInputs.of(self.step, phase, self.rank)
+        taken = self._inputs[phase]
+        tensors = taken.in_order(outputs, own)
+        values = self._features.alike(phase, tensors, list(taken.sizes.values()), self._device)
+        return RaggedTensor(move_activations(values, taken.route, self._peers, differentiable), taken.lengths)
 
 
-def _where_it_was(spec: Spec, values: Values) -> Values:
-    """Return what travelled on a device on the host, if it came from there."""
-    return values.cpu() if isinstance(values, Tensor) and spec.device == "cpu" else values
-
-
-def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch | Exception:
-    """Read what was computed of each of so many samples, or say why it cannot be used."""
-    try:
-        fields = {name: read_field(name or "results", data) for name, data in results.items()}
-        for name, field in fields.items():
-            outline = field.outline
-            if outline.num_samples != num_samples or outline.counts is not None:
-                what = f"result {name!r}" if name else "results"
-                raise ValueError(
-                    f"{what} must have an entry for each of {num_samples} samples, got {outline.num_samples}"
-                )
-    except (TypeError, ValueError) as error:
-        return error
+def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:
+    """Read what was computed of each of so many samples."""
+    fields = {name: read_field(name or "results", data) for name, data in results.items()}
+    for name, field in fields.items():
+        if len(field.rows) != num_samples or isinstance(field.rows, Ragged):
+            what = f"result {name!r}" if name else "results"
+            raise ValueError(f"{what} must have an entry for each of {num_samples} samples, got {len(field.rows)}")
     return MiniBatch(num_samples, fields, {})
-
-
-def _in_order(
-    phase: str, outputs: Mapping[str, Tensor], own: Tensor | None, held: Mapping[str, int]
-) -> list[Tensor | None]:
-    """Return the tensors stream after stream; KeyError or ValueError names one that is missing or has other rows."""
-    given: dict[str, Tensor | None] = {f"{name}:out": tensor for name, tensor in outputs.items()}
-    if strange := sorted(set(given) - set(held)):
-        raise KeyError(f"{strange[0].removesuffix(':out')!r} does not feed phase {phase!r}")
-    given[own_name(phase)] = own
-    for name, elements in held.items():
-        tensor = given.get(name)
-        if name not in given:
-            raise KeyError(
-                f"outputs must have what {name.removesuffix(':out')!r} puts out; of no rows if it has no item"
-            )
-        if (0 if tensor is None else len(tensor)) != elements:
-            what = "own" if name == own_name(phase) else f"outputs[{name.removesuffix(':out')!r}]"
-            rows = "is missing" if tensor is None else f"has {len(tensor)} rows"
-            raise ValueError(f"{what} must have {elements} rows on this rank, one for each element, but {rows}")
-    return [given[name] for name in held]

@@ -5,21 +5,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel
-from balancer.executor.agreement import agreed_plan, check_planning, package_version
+from balancer.executor.agreement import agreed_plan, check_planning
 from balancer.executor.arguments import as_setup
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
-from balancer.executor.fields import Field, Outline, read_field
-from balancer.executor.gathering import Gathered, MiniBatch, Status, as_columns, gather
+from balancer.executor.fields import Field, read_field
+from balancer.executor.gathering import Gathered, gather
+from balancer.executor.home_streams import stream_names
+from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
-from balancer.executor.ways import check_ways, ways_of
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import rehearse
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
@@ -97,8 +96,7 @@ class Dispatcher:
     ) -> None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise RuntimeError("call torch.distributed.init_process_group before making a Dispatcher")
-        group = torch.distributed.group.WORLD if dp_group is None else dp_group
-        size = torch.distributed.get_world_size(group)
+        size = torch.distributed.get_world_size(dp_group)
         if not isinstance(topology, Topology):
             topology = Topology.uniform(size, topology)
         self.setup = as_setup(topology, phases, cost, length, settings)
@@ -108,10 +106,10 @@ class Dispatcher:
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise ValueError(f"timeout must be a timedelta above 0, got {timeout!r}")
         self._planner = planner_rank if planning == "broadcast" else None
-        self._way_of_field = dict(fields or {})
-        rehearsed = rehearse(self.setup) if fields else None
-        if rehearsed is not None:
-            check_ways(self._way_of_field, ways_of(rehearsed))
+        self._stream_of_field = dict(fields or {})
+        for field, stream in self._stream_of_field.items():
+            if stream not in (names := stream_names(self.setup)):
+                raise ValueError(f"fields[{field!r}] must be one of {', '.join(names)}, got {stream!r}")
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)
@@ -150,19 +148,19 @@ class Dispatcher:
             What this rank handed in cannot be used, or nobody can plan it.
         """
         batch, failure = None, None
-        if self.peers.leads:
-            try:
+        try:
+            if self.peers.leads:
                 batch = self.read(samples, lengths or {})
-            except Exception as error:  # whatever it is, the other ranks must hear of it
-                failure = error
-        gathered = self.tell(batch, Status.READY if failure is None else Status.FAILED)
+        except Exception as error:  # whatever it is, the other ranks must hear of it
+            failure = error
+        gathered = self.tell(batch, Status.FAILED if failure else Status.READY, failure)
         if failure is not None:
             raise failure
         return self.exchanged(batch, gathered, self.peers, self.features)
 
-    def tell(self, batch: MiniBatch | None, status: Status) -> Gathered:
+    def tell(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
         """Gather lengths: the first half of :meth:`dispatch`."""
-        return gather(self.peers, batch, status, package_version())
+        return gather(self.peers, batch, status, failure)
 
     def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
         """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""
@@ -173,34 +171,13 @@ class Dispatcher:
         self, batch: MiniBatch | None, gathered: Gathered, plan: StepPlan, onward: Peers, features: Features
     ) -> Dispatched:
         """Exchange by a plan that all ranks hold."""
-        device = self._device_of(gathered)
-        home = self._home(batch, gathered, device)
-        step = Dispatched(plan, self.peers, gathered, self._way_of_field, home, features, device)
+        device = self.device
+        if device is None:
+            on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
+            device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        step = Dispatched(plan, self.peers, gathered, self._stream_of_field, batch, features, device)
         step._peers = onward
         return step
-
-    def _device_of(self, gathered: Gathered) -> torch.device:
-        if self.device is not None:
-            return self.device
-        on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
-        return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-
-    def _home(self, batch: MiniBatch | None, gathered: Gathered, device: torch.device) -> dict[str, Field]:
-        """Return this rank's fields as all ranks agree on them, those that it could not know itself included."""
-        mine = gathered.home.samples_on_rank(self.rank)
-        fields = {}
-        for name, spec in gathered.specs.items():
-            lengths, counts = gathered.lengths[name], gathered.counts[name]
-            if counts is not None:
-                ends = np.cumsum(counts)
-                lengths = lengths[ends[mine[0]] - counts[mine[0]] : ends[mine[-1]]] if len(mine) else lengths[:0]
-                outline = Outline(spec, lengths, counts[mine])
-            else:
-                outline = Outline(spec, lengths[mine])
-            given = None if batch is None else batch.fields.get(name)
-            known = given is not None and given.spec.form != ""
-            fields[name] = Field(outline, given.on(device) if given is not None and known else outline.nothing(device))
-        return fields
 
     def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:
         """Read what a caller hands in to :meth:`dispatch`."""
@@ -209,7 +186,7 @@ class Dispatcher:
         columns = as_columns(lengths)
         if not all(isinstance(name, str) for name in named):
             raise TypeError(f"fields must have names that are str, got {list(named)}")
-        sizes = {name: field.outline.num_samples for name, field in fields.items()}
+        sizes = {name: len(field.rows) for name, field in fields.items()}
         sizes |= {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"fields must have the same number of samples, got {sizes}")
@@ -218,5 +195,4 @@ class Dispatcher:
     def _placed(self, field: Field) -> Field:
         if self.device is None or field.spec.form in ("str", "bytes", ""):
             return field
-        outline = replace(field.outline, spec=replace(field.spec, device=self.device.type))
-        return Field(outline, field.on(self.device))
+        return Field(replace(field.spec, device=self.device.type), field.rows, field.on(self.device))

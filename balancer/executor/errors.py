@@ -1,8 +1,14 @@
-"""What can go wrong between ranks. Each error says which it is about, by their rank in the data-parallel group."""
+"""What can go wrong between ranks. Each error says which ranks it is about, by their data-parallel rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 __all__ = ["ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError", "PlanMismatchError"]
+
+LONGEST = 300
+"""Characters of an error that other ranks are told."""
+
+_T = TypeVar("_T", bound=Hashable)
 
 
 class ExecutorError(RuntimeError):
@@ -23,12 +29,36 @@ class PlanMismatchError(ExecutorError):
     """Ranks hold different plans, inputs or versions; :attr:`ranks` differ from the majority. No payload has moved."""
 
 
+class FieldMismatchError(ExecutorError):
+    """Ranks handed in mini-batches of different fields; :attr:`ranks` differ from the majority. Nothing has moved."""
+
+
 class PeerError(ExecutorError):
-    """Other ranks failed, each with an error of its own, before anything was exchanged."""
+    """Other ranks failed before anything was exchanged; the message holds what each of them raised."""
+
+    @classmethod
+    def of(cls, what: str, errors: Mapping[int, str]) -> "PeerError":
+        """Return the error that tells what ranks, given with the summaries of their errors, failed at."""
+        return cls(by_text(errors, lambda ranks, error: f"{listed(ranks)} {what}: {error}"), list(errors))
 
 
 class PeerLostError(ExecutorError):
     """A collective broke or ran out of time; :attr:`ranks` did not report, and are empty where that is not known."""
+
+
+def summary(error: BaseException) -> str:
+    """Return what other ranks are told of an error: its type, and its message, cut short if it is long."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def by_text(texts: Mapping[int, str], told: Callable[[list[int], str], str]) -> str:
+    """Tell what there is to say of some ranks, each text once with all its ranks, the first four texts."""
+    ranks_of_text: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        ranks_of_text.setdefault(text, []).append(rank)
+    parts = [told(ranks, text) for text, ranks in ranks_of_text.items()]
+    return "; ".join(parts[:4] + (["..."] if len(parts) > 4 else []))
 
 
 def listed(ranks: Sequence[int]) -> str:
@@ -37,15 +67,10 @@ def listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} {shown}"
 
 
-class FieldMismatchError(ExecutorError):
-    """Ranks handed in mini-batches of different fields; :attr:`ranks` differ from the majority. Nothing has moved."""
-
-
-def outside_majority(values: Sequence[object]) -> tuple[int, ...]:
-    """Return the ranks that do not hold what most ranks hold; on a tie, what the lowest rank of those tied holds."""
-    held: dict[object, list[int]] = {}
-    for rank, value in enumerate(values):
-        held.setdefault(value, []).append(rank)
-    most = max(len(ranks) for ranks in held.values())
-    majority = next(value for value, ranks in held.items() if len(ranks) == most)  # held is in order of lowest rank
-    return tuple(rank for rank, value in enumerate(values) if value != majority)
+def against_majority(held: Mapping[int, _T]) -> tuple[_T, dict[int, _T]]:
+    """Return what most ranks hold, on a tie what the lowest rank of those tied holds; and what the others hold."""
+    ranks_of_value: dict[_T, list[int]] = {}
+    for rank, value in held.items():
+        ranks_of_value.setdefault(value, []).append(rank)
+    usual = max(ranks_of_value, key=lambda value: len(ranks_of_value[value]))  # the first: in order of lowest rank
+    return usual, {rank: value for rank, value in held.items() if value != usual}

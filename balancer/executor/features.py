@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from balancer.executor.errors import FieldMismatchError, listed
@@ -13,22 +12,18 @@ from balancer.executor.peers import Peers
 
 __all__ = ["Features"]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.complex128)
-MAX_DIMENSIONS = 8
-_STRANGE, _EMPTY, _ROWS = -1, 1, 2  # 0: nothing at all
+Format: TypeAlias = tuple[torch.dtype, tuple[int, ...]]
+"""Dtype and shape of an element."""
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 
 
 class Features:
-    """Agreements by phase; a rank without a row adopts what the others have.
-
-    Parameters
-    ----------
-    peers : Peers
-    """
+    """Agreements by phase; a rank without a row adopts what the others have."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._agreed: dict[tuple[str, bool], tuple[torch.dtype, tuple[int, ...]]] = {}
+        self._agreed: dict[tuple[str, bool], Format] = {}
 
     def forget(self) -> None:
         """Agree anew at the next call; all ranks call this when a model changes its dtype."""
@@ -37,12 +32,8 @@ class Features:
     def alike(self, phase: str, tensors: Sequence[Tensor | None], rows: Sequence[int], device: torch.device) -> Tensor:
         """Return the tensors, of so many rows each, as one, in the dtype and shape that all ranks agree on.
 
-        Raises
-        ------
-        FieldMismatchError
-            At the first call, on all ranks, if shapes differ.
-        ValueError
-            Later, on a rank whose rows do not keep to what was agreed.
+        FieldMismatchError at the first call, on all ranks, if shapes differ; ValueError later, on a rank whose rows do
+        not keep to what was agreed.
         """
         filled = [tensor for tensor, count in zip(tensors, rows, strict=True) if tensor is not None and count]
         device = next((tensor.device for tensor in tensors if tensor is not None), device)
@@ -65,46 +56,25 @@ class Features:
             return torch.empty((0, *trailing), dtype=dtype, device=device)
         return alike[0] if len(alike) == 1 else torch.cat(alike)
 
-    def _agree(
-        self, phase: str, filled: Sequence[Tensor], given: Sequence[Tensor]
-    ) -> tuple[bool, tuple[torch.dtype, tuple[int, ...]]]:
+    def _agree(self, phase: str, filled: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[bool, Format]:
         """Return whether any rank has a row, and what the rows are like; else what empty tensors are like."""
-        rows = self._peers.gather(_described(filled, given))
-        if strange := np.flatnonzero(rows[:, 0] == _STRANGE).tolist():
-            raise FieldMismatchError(
-                f"inputs of phase {phase!r} on {listed(strange)} must be of one trailing shape and a floating dtype",
-                strange,
-            )
-        holders = np.flatnonzero(rows[:, 0] == _ROWS).tolist()
-        if not holders:
-            first = rows[int(np.argmax(rows[:, 0]))]
-            return False, (DTYPES[int(first[1])], tuple(_shape(first)))
-        odd = [rank for rank in holders if (rows[rank, 2:] != rows[holders[0], 2:]).any()]
-        if odd:
-            raise FieldMismatchError(
-                f"inputs of phase {phase!r} on {listed(odd)} are of {_shape(rows[odd[0]])} an element, on "
-                f"{listed([holders[0]])} of {_shape(rows[holders[0]])}", odd,
-            )  # fmt: skip
-        dtype = reduce(torch.promote_types, [DTYPES[int(rows[rank, 1])] for rank in holders])
-        return True, (dtype, tuple(_shape(rows[holders[0]])))
-
-
-def _described(filled: Sequence[Tensor], given: Sequence[Tensor]) -> NDArray[np.int64]:
-    """Return as words: what there is, then dtype, dimensions and shape of an element."""
-    words = np.zeros(3 + MAX_DIMENSIONS, dtype=np.int64)
-    tensors = filled or given[:1]
-    if not tensors:
-        return words
-    shape = tensors[0].shape[1:]
-    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
-    if any(tensor.shape[1:] != shape for tensor in tensors) or dtype not in DTYPES or len(shape) > MAX_DIMENSIONS:
-        words[0] = _STRANGE
-        return words
-    words[:3] = _ROWS if filled else _EMPTY, DTYPES.index(dtype), len(shape)
-    words[3 : 3 + len(shape)] = shape
-    return words
-
-
-def _shape(words: NDArray[np.int64]) -> list[int]:
-    shape: list[int] = words[3 : 3 + words[2]].tolist()
-    return shape
+        tensors = filled or given[:1]
+        dtypes = [tensor.dtype for tensor in tensors]
+        dtype = str(reduce(torch.promote_types, dtypes)).removeprefix("torch.") if dtypes else None
+        mine = [bool(filled), dtype, [list(tensor.shape[1:]) for tensor in tensors]]
+        said: list[Any] = [of_rank[0] for of_rank in self._peers.gather_json(mine)]
+        usable = [not shapes or (dtype in DTYPES and shapes == shapes[:1] * len(shapes)) for _, dtype, shapes in said]
+        if strange := [rank for rank, is_usable in enumerate(usable) if not is_usable]:
+            rule = "must be of one trailing shape and a floating dtype"
+            raise FieldMismatchError(f"inputs of phase {phase!r} on {listed(strange)} {rule}", strange)
+        holders = [rank for rank, (has_rows, _, _) in enumerate(said) if has_rows]
+        shape_of = {rank: shapes[0] for rank, (_, _, shapes) in enumerate(said) if shapes}
+        if odd := [rank for rank in holders if shape_of[rank] != shape_of[holders[0]]]:
+            usual = f"on {listed(holders[:1])} of {shape_of[holders[0]]}"
+            what = f"inputs of phase {phase!r} on {listed(odd)} are of {shape_of[odd[0]]} an element, {usual}"
+            raise FieldMismatchError(what, odd)
+        like = holders or list(shape_of)[:1]
+        if not like:
+            return False, (torch.float32, ())
+        agreed = reduce(torch.promote_types, [getattr(torch, said[rank][1]) for rank in like])
+        return bool(holders), (agreed, tuple(shape_of[like[0]]))

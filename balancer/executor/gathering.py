@@ -1,108 +1,69 @@
-"""What all ranks tell each other before a step: their samples' fields and lengths, as one integer tensor."""
+"""All ranks' mini-batches but for their payload: what they tell each other before a step, checked and put together."""
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from balancer.executor.arguments import ONLY_LENGTH
-from balancer.executor.errors import FieldMismatchError, PeerError, listed, outside_majority
-from balancer.executor.fields import Field, Spec
+from balancer.executor.errors import FieldMismatchError, PeerError, against_majority, by_text, listed
+from balancer.executor.fields import Column, Field, Spec
+from balancer.executor.message import Message, MiniBatch, Status, decoded, encoded
 from balancer.executor.peers import Peers
 from balancer.planning.step import Step, make_step
-from balancer.planning.told import words_of
 from balancer.problem.phases import SINGLE_PHASE, columns_of_none
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged, offsets_of
+from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
-from solvers.arguments import as_int64
-from solvers.errors import WordedError, Wording
+from solvers.errors import Named, UsageError, Wording
 
-__all__ = ["Gathered", "MiniBatch", "Status", "gather"]
-
-
-class Status(IntEnum):
-    """How a rank is."""
-
-    READY = 0
-    ENDED = 1
-    CLOSING = 2
-    FAILED = 3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MiniBatch:
-    """One rank's samples, read.
-
-    Attributes
-    ----------
-    num_samples : int
-    fields : dict of str to Field
-    columns : dict of str to int64[n] or Ragged
-        Lengths that the caller gives besides those of the fields.
-    """
-
-    num_samples: int
-    fields: Mapping[str, Field]
-    columns: Mapping[str, NDArray[np.int64] | Ragged]
+__all__ = ["Gathered", "gather"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """All ranks' mini-batches but for their payload; samples are numbered rank after rank.
-
-    Attributes
-    ----------
-    statuses : tuple of Status
-    home : Placement
-        Of all samples.
-    specs : dict of str to Spec
-        What the ranks agree on.
-    lengths : dict of str to int64[k]
-        Elements of every row of each field.
-    counts : dict of str to int64[n] or None
-        Rows of each sample, where that is not one.
-    columns : dict of str to int64[n] or Ragged
-    words : tuple of int64[]
-        What the ranks said, for a digest.
-    """
+    """What there is on all ranks; samples are numbered rank after rank."""
 
     statuses: tuple[Status, ...]
-    home: Placement
-    specs: Mapping[str, Spec]
-    lengths: Mapping[str, NDArray[np.int64]]
-    counts: Mapping[str, NDArray[np.int64] | None]
-    columns: Mapping[str, NDArray[np.int64] | Ragged]
-    words: tuple[NDArray[np.int64], ...]
+    home: Placement  # of all samples
+    specs: Mapping[str, Spec]  # of the fields, as the ranks agree on them
+    rows: Mapping[str, Column]  # of each field
+    columns: Mapping[str, Column]  # lengths that callers give besides
 
-    def all_columns(self) -> dict[str, ArrayLike | Ragged]:
-        """Return what phases may name: the given columns, and every field for its lengths."""
-        found: dict[str, ArrayLike | Ragged] = {}
-        for name, lengths in self.lengths.items():
-            counts = self.counts[name]
-            found[name] = lengths if counts is None else Ragged(lengths, offsets_of(counts))
-        return found | dict(self.columns)
+    def field(self, name: str, rank: int) -> Field:
+        """Return what a field is like on one rank."""
+        return Field(self.specs[name], self.rows[name][slice(*self.home.offsets[rank : rank + 2].tolist())])
 
     def where(self, sample: int) -> str:
         """Return what the rank that handed in a sample knows it as."""
         return f"entry {self.home.position_of_sample[sample]} of rank {self.home.rank_of_sample[sample]}"
 
     def step(self, setup: Setup) -> Step:
-        """Return what there is to plan; errors that name a sample say on which rank it is."""
-        columns = self.all_columns()
+        """Return what there is to plan."""
+        self._check_lengths(setup)
+        columns: dict[str, ArrayLike | Ragged] = {**self.rows, **self.columns}
         if not len(self.home.samples):
             columns = columns_of_none(setup.phases) or {"": []}
         elif setup.phases[0].name == SINGLE_PHASE:  # whole samples, for which lists count with all that is in them
-            columns = {
-                name: column.sums() if isinstance(column, Ragged) else column for name, column in columns.items()
-            }
+            columns = {name: col.sums() if isinstance(col, Ragged) else col for name, col in columns.items()}
             if setup.phases[0].items == ONLY_LENGTH:
                 columns[ONLY_LENGTH] = columns[self._only_ragged_field()]
         return make_step(setup, columns, self.home, self.columns if len(self.home.samples) else columns)
+
+    def _check_lengths(self, setup: Setup) -> None:
+        """Refuse a negative number in any column but those of keys and ranks, whether or not a phase uses it."""
+        others = {name for phase in setup.phases for name in (phase.keep_together, phase.allowed_ranks)}
+        for name, column in self.columns.items():
+            numbers = column.values if isinstance(column, Ragged) else column
+            if name not in others and numbers.size and numbers.min() < 0:
+                at = int(np.argmax(numbers < 0))
+                sample = int(column.row_of_value[at]) if isinstance(column, Ragged) else at
+                raise UsageError(
+                    "{column} of {sample} must be >= 0, got {value}",
+                    column=f"lengths[{name!r}]", sample=Named("sample", sample), value=numbers[at],
+                )  # fmt: skip
 
     def _only_ragged_field(self) -> str:
         ragged = [name for name, spec in self.specs.items() if not spec.fixed and spec.form not in ("str", "bytes")]
@@ -113,191 +74,72 @@ class Gathered:
             )
         return ragged[0]
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
-        """Let errors say of each sample what the rank that handed it in knows it as."""
-        try:
-            yield
-        except WordedError as error:
-            told = Wording({"over_long='drop'": None, "row": "sample"}, notes={"sample": self.where})
-            raise error.in_words(told) from None
+    def wording(self) -> Wording:
+        """Return how errors name a sample here, and say what the rank that handed it in knows it as."""
+        names = {"over_long='own'": "micro_batches=MicroBatches(..., over_long='own')", "over_long='drop'": None}
+        return Wording({**names, "row": "sample"}, notes={"sample": self.where})
 
 
-def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, NDArray[np.int64] | Ragged]:
-    """Read the lengths that a caller gives: a number a sample, or a list a sample."""
-    read: dict[str, NDArray[np.int64] | Ragged] = {}
-    for name, column in columns.items():
-        if isinstance(column, Ragged):
-            read[name] = column
-        elif isinstance(column, list | tuple) and len(column) and isinstance(column[0], list | tuple | np.ndarray):
-            read[name] = Ragged.of(column)
-        else:
-            read[name] = as_int64(f"lengths[{name!r}]", column)
-    return read
+def gather(
+    peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, failure: Exception | None = None
+) -> Gathered:
+    """Tell the peers about this rank's mini-batch, None where `status` says why, and return what all told.
 
-
-def gather(peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, version: str = "") -> Gathered:
-    """Tell the peers about this rank's mini-batch and return what all told.
-
-    Parameters
-    ----------
-    peers : Peers
-    batch : MiniBatch or None
-        None where `status` says why there is none, and on replica peers, who are not asked.
-    status : Status
-    version : str
-        Of the package.
-
-    Raises
-    ------
-    PeerError
-        If a rank failed; the ranks that did.
-    FieldMismatchError
-        If the fields do not fit together.
+    Replica peers are not asked. FieldMismatchError if the fields do not fit together; PeerError if another rank failed,
+    and this one did not.
     """
-    messages = peers.gather_ragged(_message(batch or MiniBatch(0, {}, {}), status, version))
-    statuses = tuple(Status(int(words[0])) for words in messages)
-    failed = [rank for rank, at in enumerate(statuses) if at is Status.FAILED]
+    messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure))]
+    failed = {rank: message.error for rank, message in enumerate(messages) if message.status is Status.FAILED}
     if failed and status is not Status.FAILED:
-        raise PeerError(f"{listed(failed)} failed before the exchange, each with an error of its own", failed)
-    return _joined([_Told.of(words) for words in messages], statuses, messages)
-
-
-def _message(batch: MiniBatch, status: Status, version: str) -> NDArray[np.int64]:
-    described = {
-        "fields": [
-            [
-                name,
-                field.spec.form,
-                field.spec.dtype,
-                field.spec.trailing,
-                field.spec.device,
-                field.outline.counts is not None,
-            ]
-            for name, field in sorted(batch.fields.items())
-        ],
-        "columns": [[name, isinstance(column, Ragged)] for name, column in sorted(batch.columns.items())],
-        "version": version,
-    }
-    text = json.dumps(described, separators=(",", ":")).encode()
-    parts = [np.asarray([status, batch.num_samples, len(text)]), words_of(text)]
-    for _, field in sorted(batch.fields.items()):
-        if field.outline.counts is not None:
-            parts.append(field.outline.counts)
-        if not field.spec.fixed:
-            parts.append(field.outline.lengths)
-    for _, column in sorted(batch.columns.items()):
-        parts += [column.counts, column.values] if isinstance(column, Ragged) else [column]
-    return np.concatenate(parts).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Told:
-    """What one rank said."""
-
-    num_samples: int
-    version: str
-    specs: dict[str, Spec]
-    itemised: dict[str, bool]
-    listed: dict[str, bool]
-    data: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, words: NDArray[np.int64]) -> "_Told":
-        num_samples, size = int(words[1]), int(words[2])
-        end = 3 + -(-size // 8)
-        described = json.loads(words[3:end].astype("<i8").tobytes()[:size])
-        fields = described["fields"]
-        return cls(
-            num_samples,
-            described["version"],
-            {name: Spec(form, dtype, tuple(trailing), device) for name, form, dtype, trailing, device, _ in fields},
-            {field[0]: field[5] for field in fields},
-            dict(described["columns"]),
-            words[end:],
-        )
-
-    def kind(self) -> tuple[object, ...]:
-        return tuple(self.specs), tuple(self.itemised.items()), tuple(self.listed.items())
-
-    def arrays(self, specs: Mapping[str, Spec]) -> dict[str, NDArray[np.int64]]:
-        """Cut the data into arrays: a field's lengths under its name, its counts under ``name#``."""
-        found, at = {}, 0
-
-        def take(name: str, count: int) -> NDArray[np.int64]:
-            nonlocal at
-            found[name] = self.data[at : at + count]
-            at += count
-            return found[name]
-
-        for name, itemised in self.itemised.items():
-            rows = int(take(f"{name}#", self.num_samples).sum()) if itemised else self.num_samples
-            if self.specs[name].fixed:
-                found[name] = np.ones(rows, dtype=np.int64)
-            else:
-                take(name, rows)
-        for name, is_list in self.listed.items():
-            count = int(take(f"{name}#", self.num_samples).sum()) if is_list else self.num_samples
-            take(f"{name}=", count)
-        return found
-
-
-def _joined(told: list[_Told], statuses: tuple[Status, ...], words: list[NDArray[np.int64]]) -> Gathered:
-    holders = [rank for rank, one in enumerate(told) if one.num_samples > 0]
-    first = told[holders[0]] if holders else told[0]
-    _check_kinds(told, holders)
-    specs = {name: _agreed(name, told, holders) for name in first.specs}
-    arrays = [told[rank].arrays(specs) for rank in holders]
-    counts = np.asarray([one.num_samples for one in told], dtype=np.int64)
-    home = Placement.by_sample_order(np.repeat(np.arange(len(told), dtype=np.int32), counts), len(told))
-
-    def whole(key: str) -> NDArray[np.int64]:
-        return np.concatenate([np.empty(0, dtype=np.int64), *(one[key] for one in arrays)])
-
-    columns: dict[str, NDArray[np.int64] | Ragged] = {}
-    for name, is_list in first.listed.items():
-        columns[name] = Ragged(whole(f"{name}="), offsets_of(whole(f"{name}#"))) if is_list else whole(f"{name}=")
+        raise PeerError.of("failed before the exchange", failed)
+    holders = {rank: message for rank, message in enumerate(messages) if message.num_samples} or {0: messages[0]}
+    _check_fields(holders)
+    first = next(iter(holders.values()))
+    counts = [message.num_samples for message in messages]
     return Gathered(
-        statuses,
-        home,
-        specs,
-        {name: whole(name) for name in specs},
-        {name: whole(f"{name}#") if first.itemised[name] else None for name in specs},
-        columns,
-        tuple(words),
+        tuple(message.status for message in messages),
+        Placement.by_sample_order(np.repeat(np.arange(len(counts), dtype=np.int32), counts), len(counts)),
+        {name: _agreed(name, {rank: message.specs[name] for rank, message in holders.items()}) for name in first.specs},
+        {name: _joined([message.rows[name] for message in holders.values()]) for name in first.rows},
+        {name: _joined([message.columns[name] for message in holders.values()]) for name in first.columns},
     )
 
 
-def _check_kinds(told: list[_Told], holders: list[int]) -> None:
-    if not holders:
-        return
-    odd = [holders[index] for index in outside_majority([told[rank].kind() for rank in holders])]
+def _joined(columns: Sequence[Any]) -> Column:
+    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+
+def _check_fields(holders: Mapping[int, Message]) -> None:
+    """Refuse ranks whose fields and columns are not those of the majority of the ranks that have samples."""
+    usual, odd = against_majority({rank: tuple(_kinds(message).items()) for rank, message in holders.items()})
     if odd:
-        usual = told[next(rank for rank in holders if rank not in odd)]
-        raise FieldMismatchError(
-            f"{listed(odd)} handed in other fields than the others: {_names(told[odd[0]])}, not {_names(usual)}", odd
-        )
+        differences = {rank: _difference(dict(mine), dict(usual)) for rank, mine in odd.items()}
+        told = by_text(differences, lambda of, what: f"{listed(of)} {'has' if len(of) == 1 else 'have'} {what}")
+        raise FieldMismatchError(told, list(odd))
 
 
-def _names(told: _Told) -> str:
-    fields = [f"{name}{' (several items a sample)' if told.itemised[name] else ''}" for name in told.specs]
-    return ", ".join(fields + [f"lengths of {name}" for name in told.listed]) or "none"
+def _kinds(message: Message) -> dict[str, str]:
+    """Return of all that a rank has what it holds of each sample."""
+    kinds = {f"field {name!r}": isinstance(rows, Ragged) for name, rows in message.rows.items()}
+    kinds |= {f"lengths[{name!r}]": isinstance(column, Ragged) for name, column in message.columns.items()}
+    return {name: "several items" if is_list else "one entry" for name, is_list in kinds.items()}
 
 
-def _agreed(name: str, told: list[_Told], holders: list[int]) -> Spec:
+def _difference(mine: Mapping[str, str], usual: Mapping[str, str]) -> str:
+    more = [f"{name}, which the others do not have" for name in mine if name not in usual]
+    less = [f"no {name}, which the others have" for name in usual if name not in mine]
+    other = [
+        f"{kind} of each sample in {name}, where the others have {usual[name]}"
+        for name, kind in mine.items()
+        if usual.get(name, kind) != kind
+    ]
+    return " and ".join(more + less + other)
+
+
+def _agreed(name: str, specs: Mapping[int, Spec]) -> Spec:
     """Return what the ranks that have any row of a field say about it."""
-    known = [rank for rank in holders if told[rank].specs[name].form]
-    if not known:
-        return told[holders[0]].specs[name] if holders else told[0].specs[name]
-    odd = [known[index] for index in outside_majority([told[rank].specs[name] for rank in known])]
-    usual = told[next(rank for rank in known if rank not in odd)].specs[name]
+    usual, odd = against_majority({rank: spec for rank, spec in specs.items() if spec.form} or specs)
     if odd:
-        raise FieldMismatchError(
-            f"{listed(odd)} handed in field {name!r} as {_described(told[odd[0]].specs[name])}, the others as "
-            f"{_described(usual)}", odd,
-        )  # fmt: skip
+        told = by_text({rank: str(spec) for rank, spec in odd.items()}, lambda of, spec: f"{listed(of)} as {spec}")
+        raise FieldMismatchError(f"field {name!r} was handed in by {told}, by the others as {usual}", list(odd))
     return usual
-
-
-def _described(spec: Spec) -> str:
-    return f"{spec.form} of {spec.dtype} [*{''.join(f', {size}' for size in spec.trailing)}] on {spec.device}"

@@ -45,16 +45,12 @@ def global_token_mean(loss_sum: Tensor, count: Tensor | int, group: Any = None, 
         raise ValueError(f"gradients must be 'averaged' or 'summed', got {gradients!r}")
     if loss_sum.numel() != 1:
         raise ValueError(f"loss_sum must be a scalar, got shape {tuple(loss_sum.shape)}; sum it")
-    if isinstance(count, Tensor):
-        tokens = count.detach().to(loss_sum.device, torch.float64).reshape(())
-    else:
-        tokens = torch.tensor(float(count), dtype=torch.float64, device=loss_sum.device)
+    tokens = torch.as_tensor(count, dtype=torch.float64, device=loss_sum.device).detach().reshape(())
     totals = torch.stack([loss_sum.detach().to(torch.float64).reshape(()), tokens])
     dist.all_reduce(totals, group=group)
     share = torch.where(totals[1] > 0, 1.0 / totals[1].clamp(min=1e-300), 0.0)
     ranks = dist.get_world_size(group) if gradients == "averaged" else 1
-    mean: Tensor = _GlobalMean.apply(loss_sum, totals[0] * share, share * ranks)
-    return mean
+    return _GlobalMean.apply(loss_sum, totals[0] * share, share * ranks)
 
 
 def anchored(loss: Tensor, *exchanged: Tensor) -> Tensor:

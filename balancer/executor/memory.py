@@ -13,7 +13,7 @@ POOLED_FROM = 1 << 20  # bytes; what is smaller malloc has at hand
 
 
 class Scratch:
-    """Host memory that is used again step after step, as fresh pages cost more than the copies into them."""
+    """Host memory that is used again, step after step."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -28,10 +28,7 @@ class Scratch:
 
 
 class Pool:
-    """Host memory for what is handed out, which returns here once no tensor lies in it any more.
-
-    So what is handed out is as good as fresh, but for the page faults of fresh memory.
-    """
+    """Host memory that is handed out, and returns here once no tensor lies in it any more."""
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []

@@ -4,8 +4,8 @@ Rank (node A, place i) bundles what goes to place j of any node and hands it to 
 (B, j) all that A has for it in one message. The bytes that arrive are those of the direct way, in the same order.
 """
 
-from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,62 +14,44 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.line import Line
+from balancer.executor.collectives import Collectives, Meanwhile, Sizes
 from balancer.problem.topology import Topology
 
 __all__ = ["NodeWise"]
 
 
 class NodeWise:
-    """The two stages of one rank; its group has nodes of equal size.
-
-    Parameters
-    ----------
-    group : ProcessGroup
-        All its ranks make this at the same time.
-    topology : Topology
-    timeout : timedelta
-    """
+    """The two stages of one rank; its group has nodes of equal size. All its ranks make this at the same time."""
 
     def __init__(self, group: Any, topology: Topology, timeout: timedelta) -> None:
         ranks, rank = dist.get_process_group_ranks(group), dist.get_rank(group)
         self._places, self._num_nodes = topology.node_sizes[0], topology.num_nodes
         node, place = divmod(rank, self._places)
         backend = dist.get_backend_config(group)
+        new_group = partial(dist.new_group, backend=backend, use_local_synchronization=True)
         neighbours = ranks[node * self._places : (node + 1) * self._places]
-        self._inside = Line(_group(neighbours, backend), timeout, "rank of this node")
-        self._across = Line(_group(ranks[place :: self._places], backend), timeout, "node")
+        self._inside = Collectives(new_group(neighbours), timeout, "rank of this node")
+        self._across = Collectives(new_group(ranks[place :: self._places]), timeout, "node")
 
     def all_to_all(
-        self,
-        buffer: Tensor,
-        sends: Sequence[int],
-        receives: Sequence[int],
-        arrivals: Tensor,
-        meanwhile: Callable[[], None] = lambda: None,
+        self, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor, meanwhile: Meanwhile = lambda: None
     ) -> None:
-        """Send ``sends[r]`` bytes to each rank r and put what arrives, by source rank, in uint8[sum]."""
+        """Send bytes as :meth:`Collectives.all_to_all` does."""
         nodes, places = self._num_nodes, self._places
         to = np.asarray(sends, dtype=np.int64).reshape(nodes, places)
         # How much each neighbour hands over for each node: one small collective within the node.
         handed = self._inside.gather(np.ascontiguousarray(to.T).reshape(-1)).reshape(places, places, nodes)
         handed = handed[:, self._inside.rank]  # [neighbour, node]
-        bundles = _transposed(buffer, to)  # by place, then by node
-        came = buffer.new_empty(int(handed.sum()))
+        bundles = _transposed(sent, to)  # by place, then by node
+        came = sent.new_empty(int(handed.sum()))
         self._inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist(), came)
         onward = _transposed(came, handed)  # by node, then by neighbour
         by_node = np.asarray(receives, dtype=np.int64).reshape(nodes, places).sum(axis=1)
-        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrivals, meanwhile)
+        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrived, meanwhile)
 
 
 def _transposed(buffer: Tensor, sizes: NDArray[np.int64]) -> Tensor:
     """Bring chunks that lie row after row, of the sizes in a table, into the order column after column."""
-    rows, columns = sizes.shape
-    flat = sizes.reshape(-1).tolist()
-    chunks = buffer.split(flat)
-    order = [row * columns + column for column in range(columns) for row in range(rows)]
-    return torch.cat([chunks[index] for index in order])
-
-
-def _group(ranks: Sequence[int], backend: str) -> Any:
-    return dist.new_group(list(ranks), backend=backend, use_local_synchronization=True)
+    chunks = buffer.split(sizes.reshape(-1).tolist())
+    order = np.arange(sizes.size).reshape(sizes.shape).T.reshape(-1)
+    return torch.cat([chunks[index] for index in order.tolist()])

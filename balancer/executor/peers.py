@@ -1,5 +1,6 @@
 """A rank's peers: the data-parallel group, the ranks that hold the same share, and the way bytes take between nodes."""
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -11,13 +12,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.errors import ExecutorError, PeerError
-from balancer.executor.line import Line
+from balancer.executor.byte_runs import compile_runs
+from balancer.executor.collectives import Collectives, Meanwhile, Sizes
+from balancer.executor.errors import ExecutorError, PeerError, summary
 from balancer.executor.memory import Memory
 from balancer.executor.node_wise import NodeWise
+from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
 from balancer.executor.route import Route
-from balancer.executor.runs import compile_runs
-from balancer.executor.wire import AllToAll, Cargo, Values, as_whole, move
+from balancer.planning.told import words_of
 from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]
@@ -27,7 +29,6 @@ EXCHANGES = ("auto", "direct", "node_wise")
 
 NODE_WISE_FROM = 64
 """With "auto", ranks from which on messages are bundled by node: there are (ranks - 1) of them a rank otherwise."""
-
 
 NOTHING = np.empty(0, dtype=np.int64)
 """What a rank gives to a broadcast that is another's."""
@@ -56,17 +57,17 @@ class Peers:
     ) -> None:
         group = dist.group.WORLD if dp_group is None else dp_group
         self._made_of = (dp_group, replica_group, topology, exchange, timeout)
-        self.direct = Line(group, timeout)
-        self.replica = None if replica_group is None else Line(replica_group, timeout, "replica peer")
+        self.direct = Collectives(group, timeout)
+        self.replica = None if replica_group is None else Collectives(replica_group, timeout, "replica peer")
         self.rank, self.size = self.direct.rank, self.direct.size
         if topology.num_ranks != self.size:
             raise ValueError(f"topology must have the {self.size} ranks of dp_group, got {topology.num_ranks}")
         self.leads = self.replica is None or self.replica.rank == 0
         self.timeout = timeout
         self.nodes = NodeWise(group, topology, timeout) if _bundles(exchange, topology) else None
+        self._all_to_all: AllToAll = (self.nodes or self.direct).all_to_all
         self.memory = Memory()
         compile_runs()
-        self._room = 0  # words that a gather takes in its first collective: as many as the largest message so far
         if self.replica is not None:
             ranks = self.replica.gather(np.asarray([self.rank]))[:, 0].tolist()
             if len(set(ranks)) > 1:
@@ -75,7 +76,7 @@ class Peers:
     def twin(self) -> "Peers":
         """Return the same peers with groups of their own, for another thread. All peers call this."""
         dp_group, replica_group, topology, exchange, timeout = self._made_of
-        if self.direct.moves_cuda:  # Line makes gloo groups of its own in any case
+        if self.direct.moves_cuda:  # Collectives makes gloo groups of its own in any case
             dp_group = _copy(self.direct.group)
         if self.replica is not None and self.replica.moves_cuda:
             replica_group = _copy(self.replica.group)
@@ -83,75 +84,67 @@ class Peers:
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the words of all ranks, int64[size, k], replica peers' own words not asked for."""
-        flat = self._from_leader(lambda: self.direct.gather(words).reshape(-1))
-        return flat.reshape(self.size, -1)
+        return self._of_leader(lambda: self.direct.gather(words).reshape(-1)).reshape(self.size, -1)
 
     def gather_ragged(self, words: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the words of all ranks, of any number: one collective, and a second where they outgrow the first."""
-        flat = self._from_leader(lambda: self._gather_ragged(words))
-        sizes, rest = flat[: self.size], flat[self.size :]
+        """Return the words of all ranks, of any number, replica peers' own words not asked for."""
+        if self.replica is None:
+            return self.direct.gather_ragged(words)
+
+        def flat() -> NDArray[np.int64]:
+            found = self.direct.gather_ragged(words)
+            return np.concatenate([list(map(len, found)), *found])
+
+        sizes, rest = np.split(self._of_leader(flat), [self.size])
         return np.split(rest, np.cumsum(sizes)[:-1])
 
-    def _gather_ragged(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
-        rows = self.direct.gather(_padded(np.concatenate(([len(words)], words[: self._room])), 1 + self._room))
-        sizes, rows = rows[:, 0], rows[:, 1:]
-        largest = int(sizes.max())
-        if largest > self._room:
-            rows = self.direct.gather(_padded(words, largest))
-            self._room = 1 << (largest - 1).bit_length()  # grows on all ranks alike
-        return np.concatenate([sizes, *(row[:size] for row, size in zip(rows, sizes, strict=True))])
+    def gather_json(self, found: Any) -> list[list[Any]]:
+        """Return of every rank what its replica peers, the leader first, say: for when time does not matter."""
+        of_replica = [found]
+        if self.replica is not None:
+            of_replica = [_of_words(words) for words in self.replica.gather_ragged(_as_words(found))]
+        return [_of_words(words) for words in self.gather_ragged(_as_words(of_replica))]
 
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave; what the others give is not looked at."""
-        return self._from_leader(lambda: self.direct.broadcast(words, root))
+        return self._of_leader(lambda: self.direct.broadcast(words, root))
 
     def move(
-        self, cargoes: Sequence[Cargo], device: torch.device, packed: Tensor | None = None
+        self, payloads: Sequence[Payload], device: torch.device, packed: Tensor | None = None
     ) -> tuple[Tensor, list[Values]]:
-        """Bring payload along its routes; replica peers get what their leader does. See :func:`wire.move`."""
-        if self.replica is None:
-            return move(cargoes, self._transport, self.memory, device, packed)
-        return move(cargoes, partial(self._told, self.replica), self.memory, device, packed)
+        """Bring payloads along their routes in one all-to-all; replica peers get what their leader does."""
+        all_to_all = self._all_to_all if self.replica is None else partial(self._all_to_leaders, self.replica)
+        return exchange_payloads(payloads, all_to_all, self.memory, device, packed)
 
     def move_activations(self, route: Route, values: Tensor) -> Tensor:
         """Bring rows along a route, every replica peer in its own data-parallel group, with rows of its own."""
-        cargo = Cargo(route, values.dtype, tuple(values.shape[1:]), False, values)
-        moved = move([cargo], self._transport, self.memory, values.device)[1][0]
-        return as_whole(moved)
+        payload = Payload(route, values.dtype, tuple(values.shape[1:]), False, values)
+        return as_whole(exchange_payloads([payload], self._all_to_all, self.memory, values.device, None)[1][0])
 
-    @property
-    def _transport(self) -> AllToAll:
-        return (self.nodes or self.direct).all_to_all
-
-    def _told(
-        self,
-        replica: Line,
-        buffer: Tensor,
-        sends: Sequence[int],
-        receives: Sequence[int],
-        arrivals: Tensor,
-        meanwhile: Callable[[], None],
+    def _all_to_leaders(
+        self, replica: Collectives, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor, meanwhile: Meanwhile
     ) -> None:
         if self.leads:
-            self._transport(buffer, sends, receives, arrivals, meanwhile)
+            self._all_to_all(sent, sends, receives, arrived, meanwhile)
         else:
             meanwhile()
-        replica.broadcast_bytes(arrivals, 0)
+        replica.broadcast_bytes(arrived, 0)
 
-    def _from_leader(self, collective: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    def _of_leader(self, collective: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return what the leader of this replica group gets of a collective of the leaders."""
         if self.replica is None:
             return collective()
         if not self.leads:
-            told = self.replica.broadcast(NOTHING, 0)
-            if not told[0]:
-                raise PeerError("the leader of this replica group lost its data-parallel peers", [self.rank])
-            return told[1:]
+            failed, words = np.split(self.replica.broadcast(NOTHING, 0), [1])
+            if failed:
+                raise PeerError(f"the leader of this replica group failed: {_of_words(words)}", [self.rank])
+            return words
         try:
             result = collective()
-        except ExecutorError:
-            self.replica.broadcast(np.zeros(1, dtype=np.int64), 0)
+        except ExecutorError as error:
+            self.replica.broadcast(np.concatenate(([1], _as_words(summary(error)))), 0)
             raise
-        self.replica.broadcast(np.concatenate(([1], result)), 0)
+        self.replica.broadcast(np.concatenate(([0], result)), 0)
         return result
 
 
@@ -171,7 +164,9 @@ def _copy(group: Any) -> Any:
     return dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
 
 
-def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    padded = np.zeros(size, dtype=np.int64)
-    padded[: len(words)] = words
-    return padded
+def _as_words(found: Any) -> NDArray[np.int64]:
+    return words_of(json.dumps(found).encode())
+
+
+def _of_words(words: NDArray[np.int64]) -> Any:
+    return json.loads(words.astype("<i8").tobytes().rstrip(b"\0"))

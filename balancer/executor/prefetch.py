@@ -6,7 +6,8 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ import torch
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, listed
-from balancer.executor.gathering import Gathered, MiniBatch, Status
+from balancer.executor.gathering import Gathered
+from balancer.executor.message import MiniBatch, Status
 
 __all__ = ["PrefetchDispatcher"]
 
@@ -31,7 +33,10 @@ class _Position:
     steps: int = 0
     drawn: int = 0
     ended: bool = False
-    loader: Any = field(default=None, compare=False)
+    loader: Any = field(default=None, compare=False)  # its own state, if it has one
+
+
+_POSITION = tuple(spec.name for spec in fields(_Position))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,17 +122,15 @@ class PrefetchDispatcher:
         A loader that has a ``state_dict`` is asked for its own; of others, what was drawn is drawn again and left out,
         which is exact if they give the same mini-batches again.
         """
-        at = self._position
-        return {"steps": at.steps, "drawn": at.drawn, "ended": at.ended, "loader": at.loader}
+        return {name: getattr(self._position, name) for name in _POSITION}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating."""
         if self._running:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
-        missing = {"steps", "drawn", "ended", "loader"} - set(state)
-        if missing:
-            raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(sorted(missing))}")
-        self._start = self._position = _Position(state["steps"], state["drawn"], state["ended"], state["loader"])
+        if missing := sorted(set(_POSITION) - set(state)):
+            raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(missing)}")
+        self._start = self._position = _Position(**{name: state[name] for name in _POSITION})
 
     # Iterating.
 
@@ -135,9 +138,9 @@ class PrefetchDispatcher:
         if self._running:
             raise RuntimeError("it is being iterated over already; one loop at a time")
         self._running = True
-        making = _Making(self)
+        iteration = _Iteration(self)
         try:
-            for made in making.ahead() if self._overlap else making.steps():
+            for made in iteration.ahead() if self._overlap else iteration.steps():
                 if made.failure is not None:
                     raise made.failure
                 self._position = made.position
@@ -149,7 +152,7 @@ class PrefetchDispatcher:
         finally:
             self._running = False
             self._start = _Position()
-            making.stop()
+            iteration.stop()
 
 
 def why_not_overlap(on_cuda: bool) -> str | None:
@@ -172,8 +175,8 @@ def _take_over(made: _Made) -> None:
                 tensor.record_stream(stream)
 
 
-class _Making:
-    """One iteration: mini-batches drawn, told, planned and exchanged, in this thread or in another."""
+class _Iteration:
+    """One iteration: mini-batches drawn, lengths gathered, planned and exchanged, in this thread or in another."""
 
     def __init__(self, of: PrefetchDispatcher) -> None:
         self._of = of
@@ -183,37 +186,32 @@ class _Making:
 
     def steps(self) -> Iterator[_Made]:
         """Make step after step; the last says that there is none, or why."""
-        of, position = self._of, self._of._start
-        drawing = _drawing(of.loader, position)
+        of, at, step = self._of, self._of._start, None
+        batches = _drawn(of.loader, at)
         while True:
-            status, batch, failure = self._draw(drawing, position)
-            if status is Status.ENDED:
-                position = _Position(position.steps, position.drawn, True, position.loader)
+            status, batch, failure = self._draw(batches, at)
+            at, step = replace(at, ended=at.ended or status is Status.ENDED), None
             try:
-                gathered = of._maker.tell(batch, status)
-                if failure is not None:
-                    raise failure
-                if self._is_over(gathered):
-                    yield _Made(None, position)
-                    return
-                if status is Status.READY and of.loader is not None:
-                    position = _Position(position.steps, position.drawn + 1, False, _loader_state(of.loader))
-                position = _Position(position.steps + 1, position.drawn, position.ended, position.loader)
-                step = of._maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
-            except Exception as error:  # is raised where the step was asked for
-                yield _Made(None, position, failure=error)
+                gathered = of._maker.tell(batch, status, failure)
+                if failure is None and not self._is_over(gathered):
+                    at = replace(at, steps=at.steps + 1)
+                    if status is Status.READY and of.loader is not None:
+                        state = getattr(of.loader, "state_dict", None)
+                        at = replace(at, drawn=at.drawn + 1, loader=None if state is None else state())
+                    step = of._maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
+            except Exception as error:
+                failure = error
+            yield _Made(step, at, failure=failure)  # the failure is raised where the step was asked for
+            if step is None:
                 return
-            yield _Made(step, position)
 
-    def _draw(self, drawing: Iterator[Any], position: _Position) -> tuple[Status, MiniBatch | None, Exception | None]:
+    def _draw(self, batches: Iterator[Any], at: _Position) -> tuple[Status, MiniBatch | None, Exception | None]:
         if self._closing.is_set():
             return Status.CLOSING, None, None
         if self._of.loader is None:
             return Status.READY, None, None
-        if position.ended:
-            return Status.ENDED, None, None
         try:
-            drawn = next(drawing, _NONE)
+            drawn = _NONE if at.ended else next(batches, _NONE)
             if drawn is _NONE:
                 return Status.ENDED, None, None
             further = {} if self._of._lengths is None else self._of._lengths(drawn)
@@ -222,8 +220,7 @@ class _Making:
             return Status.FAILED, None, error
 
     def _is_over(self, gathered: Gathered) -> bool:
-        if Status.CLOSING in gathered.statuses:
-            left = [rank for rank, status in enumerate(gathered.statuses) if status is Status.CLOSING]
+        if left := [rank for rank, status in enumerate(gathered.statuses) if status is Status.CLOSING]:
             if not self._closing.is_set():
                 raise ExecutorError(f"{listed(left)} left the loop; all ranks must leave it at the same step", left)
             return True
@@ -238,11 +235,10 @@ class _Making:
         arguments = (device, torch.get_num_threads())
         self._thread = threading.Thread(target=self._work, args=arguments, name="seqbalancer", daemon=True)
         self._thread.start()
-        while True:
+        made = None
+        while made is None or made.step is not None:
             made = self._queue.get()
             yield made
-            if made.step is None:
-                return
 
     def _work(self, device: int | None, num_threads: int) -> None:
         torch.set_num_threads(num_threads)  # which a thread does not take over from the one that started it
@@ -252,8 +248,7 @@ class _Making:
             stream = torch.cuda.Stream()
         with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
             for made in self.steps():
-                event = None if stream is None else stream.record_event()
-                self._put(_Made(made.step, made.position, event, made.failure))
+                self._put(made if stream is None else replace(made, event=stream.record_event()))
 
     def _put(self, made: _Made) -> None:
         """Hand over a step; once the loop was left nobody takes it, and the thread must go on to tell the others."""
@@ -272,19 +267,9 @@ class _Making:
 _NONE = object()
 
 
-def _drawing(loader: Iterable[Any] | None, start: _Position) -> Iterator[Any]:
+def _drawn(loader: Any, start: _Position) -> Iterator[Any]:
     """Draw from a loader, from where a state says it was."""
-    if loader is None:
-        return
-    skip = start.drawn
-    if start.loader is not None:
-        loader.load_state_dict(start.loader)  # type: ignore[attr-defined]
-        skip = 0
-    for number, drawn in enumerate(loader):
-        if number >= skip:
-            yield drawn
-
-
-def _loader_state(loader: Iterable[Any]) -> Any:
-    take = getattr(loader, "state_dict", None)
-    return None if take is None else take()
+    if loader is not None:
+        if start.loader is not None:
+            loader.load_state_dict(start.loader)
+        yield from islice(loader, start.drawn if start.loader is None else 0, None)

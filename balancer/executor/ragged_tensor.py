@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.problem.ragged import offsets_of
 from solvers.arguments import as_int64
 
 __all__ = ["RaggedTensor"]
@@ -63,10 +63,9 @@ class RaggedTensor:
 
     def rows(self) -> Sequence[Tensor]:
         """Return every row, sharing memory."""
-        rows: Sequence[Tensor] = self.values.split(self.lengths.tolist())
-        return rows
+        return self.values.split(self.lengths.tolist())
 
     @property
     def cu_seqlens(self) -> NDArray[np.int64]:
         """Where the rows begin and end, int64[k + 1], as packed attention wants it."""
-        return np.asarray([0, *accumulate(self.lengths.tolist())], dtype=np.int64)
+        return offsets_of(self.lengths)

@@ -1,6 +1,6 @@
-"""A route: which rows of one rank go to which ranks, and where those that come are put."""
+"""A route: which rows of one rank go to which ranks, and where those that it gets are put."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,38 +9,36 @@ from numpy.typing import NDArray
 
 from balancer.plan.exchange import rank_exchange
 from balancer.problem.placement import Placement
+from balancer.problem.ragged import Ragged, offsets_of
 
-__all__ = ["End", "Route", "Rows", "expanded", "grouped_sums"]
+__all__ = ["Route", "RouteEnd", "Rows", "grouped_sums"]
+
+
+class Rows(NamedTuple):
+    """Rows at one end of a route; in elements but for the ranks."""
+
+    ranks: NDArray[np.int64]  # where each goes to or comes from
+    starts: NDArray[np.int64]  # where it begins as the rows lie
+    starts_in_block: NDArray[np.int64]  # where it begins among those that go to or come from its rank
+    sizes: NDArray[np.int64]
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Rows":
+        """Return some of them."""
+        return Rows(*(array[chosen] for array in self))
 
 
 @dataclass(frozen=True, eq=False)
-class End:
-    """A rank's rows at one end of their route.
+class RouteEnd:
+    """A rank's rows at one end of their route."""
 
-    Attributes
-    ----------
-    counts : int64[num_ranks]
-        Rows that go to, or come from, each rank.
-    order : int64[k]
-        The rows in the order in which they are sent, or arrive: by rank. Both sides have the same order.
-    lengths : int64[k]
-        Elements of the rows, as they lie.
-    """
-
-    counts: NDArray[np.int64]
-    order: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-    @cached_property
-    def rows(self) -> list[int]:
-        """The rows in order."""
-        rows: list[int] = self.order.tolist()
-        return rows
+    counts: NDArray[np.int64]  # rows that go to, or come from, each rank
+    order: NDArray[np.int64]  # the rows as they are sent, or arrive: by rank; both sides have the same order
+    lengths: NDArray[np.int64]  # elements of the rows, as they lie
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether they lie in this order."""
-        return self.rows == list(range(len(self.rows)))
+        """Whether the rows lie in this order."""
+        return np.array_equal(self.order, np.arange(len(self.order)))
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -53,138 +51,79 @@ class End:
         return grouped_sums(self.sizes, self.counts)
 
     @cached_property
-    def slabs(self) -> list[tuple[int, slice, int]]:
+    def blocks(self) -> list[tuple[int, slice, int]]:
         """Of each rank that has any: its number, its rows in `order`, and their elements."""
-        ends = np.cumsum(self.counts)
-        ranks = np.flatnonzero(self.counts)
-        bounds = zip(ranks, ends[ranks] - self.counts[ranks], ends[ranks], self.elements[ranks], strict=True)
-        return [(int(rank), slice(int(start), int(stop)), int(size)) for rank, start, stop, size in bounds]
+        bounds, elements = offsets_of(self.counts).tolist(), self.elements.tolist()
+        ranks = np.flatnonzero(self.counts).tolist()
+        return [(rank, slice(bounds[rank], bounds[rank + 1]), elements[rank]) for rank in ranks]
 
     @cached_property
-    def everything(self) -> "Rows":
+    def rows(self) -> Rows:
         """All rows, in order."""
         ranks = np.arange(len(self.counts)).repeat(self.counts)
-        lie = (self.lengths.cumsum() - self.lengths)[self.order]
-        before = self.elements.cumsum() - self.elements
-        return Rows(ranks, lie, self.sizes.cumsum() - self.sizes - before[ranks], self.sizes)
+        before = offsets_of(self.elements)[ranks]
+        return Rows(ranks, offsets_of(self.lengths)[self.order], offsets_of(self.sizes)[:-1] - before, self.sizes)
 
-    def of_items(self, counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> "End":
-        """Return the end of rows of several items each, item by item; `counts` and `lengths` are as they lie."""
-        return End(grouped_sums(counts[self.order], self.counts), expanded(self.order, counts), lengths)
-
-
-class Rows(NamedTuple):
-    """Rows at one end of a route, in order, each an int64; in elements but for the ranks.
-
-    Attributes
-    ----------
-    ranks : int64[k]
-        Where each goes to or comes from.
-    lie : int64[k]
-        Where it begins as the rows lie.
-    wire : int64[k]
-        Where it begins among those that go to or come from its rank.
-    sizes : int64[k]
-    """
-
-    ranks: NDArray[np.int64]
-    lie: NDArray[np.int64]
-    wire: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def where(self, chosen: NDArray[np.bool_]) -> "Rows":
-        """Return some of them."""
-        return Rows(self.ranks[chosen], self.lie[chosen], self.wire[chosen], self.sizes[chosen])
+    def of_items(self, items: Ragged) -> "RouteEnd":
+        """Return the end of rows of several items each, item by item; the items' lengths are as the rows lie."""
+        numbers = Ragged(np.arange(len(items.values)), items.offsets).take(self.order)
+        return RouteEnd(grouped_sums(numbers.counts, self.counts), numbers.values, items.values)
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One rank's rows on their way from a source placement to a target placement.
+    """One rank's rows on their way from a source placement to a target placement."""
 
-    Attributes
-    ----------
-    leaving, coming : End
-        Its rows before, and after.
-    own : int
-        The rank itself, whose rows that stay need no wire; -1: they take it too, for peers that listen.
-    """
-
-    leaving: End
-    coming: End
-    own: int
+    sending: RouteEnd  # its rows before
+    receiving: RouteEnd  # and after
+    own: int  # the rank itself, whose rows that stay are not sent; -1: they are, so that replica peers get them too
+    _by_lengths: dict[tuple[bytes, bytes], "Route"] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
-        cls, source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int, listened: bool = False
+        cls, source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int, sends_own: bool = False
     ) -> "Route":
-        """Return one rank's route, to whose wire peers may listen. O(ranks + k log k) for its k rows."""
+        """Return one rank's route, on which it may send rows that stay too. O(ranks + k log k) for its k rows."""
         exchange = rank_exchange(source, target, lengths, rank)
+        before, after = lengths[source.samples_on_rank(rank)], lengths[target.samples_on_rank(rank)]
+        arrivals = np.empty_like(exchange.receive_order)
+        arrivals[exchange.receive_order] = np.arange(len(arrivals))
         return cls(
-            End(exchange.input_split_sizes, exchange.send_order, lengths[source.samples_on_rank(rank)]),
-            End(
-                exchange.output_split_sizes,
-                _inverse(exchange.receive_order),
-                lengths[target.samples_on_rank(rank)],
-            ),
-            -1 if listened else rank,
+            RouteEnd(exchange.input_split_sizes, exchange.send_order, before),
+            RouteEnd(exchange.output_split_sizes, arrivals, after),
+            -1 if sends_own else rank,
         )
 
     @cached_property
-    def leave(self) -> Rows:
+    def sent(self) -> Rows:
         """The rows that leave the rank."""
-        rows = self.leaving.everything
-        return rows.where(rows.ranks != self.own)
+        return self.sending.rows.where(self.sending.rows.ranks != self.own)
 
     @cached_property
-    def come(self) -> Rows:
+    def received(self) -> Rows:
         """The rows that come from other ranks."""
-        rows = self.coming.everything
-        return rows.where(rows.ranks != self.own)
+        return self.receiving.rows.where(self.receiving.rows.ranks != self.own)
 
     @cached_property
-    def stay(self) -> tuple[Rows, Rows]:
+    def kept(self) -> tuple[Rows, Rows]:
         """The rows that stay on the rank, before and after."""
-        before, after = self.leaving.everything, self.coming.everything
+        before, after = self.sending.rows, self.receiving.rows
         return before.where(before.ranks == self.own), after.where(after.ranks == self.own)
+
+    @cached_property
+    def back(self) -> "Route":
+        """The way back: rows return in the order in which they came."""
+        return Route(self.receiving, self.sending, self.own)
 
     def with_lengths(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> "Route":
         """Return the same way for other payload of the same rows; the same route for the same lengths."""
         key = before.tobytes(), after.tobytes()
         if key not in self._by_lengths:
-            leaving, coming = replace(self.leaving, lengths=before), replace(self.coming, lengths=after)
-            self._by_lengths[key] = Route(leaving, coming, self.own)
+            sending, receiving = replace(self.sending, lengths=before), replace(self.receiving, lengths=after)
+            self._by_lengths[key] = Route(sending, receiving, self.own)
         return self._by_lengths[key]
-
-    @cached_property
-    def _by_lengths(self) -> dict[tuple[bytes, bytes], "Route"]:
-        return {}
-
-    def back(self) -> "Route":
-        """Return the way back: rows return in the order in which they came."""
-        return self._back
-
-    @cached_property
-    def _back(self) -> "Route":
-        return Route(self.coming, self.leaving, self.own)
-
-
-def _inverse(permutation: NDArray[np.int64]) -> NDArray[np.int64]:
-    inverse = np.empty_like(permutation)
-    inverse[permutation] = np.arange(len(permutation))
-    return inverse
 
 
 def grouped_sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum the first so many values, the next so many, and so on."""
-    running = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values, out=running[1:])
-    ends = np.cumsum(counts)
-    sums: NDArray[np.int64] = running[ends] - running[ends - counts]
-    return sums
-
-
-def expanded(rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the items of rows in this order, where row i has ``counts[i]`` and all items are counted through."""
-    picked = counts[rows]
-    first = (np.cumsum(counts) - counts)[rows] - (np.cumsum(picked) - picked)
-    return np.repeat(first, picked) + np.arange(picked.sum())
+    return np.diff(offsets_of(values)[offsets_of(counts)])

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,8 @@ class PlannedBatchSampler(Sampler[list[int]]):
             description = self._source.description
             try:
                 self.num_steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
-                given = description["settings"]["micro_batches"]
-                self._slots = MicroBatches(**given) if given else None
+                if given := description["settings"]["micro_batches"]:
+                    self._slots = MicroBatches(**given)
                 self._phases = [phase["name"] for phase in description["phases"]]
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
@@ -77,13 +77,8 @@ class PlannedBatchSampler(Sampler[list[int]]):
             raise ValueError(f"rank must be within 0..{num_ranks - 1}, got {rank}")
 
     def __iter__(self) -> Iterator[list[int]]:
-        for number, (rows, slots, num_slots) in enumerate(self._steps()):
-            if number < self.start_step:
-                continue
-            if not self.micro_batches:
-                yield rows.tolist()
-                continue
-            bounds = np.searchsorted(slots, np.arange(num_slots + 1)).tolist()
+        for rows, slots, num_slots in islice(self._steps(), self.start_step, None):
+            bounds = np.searchsorted(slots, np.arange(num_slots + 1)) if self.micro_batches else [0, len(rows)]
             for start, stop in pairwise(bounds):
                 yield rows[start:stop].tolist()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,14 @@ def reported(where: str, doing: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{where}: cannot {doing}: {reason.split(chr(10))[0]}") from error
+
+
+def check_regular(path: str | os.PathLike[str], remedy: str = "") -> None:
+    """Refuse what is there and no regular file: a pipe or a device may never end. Folders are others' matter."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"
+        raise InputError(f"{os.fspath(path)}: is {kind}, and no regular file{remedy}")
 
 
 def sync_file(file: BinaryIO) -> None:

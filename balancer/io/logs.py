@@ -5,13 +5,10 @@ tells its format where it can, else its name does. Memory depends on the size of
 the log. Rows are numbered from 0; blank lines of CSV and JSON lines are no rows.
 """
 
-import contextlib
 import hashlib
-import io
 import json
 import os
 import re
-import stat
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +23,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from balancer.errors import InputError
+from balancer.io._atomic import check_regular
 from balancer.io.assemble import RawBlock, ToKeys, ToLengths, ToLists, Wanted, assembled
 from balancer.io.columns import (
     LengthLog,
@@ -123,17 +121,18 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
         raise InputError("the name of the log is empty")
     path = Path(path)
     try:
-        is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
-        with contextlib.nullcontext(io.BytesIO()) if is_pipe else open(path, "rb") as handle:  # a pipe may never end
+        check_regular(path, "; a log is read more than once: write it to a file first")
+        with open(path, "rb") as handle:
             head = handle.read(_HEAD_BYTES)
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: is a directory; a log is one file, so name a file in it") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {_first_line(error)}") from error
-    if is_pipe:
-        raise InputError(f"{path}: is a pipe; a log is read more than once: write it to a file first")
+        why = "its name holds a null byte" if "\0" in os.fspath(path) else _first_line(error)
+        raise InputError(f"{os.fspath(path)!r:.200}: cannot be read: {why}") from error
     if len(head) < _HEAD_BYTES and not head.removeprefix(_BOM).strip():
         raise no_rows(path)
     kind = _format_of(path, head)
@@ -281,8 +280,17 @@ def _format_of(path: Path, head: bytes) -> str:
 def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
     if isinstance(error, UnicodeEncodeError):
         return InputError(f"{path}: its name is not UTF-8, which {_FORMATS[kind].title} is read by; rename it")
+    if kind == "csv" and (line := _line_over(path, _CSV_BLOCK_BYTES)):
+        most = f"{_CSV_BLOCK_BYTES >> 20} MiB, the most that a row of a CSV log may have"
+        return InputError(f"{path}: line {line} is longer than {most}; leave its long text out, or write Parquet")
     text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
     return InputError(f"{path}: cannot be read as {_FORMATS[kind].title}, it may be truncated or damaged: {text}")
+
+
+def _line_over(path: Path, size: int) -> int | None:
+    """Return the number, from 1, of the first line with more bytes, if there is one."""
+    with open(path, "rb") as handle:
+        return next((number for number, line in enumerate(handle, 1) if len(line) > size), None)
 
 
 def _first_line(error: BaseException) -> str:
@@ -386,7 +394,8 @@ def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBl
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Parse every line that is not blank; gives its number (from 1) and its object."""
-    decode = json.JSONDecoder(parse_float=Decimal).decode  # a float would lose digits of a duration
+    # A float would lose digits of a duration; of a name that stands twice, the last would win in silence.
+    decode = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_each_once).decode
     row = 0
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, 1):
@@ -395,6 +404,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
             try:
                 found = decode(text.decode("utf-8"))
+            except _TwiceError as error:
+                raise InputError(f"{path}: row {row} (line {number}) has column {shown(error.args[0])} twice") from None
             except (ValueError, ArithmeticError, RecursionError) as error:
                 raise InputError(
                     f"{path}: row {row} (line {number}) is no JSON: {_json_problem(error)}; "
@@ -409,7 +420,21 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row += 1
 
 
+class _TwiceError(Exception):
+    """A name that stands twice in an object."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 def _json_problem(error: Exception) -> str:
+    if isinstance(error, ArithmeticError):
+        return "it holds a number with too large an exponent"
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     if isinstance(error, json.JSONDecodeError):

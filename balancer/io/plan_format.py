@@ -8,6 +8,7 @@ plan means, others check.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from balancer.errors import InputError
-from balancer.io._atomic import reported
+from balancer.errors import InputError, PlanError
+from balancer.io._atomic import check_regular, reported
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
@@ -42,16 +43,22 @@ def to_json(value: Mapping[str, object]) -> bytes:
 
 
 def from_json(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that a text holds; None where it holds anything else."""
+    """Return the JSON object that a text holds; None where it holds anything else, or is nested too deeply."""
     value: Any = None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         value = json.loads(text)
     return value if isinstance(value, dict) else None
 
 
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
     """Return what stands before a plan's rows, in its metadata or its manifest."""
-    return {"format": FORMAT, "version": VERSION, "features": [], "description": dict(description), **more}
+    described = dict(description)
+    own = {"format": FORMAT, "version": VERSION, "features": [], "description_sha256": _sha256(described)}
+    return {**own, "description": described, **more}
+
+
+def _sha256(description: Mapping[str, object]) -> str:
+    return hashlib.sha256(to_json(description)).hexdigest()
 
 
 def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +79,8 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     description = found.get("description")
     if not isinstance(description, dict):
         raise InputError(f"{path}: must hold a description, a JSON object")
+    if found.get("description_sha256") != _sha256(description):
+        raise PlanError(f"{path}: its description is not the one that was written: its SHA-256 differs")
     return description
 
 
@@ -81,6 +90,7 @@ def read_manifest(where: str) -> dict[str, Any]:
     if not os.path.lexists(path):
         raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
     with reported(path, "read the manifest"):
+        check_regular(path)
         manifest = from_json(Path(path).read_bytes())
     if manifest is None:
         raise InputError(f"{path}: the manifest of a plan must be a JSON object")

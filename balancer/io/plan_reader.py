@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
-from balancer.io._atomic import reported
+from balancer.io._atomic import check_regular, reported
 from balancer.io.plan_format import (
     ARRAYS,
     MANIFEST,
@@ -106,6 +106,8 @@ def _parquet(path: Path) -> Iterator[Any]:
     # An opened file, as pyarrow takes some names for URIs; phase as codes even without a stored Arrow schema.
     options = {"read_dictionary": ["phase"], "page_checksum_verification": True}
     try:
+        with reported(str(path), "read the plan"):
+            check_regular(path)
         with (
             reported(str(path), "read the plan"),
             pa.OSFile(os.fspath(path), "rb") as file,

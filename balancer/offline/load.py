@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from balancer.errors import InputError, PlanError
+from balancer.io._atomic import check_regular
 from balancer.io.logs import LengthLog, file_sha256, open_log
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.offline.description import FellBack, PlanDigest, unreadable
@@ -157,10 +158,14 @@ def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Lengt
         log = recorded if recorded.is_file() else beside
         if not log.is_file():
             raise InputError(f"{plan_file.path}: the log it was made from, {recorded}, is not there; give it as --log")
-    opened = open_log(log)
-    if file_sha256(opened.path) != source.get("sha256"):
-        raise InputError(f"{plan_file.path}: was not made from {opened.path}: the log's SHA-256 differs")
-    return opened
+    try:  # before anything of the file is read that an error could quote: a plan may name any file there is
+        check_regular(log)
+        same = Path(log).stat().st_size == source.get("size") and file_sha256(log) == source.get("sha256")
+    except OSError as error:
+        raise InputError(f"{plan_file.path}: its log {log} cannot be read: {error.strerror}") from None
+    if not same:
+        raise InputError(f"{plan_file.path}: was not made from {log}: the log's size or SHA-256 differs")
+    return open_log(log)
 
 
 class _OfStep(Claims):

@@ -85,7 +85,9 @@ def _items(
         sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
         outputs, own = saved[name]["outputs"], saved[name]["own"]
         pieces = Ragged.checked(*own) if own else Ragged.of([[]] * len(samples))
-        if not own and (fed_by[name] or feeds[name] is None):
+        if whole := bool(fed_by[name]) or feeds[name] is None:
+            sample = np.arange(len(samples))  # each once, whatever the rows say
+        if whole and not own:
             pieces = default_own(lengths, [read[feeder] for feeder in fed_by[name]])
         read[name] = PhaseItems(
             replace(phase, keep_together=None, caps={}, allowed_ranks=None), phase.cost, feeds[name], fed_by[name],  # type: ignore[arg-type]

@@ -89,18 +89,20 @@ class Steps:
 
     def of(self, rows: Rows) -> Step:
         """Return the step of these rows."""
+        with _in_log(self._log, rows):
+            return self._made(rows)
+
+    def _made(self, rows: Rows) -> Step:
         count, settings = len(rows), self._settings
         if count not in self._homes:
             num_ranks = settings.setup.topology.num_ranks
             self._homes[count] = HOMES[settings.home](count, num_ranks, settings.batch_per_rank)
-        with _in_log(self._log, rows):
-            return make_step(settings.setup, rows.columns, self._homes[count], rows.keys)
+        return make_step(settings.setup, rows.columns, self._homes[count], rows.keys)
 
     def plan(self, rows: Rows, strategy: Callable[[Step], StepPlan]) -> StepPlan:
         """Plan the step of these rows by a strategy."""
-        step = self.of(rows)
         with _in_log(self._log, rows):
-            return strategy(step)
+            return strategy(self._made(rows))
 
 
 def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:

@@ -1,12 +1,30 @@
 """Reasons that many steps give, counted: those that differ in a percentage alone are one, with its range."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Self
 
-__all__ = ["Reasons"]
+__all__ = ["Reason", "Reasons"]
 
-_PERCENTAGE = re.compile(r"\b\d+(?:\.\d+)?(?:e-?\d+)? ?%")
+
+class Reason(str):
+    """Why something was not done, with a percentage that differs from step to step.
+
+    Examples
+    --------
+    >>> Reason("it would take", 2.5, "longer")
+    'it would take 2.5 % longer'
+    """
+
+    __slots__ = ("around", "percent")
+    around: tuple[str, str]
+    percent: float
+
+    def __new__(cls, before: str, percent: float, after: str) -> Self:
+        """Put the words around the percentage."""
+        made = super().__new__(cls, f"{before} {percent:g} % {after}")
+        made.around, made.percent = (before, after), percent
+        return made
 
 
 class Reasons:
@@ -15,12 +33,12 @@ class Reasons:
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, ...], Counter[tuple[str, ...]]] = {}
+        self._found: dict[tuple[str, ...], Counter[float]] = {}
 
     def add(self, reason: str) -> tuple[str, ...]:
         """Take in the reason of one more step; return which of those in :meth:`told` it is."""
-        kind = tuple(_PERCENTAGE.split(reason))
-        self._found.setdefault(kind, Counter())[tuple(_PERCENTAGE.findall(reason))] += 1
+        kind = reason.around if isinstance(reason, Reason) else (reason,)
+        self._found.setdefault(kind, Counter())[reason.percent if isinstance(reason, Reason) else 0.0] += 1
         return kind
 
     def __len__(self) -> int:
@@ -37,22 +55,12 @@ class Reasons:
             yield _told(kind, given), given.total()
 
 
-def _told(words: tuple[str, ...], given: Counter[tuple[str, ...]]) -> str:
-    ranges = []
-    for i in range(len(words) - 1):
-        counts: Counter[str] = Counter()
-        for percentages, count in given.items():
-            counts[percentages[i]] += count
-        ranges.append(_range(counts))
-    return words[0] + "".join(between + after for between, after in zip(ranges, words[1:], strict=True))
-
-
-def _range(counts: Counter[str]) -> str:
-    """Show from where to where percentages go, and the middle one, in the digits in which they came."""
-    ordered = sorted(counts, key=lambda text: float(text.rstrip(" %")))
-    before, middle = 0, ordered[0]
-    for middle in ordered:
-        before += counts[middle]
-        if 2 * before >= counts.total():
-            break
-    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]} (median {middle})"
+def _told(kind: tuple[str, ...], given: Counter[float]) -> str:
+    """Show from where to where the percentage goes, and the middle one."""
+    if len(kind) == 1:
+        return kind[0]
+    ordered, (before, after) = sorted(given.elements()), kind
+    if ordered[0] == ordered[-1]:
+        return str(Reason(before, ordered[0], after))
+    middle = ordered[(len(ordered) - 1) // 2]
+    return f"{before} {ordered[0]:g} % to {ordered[-1]:g} % (median {middle:g} %) {after}"

@@ -2,9 +2,9 @@
 
 import hashlib
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ class PhasePlan:
         return np.flatnonzero(counts == 0).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StepPlan:
     """Where every phase of a step computes which items, and what has to travel for that.
 
@@ -78,13 +78,12 @@ class StepPlan:
         The samples with their lengths in the last phase, where they lie before the step, and which are left out.
     phases : dict of str to PhasePlan
         In the order in which they compute.
-    streams : dict of str to Stream
-        What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that takes from home besides.
-    parts : dict of str to Parts
-        Of every fed phase, what its samples are put together from.
     strategy : str
         The name of the strategy that made it; see :mod:`balancer.planning.strategies`.
+    part_order : Ragged or None
+        In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
+    detour : dict of str to Stream
+        What a strategy sends another way, in place of the streams of these names.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -92,52 +91,46 @@ class StepPlan:
     setup: Setup
     batch: GlobalBatch
     phases: Mapping[str, PhasePlan]
-    streams: Mapping[str, Stream]
-    parts: Mapping[str, Parts]
     strategy: str = "orchestrated"
+    part_order: Ragged | None = None
+    detour: Mapping[str, Stream] = field(default_factory=dict)
     runtime_s: float = field(default=0.0, compare=False)
 
-    @classmethod
-    def of(
-        cls,
-        setup: Setup,
-        batch: GlobalBatch,
-        items: Sequence[PhaseItems],
-        plans: Mapping[str, DispatchPlan],
-        *,
-        strategy: str = "orchestrated",
-        part_order: Ragged | None = None,
-        started: float | None = None,
-    ) -> "StepPlan":
-        """Put the plans of all phases together with the streams between them.
+    def __post_init__(self) -> None:
+        if self.part_order is not None:
+            _ = self.parts  # which refuse an order that is none
 
-        Parameters
-        ----------
-        setup : Setup
-        batch : GlobalBatch
-        items : sequence of PhaseItems
-            Of every phase, in order.
-        plans : mapping of str to DispatchPlan
-            Of every phase, by name.
-        strategy : str
-        part_order : Ragged, optional
-            As :func:`balancer.orchestrate` takes it.
-        started : float, optional
-            When planning began, by ``time.perf_counter``.
-        """
-        by_name = {phase.phase.name: phase for phase in items}
+    @cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
+        straight to the phase that takes them, ``"llm:own"`` what that takes from home besides.
+        """  # noqa: D205 (one sentence)
         streams: dict[str, Stream] = {}
-        parts: dict[str, Parts] = {}
-        for name, phase in by_name.items():
-            streams |= _streams_of(phase, plans, batch.home)
-            if phase.fed_by or phase.feeds is None:
-                parts[name] = parts_of(phase, by_name, len(batch.lengths))
-        if part_order is not None:
-            last = items[-1].phase.name
-            parts[last] = _reordered(parts[last], part_order, len(batch.lengths))
-        phases = {name: PhasePlan(phase, plans[name]) for name, phase in by_name.items()}
-        runtime = 0.0 if started is None else time.perf_counter() - started
-        return cls(setup, batch, phases, streams, parts, strategy, runtime)
+        for name, phase in self.phases.items():
+            items, target = phase.items, phase.plan.target
+            if items.feeds is not None:
+                if not items.fed_by:
+                    volumes = items.lengths * items.phase.bytes_in
+                    streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
+                volumes = items.outputs * items.phase.bytes_out
+                lifted = self.phases[items.feeds].plan.target.lifted(items.sample_of_item)
+                streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
+            if items.fed_by or items.feeds is None:
+                own, sample = own_name(name), items.own.row_of_value
+                volumes = items.own.values * items.phase.bytes_in
+                streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
+        return streams | dict(self.detour)
+
+    @cached_property
+    def parts(self) -> Mapping[str, Parts]:
+        """Of every fed phase, what its samples are put together from."""
+        items = {name: phase.items for name, phase in self.phases.items()}
+        last = list(items)[-1]
+        fed = [name for name, phase in items.items() if phase.fed_by or phase.feeds is None]
+        parts = {name: parts_of(items[name], items, self.num_samples) for name in fed}
+        if self.part_order is not None:
+            parts[last] = _reordered(parts[last], self.part_order, self.num_samples)
+        return parts
 
     @property
     def topology(self) -> Topology:
@@ -250,24 +243,7 @@ class StepPlan:
         from balancer.plan.rows import save  # those who plan at run time need no files
 
         phases = {name: (phase.items, phase.plan) for name, phase in self.phases.items()}
-        save(path, self.setup, self.batch, phases, self.digest(), self.strategy, self._part_order())
-
-    def _part_order(self) -> Ragged | None:
-        """Return in which order the last phase reads its samples' parts, as a caller gave it; None: the usual one."""
-        items = {name: phase.items for name, phase in self.phases.items()}
-        last = list(items)[-1]
-        parts, usual = self.parts[last], parts_of(items[last], items, self.num_samples)
-        if np.array_equal(parts.stream_of_part, usual.stream_of_part) and np.array_equal(
-            parts.item_of_part, usual.item_of_part
-        ):
-            return None
-        here, there = (
-            np.lexsort((each.item_of_part, each.stream_of_part, each.sample_of_part)) for each in (parts, usual)
-        )
-        place = np.empty(len(here), dtype=np.int64)
-        place[here] = there  # of each part, where it usually is
-        offsets = np.searchsorted(parts.sample_of_part, np.arange(self.num_samples + 1))
-        return Ragged(place - offsets[parts.sample_of_part], offsets)
+        save(path, self.setup, self.batch, phases, self.digest(), self.strategy, self.part_order)
 
     def __repr__(self) -> str:
         ratios = ", ".join(
@@ -282,24 +258,7 @@ def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) ->
     if isinstance(plan, StepPlan):
         return plan
     setup, batch, items = plan.alone(bytes_per_element)
-    return StepPlan.of(setup, batch, (items,), {SINGLE_PHASE: plan})
-
-
-def _streams_of(items: PhaseItems, plans: Mapping[str, DispatchPlan], home: Placement) -> dict[str, Stream]:
-    """Return what travels to a phase from home, and from it to the phase that it feeds."""
-    name, target, streams = items.phase.name, plans[items.phase.name].target, {}
-    if items.feeds is not None:
-        if not items.fed_by:
-            volumes = items.lengths * items.phase.bytes_in
-            streams[f"{name}:in"] = Stream(f"{name}:in", plans[name].home, target, items.lengths, volumes)
-        volumes = items.outputs * items.phase.bytes_out
-        lifted = plans[items.feeds].target.lifted(items.sample_of_item)
-        streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
-    if items.fed_by or items.feeds is None:
-        sample, volumes = items.own.row_of_value, items.own.values * items.phase.bytes_in
-        own = Stream(own_name(name), home.lifted(sample), target.lifted(sample), items.own.values, volumes)
-        streams[own_name(name)] = own
-    return streams
+    return StepPlan(setup, batch, {SINGLE_PHASE: PhasePlan(items, plan)})
 
 
 def own_name(phase: str) -> str:

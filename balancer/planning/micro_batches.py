@@ -21,8 +21,7 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.makespan_bounds import makespan_bound
-from solvers.packing import ScheduleResult, cut_shares, schedule_micro_batches
-from solvers.packing._arguments import MOST_BINS
+from solvers.packing import MOST_BINS, ScheduleResult, cut_shares, schedule_micro_batches
 
 __all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound",
            "schedule_jointly"]  # fmt: skip

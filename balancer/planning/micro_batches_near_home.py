@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.plan.reasons import Reason
 from balancer.planning.micro_batches import Schedule, cut_at_once, partition_ranks, schedule_bound, schedule_jointly
 from balancer.planning.ranks import place, why_not_relocate
 from balancer.problem.micro_batches import MicroBatches
@@ -56,7 +57,9 @@ def relocate_schedule(
     if least == math.inf:
         return "relocated, the samples of a rank were not found to fit its micro-batches"
     over = float(f"{100 * (least / taken - 1):.3g}")  # g shows a large one without exponent
-    return f"relocated, micro-batches would take {over:g} % longer than the best found, more than eps = {float(part):g}"
+    return Reason(
+        "relocated, micro-batches would take", over, f"longer than the best found, more than eps = {float(part):g}"
+    )
 
 
 def _relocated(

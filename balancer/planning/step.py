@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.step_plan import StepPlan
+from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
+from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
@@ -98,18 +98,20 @@ class Step:
 @contextmanager
 def of_items(step: Step, items: PhaseItems) -> Iterator[None]:
     """Let errors about a phase name it, and call what its plan calls samples what they are: items of samples."""
-    numbers, sample_of_item = step.batch.numbers, items.sample_of_item
-    wording = Wording()  # the last phase's errors have its samples' numbers already
-    if items.feeds is not None and items.fed_by:
-        wording = Wording(numbers={"sample": lambda sample: int(numbers[sample])})
-    elif items.feeds is not None:
-        owner = "sample", lambda item: int(numbers[sample_of_item[item]])
-        wording = Wording({"sample": "item", "samples": "items"}, owners={"item": owner})
-    with of_phase(items.phase.name):
-        try:
-            yield
-        except WordedError as error:
-            raise error.in_words(wording) from None
+    try:
+        yield
+    except WordedError as error:
+        raise in_phase(items.phase.name, error.in_words(_wording(items, step.batch.numbers))) from None
+
+
+def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:
+    """Return what a phase's errors call its items, given the numbers of samples."""
+    if items.feeds is None:
+        return Wording()  # they have the samples' numbers already
+    if items.fed_by:
+        return Wording(numbers={"sample": lambda sample: int(numbers[sample])})
+    owner = "sample", lambda item: int(numbers[items.sample_of_item[item]])
+    return Wording({"sample": "item", "samples": "items"}, owners={"item": owner})
 
 
 def orchestrate(
@@ -207,9 +209,9 @@ def finished(
     part_order: Ragged | None = None,
 ) -> StepPlan:
     """Put the plans of a step's phases together."""
-    return StepPlan.of(
-        step.setup, step.batch, step.items, plans, strategy=strategy, part_order=part_order, started=started
-    )
+    phases = {items.phase.name: PhasePlan(items, plans[items.phase.name]) for items in step.items}
+    runtime_s = 0.0 if started is None else time.perf_counter() - started
+    return StepPlan(step.setup, step.batch, phases, strategy, part_order, runtime_s=runtime_s)
 
 
 def rehearse(setup: Setup) -> StepPlan | None:

@@ -61,15 +61,14 @@ def per_phase_home(step: Step) -> StepPlan:
     plans[step.items[-1].phase.name] = last
     at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
     plan = finished(step, plans, "per_phase_home", started)
-    streams: dict[str, Stream] = {}
+    detour: dict[str, Stream] = {}
     for name, stream in plan.streams.items():
         phase, _, way = name.rpartition(":")
         if way == "out":
             home = at_home[phase]
-            streams[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
-            stream = replace(stream, source=home)
-        streams[name] = stream
-    return replace(plan, streams=streams)
+            detour[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
+            detour[name] = replace(stream, source=home)
+    return replace(plan, detour=detour)
 
 
 def sorted_batches(step: Step) -> StepPlan:

@@ -147,7 +147,7 @@ def read_cluster(name: str) -> Cluster:
             values = json.load(handle)
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{name}: cannot be read as JSON: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{name}: must hold an object with the fields of a cluster")

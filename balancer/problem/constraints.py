@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.problem.limits import as_limit
-from solvers.arguments import as_count, as_int64
+from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
 from solvers.groups import group_loads
 
@@ -87,7 +86,7 @@ class Constraints:
             Naming the argument, the value and the rule.
         """
         if max_tokens_per_rank is not None:
-            max_tokens_per_rank = as_limit("max_tokens_per_rank", max_tokens_per_rank)
+            max_tokens_per_rank = as_integer("max_tokens_per_rank", max_tokens_per_rank, 1)
         if min_samples_per_rank != 0:
             min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank, 0)
         if caps is not None and not isinstance(caps, Mapping):
@@ -245,7 +244,7 @@ def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
     if array.size and array.min() < 0:
         index = int(np.argmax(array < 0))
         raise ValueError(f"caps[{name!r}][{index}] must be >= 0, got {array[index]}")
-    return Cap(name, array, as_limit(f"the limit of caps[{name!r}]", limit))
+    return Cap(name, array, as_integer(f"the limit of caps[{name!r}]", limit, 1))
 
 
 def _as_mask(mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:

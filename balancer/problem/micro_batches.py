@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.problem.limits import as_limit
 from balancer.problem.smallest_cap import needed
-from solvers.arguments import as_count
+from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
-from solvers.packing import OBJECTIVES
+from solvers.packing import OBJECTIVES, slots_for
 
 __all__ = ["ENCODERS", "OVER_LONG", "PACKING", "SCHEDULES", "MicroBatches", "as_micro_batches", "check_keeps_all"]
 
@@ -74,7 +73,7 @@ class MicroBatches:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "max_tokens", as_limit("micro_batch_tokens", self.max_tokens))
+        set_(self, "max_tokens", as_integer("micro_batch_tokens", self.max_tokens, 1))
         set_(self, "at_least", as_count("min_micro_batches", self.at_least))
         set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
@@ -105,7 +104,7 @@ class MicroBatches:
         """
         if isinstance(self.count, int):
             return max(self.count, used)
-        return -(-max(used, self.at_least) // self.multiple_of) * self.multiple_of
+        return slots_for(used, self.at_least, self.multiple_of)
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.packing.schedule_micro_batches` takes them."""

@@ -15,13 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost import CostModel, parse_cost
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.items import parse_items
-from balancer.problem.limits import as_limit
 from balancer.problem.ragged import Ragged, offsets_of
-from solvers.arguments import as_count, as_int64
+from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
 
 __all__ = ["CONSTRAINTS", "SINGLE_PHASE", "Columns", "Phase", "PhaseItems", "columns_of_none", "default_own", "feeding",
-           "of_phase", "resolve_phases"]  # fmt: skip
+           "in_phase", "of_phase", "resolve_phases"]  # fmt: skip
 
 SINGLE_PHASE = "all"
 """What the phase is called where there is one and nobody named it."""
@@ -105,11 +104,11 @@ class Phase:
         object.__setattr__(self, "caps", _as_caps(self.caps))
         with of_phase(self.name):
             if self.max_tokens_per_rank is not None:
-                object.__setattr__(self, "max_tokens_per_rank", as_limit(MAX_TOKENS, self.max_tokens_per_rank))
+                object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
             for name in ("equal_counts", "every_rank_nonempty"):
                 object.__setattr__(self, name, bool(getattr(self, name)))
-            for name in ("bytes_in", "bytes_out"):
-                object.__setattr__(self, name, as_count(name, getattr(self, name)))
+            for name, least in (("bytes_in", 1), ("bytes_out", 1), ("min_samples_per_rank", 0)):
+                object.__setattr__(self, name, as_count(name, getattr(self, name), least))
             for name in ("initial_loads", "rank_speeds"):
                 if (given := getattr(self, name)) is not None:
                     object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
@@ -149,7 +148,7 @@ def _as_caps(caps: Any) -> Mapping[str, int]:
         raise ArgumentTypeError(
             "caps", "map columns, such as 'patches' or 'text+image', to the most of a rank", repr(caps)
         )
-    return {text: as_limit(f"the limit of caps[{text!r}]", limit) for text, limit in caps.items()}
+    return {text: as_integer(f"the limit of caps[{text!r}]", limit, 1) for text, limit in caps.items()}
 
 
 @contextmanager
@@ -158,7 +157,12 @@ def of_phase(name: str) -> Iterator[None]:
     try:
         yield
     except WordedError as error:
-        raise (error if name == SINGLE_PHASE else error.within(f"phase {name!r}")) from None
+        raise in_phase(name, error) from None
+
+
+def in_phase(name: str, error: WordedError) -> WordedError:
+    """Return an error with the phase that it is about, unless that is the only one."""
+    return error if name == SINGLE_PHASE else error.within(f"phase {name!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,7 +289,7 @@ def resolve_phases(
         if phase.totals is not None:
             batch.check_totals(phase, phase.totals, items)
         outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, whole, like=items)
-        sample_of_item = items.row_of_value
+        sample_of_item = np.arange(batch.num_samples) if whole else items.row_of_value
         own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         if whole:
             own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
@@ -302,6 +306,12 @@ def resolve_phases(
 
 def _check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
     """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
+    if sum(int(array.max(initial=0)) * len(array) for array in lengths) * size < 2**62:
+        return
+    if (
+        phase.name == SINGLE_PHASE and size == 1
+    ):  # nobody spoke of bytes: what it costs is refused, and names the sample
+        return
     total = sum(float(array.sum(dtype=np.float64)) for array in lengths) * size
     if total > 2.0**62:
         raise ValueError(f"phase {phase.name!r}: {name} = {size} makes about {total:.3g} bytes in all; must be < 2**62")
@@ -340,23 +350,29 @@ class _Batch:
         return column
 
     def _numbers(self, expression: str) -> NDArray[np.int64]:
-        total = np.zeros(self.num_samples, dtype=np.int64)
-        for name in [expression] if expression in self._columns else [part.strip() for part in expression.split("+")]:
-            column = self._column(name)
-            if isinstance(column, Ragged):
-                raise ValueError(f"column {name!r} holds lists; write lengths({name}) for an item an entry")
-            array = as_int64(name, column)
-            if array.size and array.min() < 0:
-                sample = int(np.argmax(array < 0))
-                raise UsageError(
-                    "{name} of {sample} must be >= 0, got {value}",
-                    name=name, sample=Named("sample", sample), value=array[sample],
-                )  # fmt: skip
-            total = total + array
+        """Return the sum of columns, one where there is a column of that whole name."""
+        whole = expression in self._columns
+        first, *others = [expression] if whole else [part.strip() for part in expression.split("+")]
+        total = self._one(first)
+        for name in others:
+            total = total + self._one(name)
             if total.size and total.min() < 0:
-                first = Named("sample", int(np.argmax(total < 0)))
-                raise UsageError("{name} of {sample} must fit int64", name=expression, sample=first)
-        return total
+                sample = Named("sample", int(np.argmax(total < 0)))
+                raise UsageError("{name} of {sample} must fit int64", name=expression, sample=sample)
+        return total.copy() if total.flags.writeable else total  # the caller may go on to change theirs
+
+    def _one(self, name: str) -> NDArray[np.int64]:
+        column = self._column(name)
+        if isinstance(column, Ragged):
+            raise ValueError(f"column {name!r} holds lists; write lengths({name}) for an item an entry")
+        array = as_int64(name, column)
+        if array.size and array.min() < 0:
+            sample = int(np.argmax(array < 0))
+            raise UsageError(
+                "{name} of {sample} must be >= 0, got {value}",
+                name=name, sample=Named("sample", sample), value=array[sample],
+            )  # fmt: skip
+        return array
 
     def _lists(self, expression: str) -> Ragged:
         parsed = parse_items(expression)
@@ -381,8 +397,10 @@ class _Batch:
             found = self._lists(expression)
         else:
             lengths = self._numbers(expression)
-            there = np.ones(len(lengths), dtype=bool) if whole else lengths > 0
-            if like is not None and not whole and bool((like.counts <= 1).all()):
+            if whole:
+                return Ragged(lengths, np.arange(len(lengths) + 1))
+            there = lengths > 0
+            if like is not None and bool((like.counts <= 1).all()):
                 there = like.counts == 1
             found = Ragged(lengths[there], offsets_of(there))
         if like is not None and not np.array_equal(found.counts, like.counts):
@@ -441,18 +459,24 @@ class _Batch:
             return self._lists(phase.own)
         if phase.own is None:
             return default_own(items.values, feeders)
-        lengths = self._numbers(phase.own)
-        return Ragged(lengths[lengths > 0], offsets_of(lengths > 0))
+        return _pieces(self._numbers(phase.own))
 
 
 def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ragged:
     """Return the piece that each whole sample brings in besides what it is fed, where nobody says: all the rest."""
-    rest = lengths.copy()
+    rest = lengths
     for feeder in feeders:
         fed = np.zeros(len(lengths), dtype=np.int64)
         np.add.at(fed, feeder.sample_of_item, feeder.outputs)
-        rest -= np.minimum(rest, fed)
-    return Ragged(rest[rest > 0], offsets_of(rest > 0))
+        rest = rest - np.minimum(rest, fed)
+    return _pieces(rest)
+
+
+def _pieces(lengths: NDArray[np.int64]) -> Ragged:
+    """Return one piece a sample, and none of length 0."""
+    if len(lengths) and lengths.min() > 0:
+        return Ragged(lengths, np.arange(len(lengths) + 1))
+    return Ragged(lengths[lengths > 0], offsets_of(lengths > 0))
 
 
 def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, tuple[str, ...]]]:

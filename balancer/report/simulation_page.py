@@ -1,6 +1,5 @@
 """The page of a simulation: what each strategy is worth on a cluster, where the time goes, and what was assumed."""
 
-import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from balancer.report.simulation_data import SimulationData, SlowStep
 from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
 from balancer.report.summary import as_range
 from balancer.report.table import as_bytes, as_percent
+from balancer.report.text import escaped
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
 
@@ -299,9 +299,9 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     settings, plan = assumed.settings, assumed.settings.setup.settings
     cut = plan.micro_batches
-    yield "samples", f"{settings.samples_per_step:,}, {html.escape(settings.home)} on ranks before"
+    yield "samples", f"{settings.samples_per_step:,}, {escaped(settings.home)} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
-    yield "planned with", html.escape(f"method {plan.method}, placement {plan.placement}, eps {float(plan.eps):g}")
+    yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {float(plan.eps):g}")
     yield "ranks wait", f"once a {assumed.waits}"
     yield (
         "exchanges",
@@ -310,7 +310,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if cut is not None:
-        yield "micro-batches", f"of at most {cut.max_tokens:,} elements, {html.escape(cut.schedule)}"
+        yield "micro-batches", f"of at most {cut.max_tokens:,} elements, {escaped(cut.schedule)}"
         if len(settings.setup.phases) > 1:
             each, early = "an item in the micro-batch of its sample", "all items before the first micro-batch"
             yield "encoders compute", each if cut.encoders == "slot" else early

@@ -1,6 +1,5 @@
 """What pages are built of: a document without script that fetches nothing, sections, cards, charts, tables, names."""
 
-import html
 import os
 from collections.abc import Iterable, Sequence
 
@@ -8,6 +7,7 @@ from balancer._version import __version__
 from balancer.io._atomic import open_temporary, remove_files, reported
 from balancer.report.canvas import phase_variable
 from balancer.report.style import STYLE
+from balancer.report.text import escaped
 
 __all__ = ["card", "chart", "document", "facts", "keys", "named", "section", "table", "write_document"]
 
@@ -38,7 +38,7 @@ def document(source: str, what: str, about: str, cards: Iterable[str], sections:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_plain(source)}: {what}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>{body}</main><footer>seqbalancer {html.escape(__version__)}. {footer}</footer></body></html>\n"
+        f"<body><main>{body}</main><footer>seqbalancer {escaped(__version__)}. {footer}</footer></body></html>\n"
     )
 
 
@@ -70,7 +70,7 @@ def named(name: str, longest: int = LONGEST_NAME) -> str:
 def _plain(name: str, longest: int = LONGEST_NAME) -> str:
     """Leave out the middle of a very long name: streams differ at the end."""
     short = name if len(name) <= longest else f"{name[: longest // 2]}…{name[-longest // 2 :]}"
-    return html.escape(short)
+    return escaped(short)
 
 
 def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -1,16 +1,15 @@
 """What a run of plans amounts to, phase by phase: the numbers behind the table and the JSON."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.reasons import Reasons
-from balancer.plan.step_plan import StepPlan
+from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
@@ -58,15 +57,15 @@ class PhaseSummary:
     most_dummy_ranks: int = 0
 
     def add(
-        self, plan: DispatchPlan, sample_of_item: NDArray[np.int64], before_slots: bool = False, single: bool = False
+        self, plan: DispatchPlan, row_of_item: Callable[[int], int], before_slots: bool = False, single: bool = False
     ) -> None:
         """Take in the next step.
 
         Parameters
         ----------
         plan : DispatchPlan
-        sample_of_item : int64[k]
-            The row of the log that each of its items is of.
+        row_of_item : callable
+            From an item to the row of the log that it is of.
         before_slots : bool
             An encoder that computes before the first micro-batch is not cut into them, whatever its plan says.
         single : bool
@@ -98,9 +97,18 @@ class PhaseSummary:
             ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
-                self.cap_row = int(sample_of_item[plan.binding_sample])
+                self.cap_row = row_of_item(plan.binding_sample)
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
+
+    def add_items(self, phase: PhasePlan) -> None:
+        """Count the items of a step, and the ranks that get none."""
+        idle = len(phase.idle_ranks)
+        self.items += phase.plan.num_samples
+        self.idle_ranks += idle
+        self.most_idle_ranks = max(self.most_idle_ranks, idle)
+        if phase.items.phase.every_rank_nonempty:
+            self.most_dummy_ranks = max(self.most_dummy_ranks, idle)
 
     def _add_traffic(self, plan: DispatchPlan) -> None:
         traffic = plan.traffic
@@ -238,21 +246,20 @@ class RunSummary:
 
     def add_step(self, plan: StepPlan) -> None:
         """Take in the next step."""
-        dummies, early = plan.dummy_ranks, list(plan.phases)[:-1] if plan.encoders_first else []
-        rows = plan.batch.kept + self.rows
+        single, early = plan.is_single, list(plan.phases)[:-1] if plan.encoders_first else []
         for name, phase in plan.phases.items():
-            summary = self.phases.setdefault(name, PhaseSummary(of_several=not plan.is_single))
-            summary.add(phase.plan, rows[phase.items.sample_of_item], name in early, plan.is_single)
-            idle = len(phase.idle_ranks)
-            summary.items += phase.plan.num_samples
-            summary.idle_ranks += idle
-            summary.most_idle_ranks = max(summary.most_idle_ranks, idle)
-            summary.most_dummy_ranks = max(summary.most_dummy_ranks, len(dummies[name]))
-        for name, stream in plan.streams.items() if not plan.is_single else ():
+            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single))
+            summary.add(phase.plan, partial(self._row_of, plan, phase), name in early, single)
+            if not single:
+                summary.add_items(phase)
+        for name, stream in plan.streams.items() if not single else ():
             self.streams.setdefault(name, StreamSummary()).add(stream.traffic(plan.topology))
         self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples
+
+    def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
+        return self.rows + int(plan.batch.kept[phase.items.sample_of_item[item]])
 
     def _add_dropped(self, plan: StepPlan) -> None:
         batch = plan.batch

@@ -5,6 +5,7 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, unknown
+from solvers.packing._arguments import MOST_BINS, slots_for
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit, best_fit_decreasing
 from solvers.packing.bounds import groups_lower_bound
@@ -16,10 +17,10 @@ from solvers.packing.shares import SharesResult, check_shares, cut_shares
 from solvers.packing.types import PackingResult
 from solvers.packing.verify import check_packing, check_split
 
-__all__ = ["OBJECTIVES", "PACKERS", "PackingResult", "ScheduleResult", "SharesResult", "SplitResult", "auto",
-           "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares", "check_split",
+__all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "ScheduleResult", "SharesResult", "SplitResult",
+           "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares", "check_split",
            "cut_shares", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
-           "schedule_micro_batches", "split_contiguous", "split_fewest"]  # fmt: skip
+           "schedule_micro_batches", "slots_for", "split_contiguous", "split_fewest"]  # fmt: skip
 
 
 class Packer(Protocol):

@@ -16,7 +16,7 @@ from solvers.errors import (
 )
 
 __all__ = ["MOST_BINS", "as_cap", "as_choice", "as_flag", "as_slots", "check_as_many", "check_bins", "check_fits",
-           "check_over_long"]  # fmt: skip
+           "check_over_long", "slots_for"]  # fmt: skip
 
 MOST_BINS = 2**26
 """Micro-batches that are laid out at most."""
@@ -25,6 +25,11 @@ MOST_BINS = 2**26
 def as_cap(cap: SupportsIndex) -> int:
     """Return `cap` as an int from 1 to int64's largest, or raise."""
     return as_integer("cap", cap, 1)
+
+
+def slots_for(used: int, at_least: int, multiple_of: int) -> int:
+    """Return the least K that the rules permit and that has room for so many micro-batches a rank."""
+    return -(-max(used, at_least) // multiple_of) * multiple_of
 
 
 def check_fits(sizes: NDArray[np.int64], largest: int, cap: int, name: str = "sizes") -> None:

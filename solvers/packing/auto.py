@@ -20,12 +20,8 @@ def auto(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budge
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Seconds' worth of work. The two fits always run; the search runs with what they leave.
 
@@ -34,13 +30,6 @@ def auto(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budge
     PackingResult
         Never more groups than :func:`first_fit_decreasing` or :func:`best_fit_decreasing`; ``method`` names the one
         that found it.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----

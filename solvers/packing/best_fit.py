@@ -124,12 +124,8 @@ def best_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_b
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Not read: one pass, whatever the budget.
 
@@ -137,13 +133,6 @@ def best_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_b
     -------
     PackingResult
         Without `max_items` it has at most floor(1.7 OPT) groups.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----
@@ -169,12 +158,8 @@ def best_fit_decreasing(
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Not read: one pass, whatever the budget.
 
@@ -182,13 +167,6 @@ def best_fit_decreasing(
     -------
     PackingResult
         Without `max_items` it has at most 11/9 OPT + 4 groups.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----

@@ -163,12 +163,8 @@ def exact(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budg
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Seconds' worth of search, counted and not timed.
 
@@ -176,13 +172,6 @@ def exact(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budg
     -------
     PackingResult
         ``OPTIMAL`` if the search ended, else ``TIME_LIMIT`` and the best packing that it saw.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----

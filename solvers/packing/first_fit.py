@@ -55,12 +55,8 @@ def first_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Not read: one pass, whatever the budget.
 
@@ -68,13 +64,6 @@ def first_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_
     -------
     PackingResult
         Without `max_items` it has at most floor(1.7 OPT) groups.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----
@@ -99,12 +88,8 @@ def first_fit_decreasing(
 
     Parameters
     ----------
-    sizes : int64[n]
-        Non-negative integers, none over `cap`.
-    cap : int
-        The most that a group may weigh, at least 1.
-    max_items : int, optional
-        The most items that a group may hold.
+    sizes, cap, max_items
+        As for :func:`solvers.packing.pack`, and so are the errors.
     time_budget : float
         Not read: one pass, whatever the budget.
 
@@ -112,13 +97,6 @@ def first_fit_decreasing(
     -------
     PackingResult
         Without `max_items` it has at most 11/9 OPT + 6/9 groups.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative sizes, or a sum of sizes past int64.
-    InfeasibleError
-        If an item is larger than the cap.
 
     Notes
     -----

@@ -28,6 +28,7 @@ from solvers.packing._arguments import (
     check_as_many,
     check_bins,
     check_over_long,
+    slots_for,
 )
 from solvers.packing._schedule_bounds import (
     forced_heights,
@@ -133,8 +134,7 @@ def _prepare(costs: ArrayLike, tokens: ArrayLike, request: _Request) -> _Prepare
 
 def _slots_for(micro_batches: int, request: _Request) -> int:
     """Return the least K that the rules permit and that has room for so many micro-batches."""
-    slots = max(request.min_slots, -(-micro_batches // request.num_ranks))
-    return -(-slots // request.multiple) * request.multiple
+    return slots_for(-(-micro_batches // request.num_ranks), request.min_slots, request.multiple)
 
 
 def _first_slots(prepared: _Prepared, request: _Request) -> int:

@@ -23,6 +23,7 @@ from solvers.packing._arguments import (
     check_as_many,
     check_bins,
     check_over_long,
+    slots_for,
 )
 from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_check import check_shares
@@ -45,7 +46,7 @@ class _Rules(NamedTuple):
 
     def slots_for(self, bins: int) -> int:
         """Return the least K that the rules permit and that has room for so many bins a rank."""
-        return -(-max(self.min_slots, bins) // self.multiple) * self.multiple
+        return slots_for(bins, self.min_slots, self.multiple)
 
 
 class _Shares(NamedTuple):

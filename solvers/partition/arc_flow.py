@@ -129,10 +129,8 @@ def arc_flow(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n: as by :func:`auto`, for the model does not
         count items.
@@ -144,11 +142,6 @@ def arc_flow(
     PartitionResult
         Never worse than :func:`auto` in half the budget. Two runs may differ: plan on one rank and broadcast. Where
         the model would have more than 200,000 arcs (costs are divided by what divides all of them), it is not built.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

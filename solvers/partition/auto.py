@@ -24,10 +24,8 @@ def auto(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
@@ -38,11 +36,6 @@ def auto(
     -------
     PartitionResult
         Never worse than :func:`lpt`; with a budget that covers it, never worse than :func:`karmarkar_karp` either.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

@@ -56,10 +56,8 @@ def bldm(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Changes only the bound: each group gets one item of every block of m sorted items anyway.
     time_budget : float
@@ -68,11 +66,6 @@ def bldm(
     Returns
     -------
     PartitionResult
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

@@ -93,10 +93,8 @@ def exact(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
@@ -108,11 +106,6 @@ def exact(
         Never worse than the start, and with a bound at least the closed-form one. ``TIME_LIMIT`` where the gap is
         not closed. What CP-SAT could not take in the time, or not at all (sums from 2^60 on), is solved as by
         :func:`auto`. Two runs may differ: plan on one rank and broadcast.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

@@ -146,10 +146,8 @@ def karmarkar_karp(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n: the better of :func:`bldm` and :func:`lpt`
         with quotas, improved by swaps; never worse than either.
@@ -159,11 +157,6 @@ def karmarkar_karp(
     Returns
     -------
     PartitionResult
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

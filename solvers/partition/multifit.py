@@ -78,10 +78,8 @@ def multifit(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n: full groups take no more.
     time_budget : float
@@ -91,11 +89,6 @@ def multifit(
     -------
     PartitionResult
         Never worse than :func:`lpt`, where it starts. Without `equal_counts`, within 13/11 of the optimum.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

@@ -21,10 +21,8 @@ def round_robin(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Changes only the bound: the counts are within one anyway.
     time_budget : float
@@ -34,11 +32,6 @@ def round_robin(
     -------
     PartitionResult
         With no bound on how far from the optimum it is, but the one it carries. O(n) after the sort for the bound.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Examples
     --------

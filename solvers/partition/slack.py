@@ -58,10 +58,8 @@ def slack(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers.
-    num_groups : int
-        At least 1; may exceed n.
+    costs, num_groups
+        As for :func:`solvers.partition`, and so are the errors.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n: full groups take no more.
     time_budget : float
@@ -70,11 +68,6 @@ def slack(
     Returns
     -------
     PartitionResult
-
-    Raises
-    ------
-    TypeError, ValueError
-        On arguments of the wrong kind, negative costs, or a sum of costs past int64.
 
     Notes
     -----

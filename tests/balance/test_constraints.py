@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_files import tamper
 
 import balancer
 from balancer import MicroBatches
 from balancer.errors import PlanError
-from balancer.io.plan_reader import open_plan
 from balancer.problem.constraints import Constraints
 from solvers import InfeasibleError, SolverError
 
@@ -334,23 +334,21 @@ def test_all_samples_left_out():
         ({}, "dropped must be distinct"),
     ],
 )
-def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, monkeypatch, claimed, message):
+def test_a_plan_that_lies_about_what_it_left_out_is_refused(tmp_path, claimed, message):
     plan = balancer.balance([20, 4, 30, 5], 2, micro_batches=MicroBatches(10, over_long="drop"))
     plan.save(tmp_path / "plan.parquet")
     assert balancer.load_plan(tmp_path / "plan.parquet") == plan
-    opened = open_plan(tmp_path / "plan.parquet")
-    opened.description["dropped"] = claimed
-    monkeypatch.setattr("balancer.offline.one_phase.open_plan", lambda _: opened)
+    tamper(tmp_path / "plan.parquet", description=lambda d: d.update(dropped=claimed))
     with pytest.raises(PlanError, match=message):
         next(balancer.load_plans(tmp_path / "plan.parquet"))
 
 
-def test_where_samples_cannot_be_left_out():
-    rules = MicroBatches(10, over_long="drop")
-    with pytest.raises(
-        ValueError, match="over_long='drop' leaves samples out of a plan, which a step of several phases"
-    ):
-        balancer.orchestrate({"tokens": [5, 5]}, {"llm": "tokens"}, 2, micro_batches=rules)
+def test_samples_left_out_that_nobody_asked_to_leave_out_are_refused(tmp_path):
+    plan = balancer.balance([20, 4, 30, 5], 2, micro_batches=MicroBatches(10, over_long="drop"))
+    plan.save(tmp_path / "plan.parquet")
+    tamper(tmp_path / "plan.parquet", description=lambda d: d["settings"]["micro_batches"].update(over_long="own"))
+    with pytest.raises(PlanError, match="samples are left out, but not because over_long='drop' asks for it"):
+        balancer.load_plan(tmp_path / "plan.parquet")
 
 
 SAVED = [

@@ -4,22 +4,24 @@ import dataclasses
 import json
 
 import numpy as np
-import pyarrow as pa
+import plan_files
 import pyarrow.parquet as pq
 import pytest
 from balance_cases import lengths_in
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_files import tamper
 
 import balancer
-from balancer import InputError, PlanError, Topology, load_plan
-from balancer.cost import parse_cost
+from balancer import InputError, Phase, PlanError, Topology, load_plan, load_plans
 from balancer.io.logs import open_log
-from balancer.io.plan_writer import PlanWriter
-from balancer.offline.one_phase import PlanDigest, describe, load_plans, plan_log
+from balancer.offline.description import PlanDigest
 from balancer.offline.settings import LogSettings
-from balancer.plan.dispatch_plan import SINGLE_PHASE
+from balancer.offline.steps import plan_log
+from balancer.plan.step_plan import as_step_plan
 from balancer.problem.batch import HOMES
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from solvers import InfeasibleError
 
 LENGTHS = [5, 40, 3, 22, 9, 1, 17, 8, 30, 2, 6]
@@ -35,33 +37,19 @@ def write_log(folder, lengths):
     np.save(folder / "log.npy", np.array(lengths, dtype=np.int64))
 
 
-def settings_of(batch_per_rank=2, topology=(2, 1), **others):
-    return LogSettings(Topology(topology), batch_per_rank, ("length",), **others)
+def settings_of(batch_per_rank=2, topology=(2, 1), home="contiguous", drop_last=False, planned=None, **of_phase):
+    setup = Setup(Topology(topology), (Phase("all", "length", **of_phase),), PlanSettings(**planned or {}))
+    return LogSettings(setup, batch_per_rank, home, drop_last)
+
+
+def planned_by(settings, folder):
+    """The plans of a log, each the only phase of its step."""
+    return [plan["all"] for plan in plan_log(open_log(folder / "log.npy"), settings)]
 
 
 def write_plan(folder, settings, name="plan.parquet"):
     log = open_log(folder / "log.npy")
-    digest, samples, plans = PlanDigest(), 0, list(plan_log(log, settings))
-    with PlanWriter(f"{folder}/{name}") as writer:
-        for step, plan in enumerate(plans):
-            digest.add(plan)
-            target = plan.target
-            numbers = np.arange(samples, samples + plan.num_samples)
-            writer.append(step, SINGLE_PHASE, numbers, target.rank_of_sample, 0, target.position_of_sample)
-            samples += plan.num_samples
-        writer.close(describe(log, settings, len(plans), samples, digest))
-    return plans
-
-
-def tamper(path, rows=lambda rows: None, description=lambda description: None):
-    """Rewrite a plan file with its rows and its description changed."""
-    table = pq.read_table(path)
-    metadata = json.loads(table.schema.metadata[b"balancer"])
-    cells = table.to_pylist()
-    rows(cells)
-    description(metadata)
-    schema = table.schema.with_metadata({b"balancer": json.dumps(metadata).encode()})
-    pq.write_table(pa.Table.from_pylist(cells, schema=schema), path)
+    return [plan["all"] for plan in plan_files.write_plan(f"{folder}/{name}", log, settings)]
 
 
 # --- planning --------------------------------------------------------------------------------------------------------
@@ -77,8 +65,8 @@ def tamper(path, rows=lambda rows: None, description=lambda description: None):
 def test_each_step_is_what_balance_would_plan(lengths, home, cost, drop_last, batch_per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)
-    settings = settings_of(batch_per_rank, home=home, cost=parse_cost(cost), drop_last=drop_last)
-    plans = list(plan_log(open_log(folder / "log.npy"), settings))
+    settings = settings_of(batch_per_rank, home=home, cost=cost, drop_last=drop_last)
+    plans = planned_by(settings, folder)
     per_step = 3 * batch_per_rank
     batches = [lengths[i : i + per_step] for i in range(0, len(lengths), per_step)]
     if drop_last:
@@ -96,14 +84,15 @@ def test_each_step_is_what_balance_would_plan(lengths, home, cost, drop_last, ba
         ({"batch_per_rank": 0}, ["batch_per_rank", ">= 1"]),
         ({"batch_per_rank": 2**30}, ["global batch", "2147483647"]),
         ({"home": "random"}, ["'random'", "contiguous", "strided"]),
-        ({"method": "best"}, ["'best'", "auto"]),
-        ({"method": "lpt", "cost": parse_cost("padded")}, ["'lpt'", "'padded'"]),
-        ({"time_budget": 0}, ["time_budget"]),
+        ({"planned": {"method": "best"}}, ["'best'", "auto"]),
+        ({"planned": {"method": "lpt"}, "cost": "padded"}, ["'lpt'", "'padded'"]),
+        ({"planned": {"time_budget": 0}}, ["time_budget"]),
         ({"max_tokens_per_rank": 0}, ["max_tokens_per_rank"]),
+        ({"caps": {"length": 0}}, ["caps['length']", ">= 1"]),
     ],
 )
 def test_bad_settings_are_named_before_anything_is_read(change, words):
-    with pytest.raises(ValueError, match=r"_|method|home|global") as caught:
+    with pytest.raises(ValueError, match=r"_|method|home|global|caps") as caught:
         settings_of(**change)
     for word in words:
         assert word in str(caught.value)
@@ -111,7 +100,7 @@ def test_bad_settings_are_named_before_anything_is_read(change, words):
 
 def test_settings_round_trip():
     settings = settings_of(
-        home="strided", cost=parse_cost("quadratic:a=1,b=2"), equal_counts=True, max_tokens_per_rank=9, drop_last=True
+        home="strided", cost="quadratic:a=1,b=2", equal_counts=True, max_tokens_per_rank=9, drop_last=True
     )
     assert LogSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
@@ -122,14 +111,14 @@ def test_an_infeasible_step_is_named(folder, cap):
     lengths = [1, 1, 1, 1, 1, 1, 20, 20, 20, 20, 19, 18] if cap != 20 else [1] * 6 + [21] + [1] * 5
     write_log(folder, lengths)
     with pytest.raises(InfeasibleError, match=f"max_tokens_per_rank = {cap}") as caught:
-        list(plan_log(open_log(folder / "log.npy"), settings_of(max_tokens_per_rank=cap)))
+        planned_by(settings_of(max_tokens_per_rank=cap), folder)
     assert "log.npy: step 1: " in str(caught.value)
 
 
-def test_an_overflow_names_log_column_and_row(folder):
+def test_an_overflow_names_log_step_and_row(folder):
     write_log(folder, [1, 1, 1, 1, 1, 1, 1, 2**40])
-    with pytest.raises(InputError, match=r"log\.npy: length: .*sample 7 \(length 1099511627776\)"):
-        list(plan_log(open_log(folder / "log.npy"), settings_of(cost=parse_cost("quadratic:a=1,b=1"))))
+    with pytest.raises(InputError, match=r"log\.npy: step 1: .*row 7 \(length 1099511627776\)"):
+        planned_by(settings_of(cost="quadratic:a=1,b=1"), folder)
 
 
 # --- replaying -------------------------------------------------------------------------------------------------------
@@ -266,16 +255,19 @@ def test_rows_in_another_order_are_the_same_plan(folder):
     "change",
     [
         lambda d: d.pop("topology"),
-        lambda d: d.pop("solver"),
-        lambda d: d.pop("columns"),
+        lambda d: d.pop("phases"),
+        lambda d: d.pop("settings"),
         lambda d: d["topology"].update(node_sizes=[0]),
         lambda d: d["topology"].update(node_sizes=3),
         lambda d: d.update(topology=None),
-        lambda d: d.update(cost="cubic"),
+        lambda d: d["phases"][0].update(cost="cubic"),
+        lambda d: d["phases"][0].pop("items"),
+        lambda d: d["phases"][0].update(unknown=1),
         lambda d: d.update(home="random"),
         lambda d: d.update(batch_per_rank="2"),
-        lambda d: d["solver"].update(method="best"),
-        lambda d: d["solver"].update(unknown=1),
+        lambda d: d["settings"].update(method="best"),
+        lambda d: d["settings"].update(unknown=1),
+        lambda d: d["settings"].pop("eps"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_named(folder, change):
@@ -310,7 +302,7 @@ def own_plan(tmp_path):
         (swap_ranks, r"digest"),
         (lambda rows: rows.pop(), r"digest|claims"),
         (lambda rows: rows[1].update(sample=0), r"sample 1 is not placed"),
-        (lambda rows: rows[4].update(step=1), r"holds 2 steps"),
+        (lambda rows: rows[4].update(step=1), r"holds several steps, but a plan with its own lengths has one"),
     ],
     ids=["rank", "swap", "drop", "twice", "steps"],
 )
@@ -323,12 +315,15 @@ def test_a_tampered_plan_with_its_own_lengths(own_plan, change, rule):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (lambda d: d["certificate"].update(lower_bound=10), r"claims lower_bound = 10"),
-        (lambda d: d["certificate"].update(lower_bound=11, bound_name="cp_sat"), r"claims lower_bound = 11"),
-        (lambda d: d["certificate"].update(status="optimal"), r"claims status 'optimal'"),
+        (lambda d: d["saved"]["all"]["certificate"].update(lower_bound=10), r"claims lower_bound = 10"),
+        (
+            lambda d: d["saved"]["all"]["certificate"].update(lower_bound=11, bound_name="cp_sat"),
+            r"claims lower_bound = 11",
+        ),
+        (lambda d: d["saved"]["all"]["certificate"].update(status="optimal"), r"claims status 'optimal'"),
         (lambda d: d.update(digest="0" * 64), r"digest"),
         (lambda d: d.pop("digest"), r"digest"),
-        (lambda d: d["certificate"].update(status="perfect"), r"perfect"),
+        (lambda d: d["saved"]["all"]["certificate"].update(status="perfect"), r"perfect"),
     ],
     ids=["bound", "searched bound", "status", "digest", "no digest", "unknown status"],
 )
@@ -365,6 +360,6 @@ def test_reasons_that_differ_in_a_percentage_alone_are_one():
     """So that a plan file's description does not grow with its steps."""
     plan, digest = balancer.balance([3, 2, 1], 2), PlanDigest()
     for reason in ("", "takes 0.25% longer", "takes 1.5% longer", "", "takes no cost", "takes 3% longer"):
-        digest.add(dataclasses.replace(plan, fell_back=reason))
+        digest.add(as_step_plan(dataclasses.replace(plan, fell_back=reason)))
     told = "takes 0.25% to 3% (median 1.5%) longer"
     assert digest.fell_back == {"all": {told: [[1, 2], [5, 5]], "takes no cost": [[4, 4]]}}

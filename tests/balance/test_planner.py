@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import balancer
 import solvers
 from balancer import Topology
-from balancer.planning.planner import METHODS
+from balancer.problem.settings import METHODS
 from solvers import InfeasibleError, SolverError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -306,7 +306,7 @@ TOO_SMALL = [
     (
         {"lengths": [7] * 7, "num_ranks": 3, "micro_batches": balancer.MicroBatches(17, count=1)},
         ["num_micro_batches = 1 is too few: under micro_batch_tokens = 17 the 7 samples need at least 4 micro-batches",
-         "; with num_micro_batches = 1 for this batch micro_batch_tokens must be at least 21, which does"],
+         ", for this batch with num_micro_batches = 1 micro_batch_tokens must be at least 21, which does"],
     ),
     (
         {"lengths": [7, 1, 7, 1], "cost": "padded", "max_tokens_per_rank": 10},

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 
+import numpy as np
 import pytest
 from balance_cases import problems
 from hypothesis import example, given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import balancer
-from balancer.plan.reasons import Reasons
+from balancer.plan.reasons import Reason, Reasons
+from balancer.plan.step_plan import as_step_plan
 from balancer.report import PhaseSummary, RunSummary
 from balancer.report.page_data import PageData
 from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, print_summary
@@ -20,7 +22,7 @@ from balancer.report.table import as_alike, as_bytes, as_ratios, print_loads, pr
 def summary_of(plans):
     summary = RunSummary()
     for plan in plans:
-        summary.add("all", plan)
+        summary.add_step(as_step_plan(plan))
     return summary
 
 
@@ -140,9 +142,9 @@ def test_numbers_that_stand_together_have_as_many_decimals():
 
 def test_a_ratio_close_to_perfect_sets_the_decimals_of_all_phases():
     near, far = balancer.balance([10_001, 10_000], 2), balancer.balance([3, 2, 2], 2)
-    summary = RunSummary()
-    summary.add("near", near)
-    summary.add("far", far)
+    summary = RunSummary(steps=1, phases={"near": PhaseSummary(), "far": PhaseSummary()})
+    for name, plan in (("near", near), ("far", far)):
+        summary.phases[name].add(plan, np.arange(plan.num_samples), False, True)
     text = text_of(summary)
     assert "near imbalance ratio 1.000050 1.000050 1.000050" in text
     assert "far imbalance ratio 1.428571 1.142857 1.142857" in text
@@ -162,18 +164,19 @@ def fallen(reasons):
 
 
 def test_reasons_are_counted_and_percentages_are_a_range():
-    summary = fallen(["9.50% too long", "no room", "", "10.00% too long", "0.20% too long", "1.00% too long"])
-    counts = {"0.20% to 10.00% (median 1.00%) too long": 4, "no room": 1}
+    long = [Reason("it takes", percent, "longer") for percent in (9.5, 10, 0.2, 1)]
+    summary = fallen([long[0], "no room", "", *long[1:]])
+    counts = {"it takes 0.2 % to 10 % (median 1 %) longer": 4, "no room": 1}
     assert summary.as_json(1.0)["phases"]["all"]["fell_back"] == counts
     assert summary.as_json(1.0)["fell_back_steps"] == 5
     said = "in 5 of 6 steps samples were balanced first and laid on nodes afterwards, which moves more."
-    assert f"all: {said} 4 steps: 0.20% to 10.00% (median 1.00%) too long. 1 step: no room." in text_of(summary)
+    assert f"all: {said} 4 steps: it takes 0.2 % to 10 % (median 1 %) longer. 1 step: no room." in text_of(summary)
 
 
 def test_reasons_told_again_stay_as_they_are():
     """As a report does with what a plan file says."""
     told, again = Reasons(), Reasons()
-    for reason in ("9.50% too long", "no room", "10% too long", "1e-05% too long", "0.2 % of 5%", "1% of 3%"):
+    for reason in (*(Reason("it takes", percent, "longer") for percent in (9.5, 10, 1e-05)), "no room", "1% of 3%"):
         told.add(reason)
     for reason, count in told.counted():
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Length logs in every format, and plan files as anyone with pyarrow sees them."""
+"""Length logs in every format, and the rows of plan files."""
 
 import json
 from pathlib import Path
@@ -58,15 +58,3 @@ def write_manifest(path: Path, durations: list) -> Path:
 
 def plan_rows(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist()
-
-
-def description_of(path: Path) -> dict[str, Any]:
-    return json.loads(pq.read_schema(path).metadata[b"balancer"])
-
-
-def tamper(path: Path, change: Any) -> None:
-    """Rewrite a plan file with its rows changed and its description kept."""
-    table = pq.read_table(path)
-    rows = table.to_pylist()
-    change(rows)
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)

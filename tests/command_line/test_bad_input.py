@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_files import WRITERS, write_csv, write_log, write_manifest
+from plan_files import with_header
 
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
 OUT = "out.parquet"
@@ -257,7 +258,7 @@ OPTIONS = {
     "counts of a phase": ([*SHAPE, "--equal-counts=llm"], ["--equal-counts llm", "--phase NAME="]),
     "cap of 0": ([*SHAPE, "--cap", "tokens=0"], ["--cap 'tokens=0'", "MAX must be >= 1"]),
     "cap twice": ([*SHAPE, "--cap", "tokens=9", "--cap", "tokens=8"], ["--cap names 'tokens' twice"]),
-    "eps nan": ([*SHAPE, "--eps", "nan"], ["--eps must be a finite number, got nan"]),
+    "eps nan": ([*SHAPE, "--eps", "nan"], ["--eps must be a finite number or Fraction, got nan"]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }
@@ -318,7 +319,7 @@ def test_folder_without_permission(command, log, tmp_path):
 )
 def test_cost_past_int64(lengths, cost, sample, refused, tmp_path):
     write_csv(tmp_path / "log.csv", lengths)
-    words = ["log.csv", "tokens", f"sample {sample} ", f"length {lengths[sample]}", "int64"]
+    words = ["log.csv", "step 1", f"row {sample} ", f"length {lengths[sample]}", "int64"]
     refused(["plan", "log.csv", *SHAPE, "--cost", cost], words)
 
 
@@ -331,7 +332,7 @@ def test_coefficient_past_int64(refused, tmp_path):
 @pytest.mark.parametrize(
     ("lengths", "cap", "words"),
     [
-        ([1] * 5 + [12], 10, ["sample 5", "length 12", "2 more", "= 10"]),
+        ([1] * 5 + [12], 10, ["row 5", "length 12", "2 more", "= 10"]),
         ([1] * 4 + [6, 6, 6, 6], 11, ["24 tokens", "2 more than 2 ranks", "= 11"]),
         ([1] * 4 + [6, 6, 6], 11, ["= 11", "at least"]),
     ],
@@ -354,7 +355,7 @@ def test_the_step_that_needs_the_largest_cap_is_named(refused, tmp_path):
     refused([*shape, "--max-tokens-per-rank", 12], ["step 2: ", "at least 20, which does\n"], code=1)
     refused(
         [*shape, "--micro-batch-tokens", 5, "--micro-batches", 3],
-        ["step 0: sample 3 has length 6", "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,
+        ["step 0: row 3 has length 6", "\nfurther on step 2 needs --micro-batch-tokens of at least 20\n"], code=1,
     )  # fmt: skip
     refused(
         [*shape, "--micro-batch-tokens", 9, "--micro-batches", 1],
@@ -371,7 +372,7 @@ def test_names_that_are_also_arguments_stay_what_they_are(name, command, tmp_pat
     columns = {name: [9, 1, 1, 1]}
     pq.write_table(pa.table(columns), f"{name}.parquet")
     outcome = command("plan", f"{name}.parquet", *SHAPE, "--max-tokens-per-rank", 5)
-    assert outcome.err.startswith(f"balancer: {name}.parquet: step 0: sample 0 has length 9, 4 more than --max-tokens-")
+    assert outcome.err.startswith(f"balancer: {name}.parquet: step 0: row 0 has length 9, 4 more than --max-tokens-")
     for phase in (name, f"it's {name}"):
         phases = ("--phase", f"{phase}={name}", "--max-tokens-per-rank", 5)
         outcome = command("plan", f"{name}.parquet", *SHAPE, *phases)
@@ -388,18 +389,18 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
 
 
 def test_interrupted(command, log, tmp_path, monkeypatch):
-    import balancer.offline.one_phase
+    import balancer.planning.step
 
     calls = []
 
     def plan_then_interrupt(*arguments):
         calls.append(arguments)
-        if len(calls) > 1:
+        if len(calls) > 2:  # the first plan makes the kernels ready, the next one is written
             raise KeyboardInterrupt
         return original(*arguments)
 
-    original = balancer.offline.one_phase.plan_problem
-    monkeypatch.setattr(balancer.offline.one_phase, "plan_problem", plan_then_interrupt)
+    original = balancer.planning.step.plan_problem
+    monkeypatch.setattr(balancer.planning.step, "plan_problem", plan_then_interrupt)
     outcome = command("plan", log, *SHAPE, "--out", OUT)
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.err.strip() == "balancer: interrupted"
@@ -449,12 +450,22 @@ def test_report_on_a_damaged_plan(command, refused, log, tmp_path):
     refused(["report", OUT], [OUT], out=False)
 
 
-@pytest.mark.parametrize("description", [b"[]", b"{", b"{}", b'{"digest": 5}'])
-def test_report_on_a_plan_with_a_foreign_description(description, command, refused, log, tmp_path):
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"[]", ["the description of a plan must be a JSON object"]),
+        (b"{", ["the description of a plan must be a JSON object"]),
+        (b"{}", ['a plan must say "format": "balancer-plan", got None']),
+        (b'{"format": "other"}', ['a plan must say "format": "balancer-plan", got \'other\'']),
+        (b'{"format": "balancer-plan"}', ["this release reads plans of format 2, got None"]),
+        (b'{"format": "balancer-plan", "version": 2}', ["must hold a description, a JSON object"]),
+        (b'{"format": "balancer-plan", "version": 2, "description": {}}', ["its description is not one this version"]),
+    ],
+)
+def test_report_on_a_plan_with_a_foreign_description(header, words, command, refused, log, tmp_path):
     assert command("plan", log, *SHAPE, "--out", OUT).code == 0
-    table = pq.read_table(tmp_path / OUT)
-    pq.write_table(table.replace_schema_metadata({b"balancer": description}), tmp_path / OUT)
-    refused(["report", OUT], [OUT, "description"], out=False)
+    with_header(tmp_path / OUT, header)
+    refused(["report", OUT], [OUT, *words], out=False)
 
 
 @pytest.mark.parametrize("other", ["nosuch.csv", "empty.csv"])
@@ -509,15 +520,17 @@ def test_rows_of_a_later_step_are_called_by_their_rows(command, tmp_path):
     asked = "--ranks", 4, "--batch-per-rank", 2, "--length", "tokens", "--max-samples-per-rank", 3
     outcome = command("plan", "log.parquet", *asked, "--keep-together", "prompt")
     assert outcome.code == 1
-    assert "step 1: --max-samples-per-rank: samples 8, 9, 10, 11, 12, ... (8) must stay together" in outcome.err
+    assert "step 1: --max-samples-per-rank: rows 8, 9, 10, 11, 12, ... (8) must stay together" in outcome.err
 
 
 def test_settings_that_exclude_each_other_are_called_by_their_options(command, tmp_path):
     write_csv(tmp_path / "log.csv", [5] * 16)
     asked = "--ranks", 4, "--batch-per-rank", 2, "--micro-batch-tokens", 10, "--rank-speeds", "1,1,2,2"
     outcome = command("plan", "log.csv", *asked)
-    expected = "balancer: --micro-batch-tokens cannot be combined with --rank-speeds: leave one of them out\n"
-    assert (outcome.code, outcome.err) == (2, expected)
+    expected = "balancer: --micro-batch-tokens cannot be combined with --rank-speeds: "
+    assert outcome.code == 2
+    assert outcome.err.startswith(expected)
+    assert outcome.err.endswith("; leave one of them out\n")
 
 
 def test_advice_is_given_as_options(command, tmp_path):
@@ -527,10 +540,11 @@ def test_advice_is_given_as_options(command, tmp_path):
     assert outcome.code == 1
     assert "; --over-long own gives such a sample" in outcome.err
     assert ", --over-long drop leaves it out" in outcome.err
-    phases = "--phase", "llm=length", "--over-long", "drop"
-    outcome = command("plan", "log.csv", *asked, 4, *phases)
+    phases = "--phase", "v=tokens", "--phase", "llm=tokens", "--equal-counts", "v"
+    outcome = command("plan", "log.csv", *asked, 10, *phases)
     assert outcome.code == 2
-    assert "use --over-long own" in outcome.err
+    assert "phase 'v': --micro-batch-tokens cannot be combined with --equal-counts" in outcome.err
+    assert outcome.err.endswith("; use --encoders step\n")
     outcome = command("plan", "log.csv", *asked, 10)
     assert outcome.code == 1
     assert "; --allow-empty-micro-batches permits empty micro-batches" in outcome.err

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_files import description_of, plan_rows, tamper
+from log_files import plan_rows
+from plan_files import description_of, tamper
 
 import balancer
 from balancer.planning.strategies import STRATEGIES
@@ -117,7 +118,7 @@ def test_the_plan_file_is_what_the_library_plans(command, log):
     assert command("plan", log, *SHAPE, *PHASES, *ITEMS, "--out", "plan.parquet").code == 0
     description = description_of("plan.parquet")
     assert [phase["name"] for phase in description["phases"]] == ["vision", "audio", "llm"]
-    assert description["source"]["unit"]["audio"] == "as recorded"
+    assert description["sources"][0]["unit"]["audio"] == "as recorded"
     plans = list(balancer.load_steps("plan.parquet"))
     phases = [
         balancer.Phase("vision", f"qwen2vl_patches{LISTS}", outputs=f"qwen2vl_tokens{LISTS}"),
@@ -284,9 +285,7 @@ def test_a_report_says_what_was_not_relocated_and_why(command, log):
 )
 def test_a_plan_that_says_otherwise_is_refused(wrong, command, log):
     assert command("plan", log, *SHAPE, *PHASES, "--out", "plan.parquet").code == 0
-    table = pq.read_table("plan.parquet")
-    description = json.dumps(description_of("plan.parquet") | {"fell_back": wrong})
-    pq.write_table(table.replace_schema_metadata({b"balancer": description.encode()}), "plan.parquet")
+    tamper("plan.parquet", description=lambda d: d.update(fell_back=wrong))
     outcome = command("report", "plan.parquet")
     assert (outcome.code, outcome.out) == (2, "")
     assert "its description is not one this version reads" in outcome.err
@@ -360,15 +359,192 @@ def test_compare_with_micro_batches(command, log):
         assert after < before or strategy["phases"]["llm"]["micro_batches_max"] == 1
 
 
+# --- what every phase keeps to ---------------------------------------------------------------------------------------
+
+LLM = [t + f for t, f in zip(TEXT, FRAMES, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("options", "phase", "kept"),
+    [
+        (("--min-samples-per-rank", "vision=2"), "vision", lambda counts, sums: counts.min() >= 2),
+        (("--min-samples-per-rank", 3), "llm", lambda counts, sums: counts.min() >= 3),
+        (("--max-samples-per-rank", "llm=3"), "llm", lambda counts, sums: counts.max() <= 3),
+        (("--cap", "llm=text_tokens=1000"), "llm", lambda counts, sums: sums["text_tokens"].max() <= 1000),
+        (("--cap", "image_patches=8500"), "llm", lambda counts, sums: sums["image_patches"].max() <= 8500),
+        (
+            ("--cap", "audio=text_tokens+audio_frames=1500", "--cap", "audio=text_tokens=900"),
+            "audio",
+            lambda counts, sums: (
+                (sums["text_tokens"] + sums["audio_frames"]).max() <= 1500 and sums["text_tokens"].max() <= 900
+            ),
+        ),
+    ],
+    ids=["least of an encoder", "least", "most", "cap", "cap without a name", "two caps of an encoder"],
+)
+def test_counts_and_caps_of_any_phase(options, phase, kept, command, log):
+    """From the rows of the plan file: with the option they hold, and without it they would not."""
+    named = {"text_tokens": TEXT, "audio_frames": FRAMES, "image_patches": PATCHES}
+    found = []
+    for asked in (options, ()):
+        if options[0] == "--min-samples-per-rank":
+            asked = (*asked, "--drop-last")
+        asked = (*asked, "--cost", "quadratic:a=0,b=1")  # under which counts are uneven
+        outcome = command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet")
+        assert outcome.code == 0, outcome.err
+        steps = 1 + max(row["step"] for row in plan_rows("plan.parquet"))
+        sums = {name: tokens_of(phase, column)[:steps] for name, column in named.items()}
+        found.append(kept(counts_of(phase, 1)[:steps], sums))
+        assert command("report", "plan.parquet").code == 0
+    assert found == [True, False]
+
+
+def test_keys_and_ranks_of_any_phase(command, log):
+    rng = np.random.default_rng(2)
+    books, ranks = [f"b{i}" for i in rng.integers(0, 25, ROWS)], [sorted({int(r), 5}) for r in rng.integers(0, 6, ROWS)]
+    table = pq.read_table(log).append_column("book", pa.array(books))
+    pq.write_table(table.append_column("ranks", pa.array(ranks, pa.list_(pa.int64()))), log)
+    asked = ("--keep-together", "vision=book", "--allowed-ranks", "audio=ranks", "--keep-together", "book")
+    assert command("plan", log, *SHAPE, *PHASES, *ITEMS, *asked, "--out", "plan.parquet").code == 0
+    on = {}
+    for row in plan_rows("plan.parquet"):
+        if row["phase"] == "audio":
+            assert row["rank"] in ranks[row["sample"]]
+        else:
+            on.setdefault((row["step"], row["phase"], books[row["sample"]]), set()).add(row["rank"])
+    assert max(map(len, on.values())) == 1
+    phases = {phase["name"]: phase for phase in description_of("plan.parquet")["phases"]}
+    assert [phases[name]["keep_together"] for name in phases] == ["book", None, "book"]
+    assert [phases[name]["allowed_ranks"] for name in phases] == [None, "ranks", None]
+    assert command("report", "plan.parquet").code == 0
+
+
+def test_speeds_and_loads_of_any_phase(command, log):
+    speeds, before = (1, 1, 1, 2, 2, 4), (9000, 0, 0, 0, 0, 0)
+    asked = ("--rank-speeds", "audio=1,1,1,2,2,4", "--initial-loads", "9000,0,0,0,0,0")
+    document = document_of(command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet", "--json"))
+    audio, llm = tokens_of("audio", FRAMES), tokens_of("llm", LLM)
+    makespan = np.ceil(audio / np.array(speeds)).max(axis=1).sum()
+    even = sum(step.sum() / sum(speeds) for step in audio)
+    assert document["phases"]["audio"]["imbalance_ratio_after"] == pytest.approx(makespan / even, rel=1e-3)
+    assert (llm[:, 0] == 0).all()  # which has more to do already than the others have after
+    loaded = llm + np.array(before)
+    assert document["phases"]["llm"]["imbalance_ratio_after"] == pytest.approx(
+        loaded.max(axis=1).sum() / (loaded.sum() / RANKS)
+    )
+    assert document_of(command("report", "plan.parquet", "--json"))["phases"] == document["phases"]
+
+
+@pytest.mark.parametrize("encoders", ["slot", "step"])
+def test_rows_over_the_cap_are_left_out_of_all_phases(encoders, command, log):
+    asked = (*ITEMS, "--micro-batch-tokens", 700, "--over-long", "drop", "--allow-empty-micro-batches")
+    asked = (*asked, "--encoders", encoders)
+    outcome = command("plan", log, *SHAPE, *PHASES, *asked, "--out", "plan.parquet")
+    assert outcome.code == 0, outcome.err
+    over = [row for row, length in enumerate(LLM) if length > 700]
+    said = f"{len(over)} samples over the cap of a micro-batch left out: "
+    assert said in outcome.words
+    placed = {(row["phase"], row["sample"], row["item"]) for row in plan_rows("plan.parquet")}
+    kept = [row for row in range(ROWS) if row not in over]
+    assert placed == {
+        *(("llm", row, 0) for row in kept),
+        *(("audio", row, 0) for row in kept if FRAMES[row]),
+        *(("vision", row, item) for row in kept for item in range(len(SIDES[row]))),
+    }
+    found = document_of(command("report", "plan.parquet", "--json"))
+    assert found["dropped"]["samples"] == len(over)
+    assert (found["dropped"]["longest"], found["dropped"]["first_sample"]) == (max(LLM), over[0])
+    assert found["samples"] == len(kept)
+    for strategy in document_of(command("compare", log, *SHAPE, *PHASES, *asked, "--json"))["strategies"].values():
+        assert strategy["phases"]["vision"]["items"] == sum(len(SIDES[row]) for row in kept)
+
+
+def test_max_is_what_rearrangement_may_aim_at(command, log):
+    """The most that a rank sends across nodes, rather than all that crosses; as balance takes it."""
+    asked = ("plan", log, "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH, "--length", "text_tokens")
+    documents = {
+        objective: document_of(
+            command(
+                *asked, "--placement", "rearrange", "--objective", objective, "--out", f"{objective}.parquet", "--json"
+            )
+        )["phases"]["all"]
+        for objective in ("sum", "max")
+    }
+    assert documents["max"]["max_rank_send"] <= documents["sum"]["max_rank_send"]
+    assert documents["sum"]["inter_node_fraction"] <= documents["max"]["inter_node_fraction"]
+    assert documents["sum"]["imbalance_ratio_after"] == documents["max"]["imbalance_ratio_after"]
+    assert description_of("max.parquet")["settings"]["objective"] == "max"
+    for objective in ("sum", "max"):
+        for step, found in enumerate(balancer.load_plans(f"{objective}.parquet")):
+            rows = slice(step * RANKS * BATCH, (step + 1) * RANKS * BATCH)
+            homes = [i // BATCH for i in range(len(TEXT[rows]))]
+            wanted = balancer.balance(TEXT[rows], RANKS, 2, home_rank=homes, placement="rearrange", objective=objective)
+            assert found.digest() == wanted.digest()
+    assert documents["max"] != documents["sum"]
+
+
+def test_compare_one_phase_that_nobody_names(command, log):
+    asked = (log, *SHAPE, "--length", "text_tokens+audio_frames", "--max-samples-per-rank", 5)
+    found = document_of(command("compare", *asked, "--json"))
+    assert list(found["strategies"]) == list(STRATEGIES)
+    assert (found["steps"], found["samples"]) == (3, ROWS)
+    planned = document_of(command("plan", *asked, "--json"))
+    assert found["strategies"]["orchestrated"]["phases"] == planned["phases"]
+    alone = found["strategies"]["as_sampled"]["phases"]["all"]
+    assert alone["imbalance_ratio_after"] == planned["phases"]["all"]["imbalance_ratio_before"]
+    loads = np.array([LLM[i : i + BATCH] for i in range(0, ROWS - ROWS % BATCH, BATCH)]).sum(axis=1)
+    loads = np.append(loads, sum(LLM[ROWS - ROWS % BATCH :]))  # of the last rank that has any
+    slowest = sum(loads[i : i + RANKS].max() for i in range(0, len(loads), RANKS))
+    assert alone["imbalance_ratio_after"] == pytest.approx(slowest / (sum(LLM) / RANKS))
+    outcome = command("compare", *asked)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "log.parquet: text_tokens+audio_frames, 6 ranks x 3, linear" in outcome.words
+    assert "--max-samples-per-rank hold" in outcome.words
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "length too": (("--length", "text_tokens"), ["--length cannot be combined with --phase"]),
-    "options of one phase": (
-        ("--min-samples-per-rank", 1, "--cap", "x=3"),
-        ["--min-samples-per-rank, --cap cannot be combined with --phase", "--max-tokens-per-rank, --equal-counts"],
+    "cap on a column that is not there": (("--cap", "x=3"), ["log.parquet: no column 'x'"]),
+    "cap of a phase that is not there": (("--cap", "x=text_tokens=3"), ["no column 'x=text_tokens'"]),
+    "cap without a limit": (("--cap", "vision=text_tokens"), ["--cap 'vision=text_tokens' must be COL[+COL...]=MAX"]),
+    "cap on a quantity twice": (
+        ("--cap", "vision=image_patches=9", "--cap", "vision=image_patches=8"),
+        ["--cap names 'image_patches' twice"],
     ),
-    "placements": (("--compare-placements",), ["--compare-placements cannot be combined with --phase"]),
+    "least of no phase": (("--min-samples-per-rank", "x=1"), ["--min-samples-per-rank 'x=1'", "no phase 'x'"]),
+    "least that is no number": (("--min-samples-per-rank", "vision=few"), ["--min-samples-per-rank must be", "'few'"]),
+    "most of nothing": (("--max-samples-per-rank", 0), ["phase 'llm': --max-samples-per-rank must be >= 1, got 0"]),
+    "keys that are not there": (("--keep-together", "vision=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "keys that are lists": (("--keep-together", "image_widths"), ["log.parquet", "'image_widths'"]),
+    "ranks that are not there": (("--allowed-ranks", "audio=nowhere"), ["log.parquet: no column 'nowhere'"]),
+    "ranks outside": (
+        ("--allowed-ranks", "audio=image_widths"),
+        ["log.parquet: step 0: ", "image_widths of row", "must be ranks within 0..5, got"],
+    ),
+    "too few speeds": (
+        ("--rank-speeds", "audio=1,2"),
+        ["phase 'audio': --rank-speeds must have a number for each of 6 ranks, got 2"],
+    ),
+    "a speed of nothing": (
+        ("--rank-speeds", "audio=1,1,0,1,1,1"),
+        ["phase 'audio': --rank-speeds[2] must be >= 1, got 0"],
+    ),
+    "speeds in slots": (
+        ("--rank-speeds", "1,1,1,1,1,1", "--micro-batch-tokens", 9000),
+        ["phase 'llm': --micro-batch-tokens cannot be combined with --rank-speeds"],
+    ),
+    "speeds that are no numbers": (("--rank-speeds", "audio=fast"), ["--rank-speeds must be whole numbers", "'fast'"]),
+    "loads of a phase twice": (
+        ("--initial-loads", "1,1,1,1,1,1", "--initial-loads", "llm=1,1,1,1,1,1"),
+        ["--initial-loads names phase 'llm' twice"],
+    ),
+    "what padding does not take": (
+        ("--cost", "audio=padded", "--min-samples-per-rank", "audio=1"),
+        ["phase 'audio': cost 'padded' does not take --min-samples-per-rank"],
+    ),
+    "placements": (("--compare-placements",), ["--compare-placements", "cannot be combined with", "--phase"]),
     "cap of no phase": (("--max-tokens-per-rank", "x=9"), ["--max-tokens-per-rank 'x=9'", "are vision, audio, llm"]),
     "cap of a phase twice": (
         ("--max-tokens-per-rank", 9, "--max-tokens-per-rank", "llm=9"),
@@ -376,10 +552,10 @@ REFUSED = {
     ),
     "cap that is no number": (("--max-tokens-per-rank", "llm=many"), ["--max-tokens-per-rank must be", "'many'"]),
     "no cap at all": (("--max-tokens-per-rank", "llm="), ["--max-tokens-per-rank 'llm=' must be NAME=VALUE"]),
-    "cap of nothing": (("--max-tokens-per-rank", 0), ["--max-tokens-per-rank of phase 'llm' must be >= 1, got 0"]),
-    "cap of micro-batches too": (
-        ("--max-tokens-per-rank", 99999, "--micro-batch-tokens", 9999),
-        ["--micro-batch-tokens cannot be combined with --equal-counts or --max-tokens-per-rank of phase 'llm'"],
+    "cap of nothing": (("--max-tokens-per-rank", 0), ["phase 'llm': --max-tokens-per-rank must be >= 1, got 0"]),
+    "cap of an encoder in slots": (
+        ("--max-tokens-per-rank", "audio=99999", "--micro-batch-tokens", 9999),
+        ["phase 'audio': --micro-batch-tokens cannot be combined with --max-tokens-per-rank", "use --encoders step"],
     ),
     "counts of no phase": (("--equal-counts=x",), ["--equal-counts x: there is no such phase", "vision, audio, llm"]),
     "counts of a file": (("--equal-counts", "second.parquet"), ["unexpected extra argument"]),
@@ -405,7 +581,7 @@ REFUSED = {
     "two costs": (("--cost", "linear", "--cost", "padded"), ["--cost without NAME= must be given once"]),
     "bytes": (("--bytes", "audio=1,2,3"), ["--bytes must be NAME=IN or NAME=IN,OUT", "'1,2,3'"]),
     "negative bytes": (("--bytes", "audio=-1"), ["--bytes must be NAME=IN"]),
-    "no bytes": (("--bytes", "audio=0"), ["bytes_in of phase 'audio' must be >= 1"]),
+    "no bytes": (("--bytes", "audio=0"), ["phase 'audio': bytes_in must be >= 1, got 0"]),
     "unknown function": (("--items", "vision=f(x)"), ["unknown function of items 'f'"]),
     "whole samples": (("--items", "llm=lengths(image_widths)"), ["phase 'llm' computes whole samples"]),
     "items that add up to less": (
@@ -425,6 +601,8 @@ REFUSED = {
         ["cannot be combined with --group"],
     ),
     "placement": (("--placement", "best"), ["best", "relocate"]),
+    "objective": (("--objective", "least"), ["unknown objective 'least'; known objectives are sum, max"]),
+    "objective of relocation": (("--objective", "max"), ["--objective = 'max'", "give --placement = 'rearrange'"]),
     "feeds": (("--feeds", "llm=vision"), ["phase 'llm' is the last and feeds none"]),
     "nonempty": (("--every-rank-nonempty", "x"), ["--every-rank-nonempty x", "phases are vision, audio, llm"]),
 }
@@ -434,8 +612,8 @@ REFUSED = {
 @pytest.mark.parametrize("verb", ["plan", "compare"])
 def test_refused(name, verb, command, log, tmp_path):
     options, words = REFUSED[name]
-    if verb == "compare" and name in ("length too", "options of one phase", "placements"):
-        return  # no options of compare
+    if verb == "compare" and name == "placements":
+        return  # no option of compare
     outcome = command(verb, log, *SHAPE, *PHASES, *options, *(("--out", "plan.parquet") if verb == "plan" else ()))
     assert (outcome.code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err
@@ -448,13 +626,14 @@ def test_refused(name, verb, command, log, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("plan", "log.parquet", *SHAPE, "--mode", "joint", "--bytes", "a=1"), ["--bytes, --mode cannot be combined"]),
+        (("plan", "log.parquet", *SHAPE, "--mode", "joint", "--feeds", "a=b"), ["--feeds, --mode cannot be combined"]),
+        (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--bytes", "a=1"), ["--bytes"]),
         (
             ("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--cost", "linear", "--cost", "padded"),
             ["--cost"],
         ),
         (("plan", "log.parquet", *SHAPE, "--length", "text_tokens", "--encoders", "step"), ["--encoders cannot be"]),
-        (("compare", "log.parquet", *SHAPE), ["compare needs phases"]),
+        (("compare", "log.parquet", *SHAPE), ["3 columns of integers", "--length COLUMN"]),
         (("compare", "log.parquet", *SHAPE, *PHASES, "--strategies", "x"), ["unknown strategy 'x'", "llm_only"]),
         (("compare", "log.parquet", *SHAPE, *PHASES, "--steps", 0), ["steps must be >= 1"]),
         (("compare", "log.parquet", *SHAPE, *PHASES, "--window", 0), ["window must be >= 1"]),

@@ -1,5 +1,6 @@
 """`balancer plan`: the same plan whatever the log's format, and numbers that anyone can recompute."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ import oracles
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_files import WRITERS, description_of, plan_rows, write_csv, write_log, write_manifest
+from log_files import WRITERS, plan_rows, write_csv, write_log, write_manifest
+from plan_files import description_of, header_of
 
 import balancer
 
@@ -96,7 +98,7 @@ def test_every_format_gives_the_same_plan(name, command, tmp_path):
     assert command("plan", reference, *SHAPE, "--out", "reference.parquet").code == 0
     assert placements_of("plan.parquet") == placements_of("reference.parquet")
     assert description_of("plan.parquet")["digest"] == description_of("reference.parquet")["digest"]
-    assert description_of("plan.parquet")["source"]["unit"] == "as recorded"
+    assert description_of("plan.parquet")["sources"][0]["unit"] == {"all": "as recorded"}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -120,8 +122,8 @@ def test_speech_manifest_in_frames(command, tmp_path):
     for log in ("train.json", "log.csv"):
         assert command("plan", log, *SHAPE, "--out", f"{log}.parquet").code == 0
     assert placements_of("train.json.parquet") == placements_of("log.csv.parquet")
-    source = description_of("train.json.parquet")["source"]
-    assert (source["format"], source["unit"]) == ("jsonl", "frames of 10 ms: ceil(100 * duration)")
+    (source,) = description_of("train.json.parquet")["sources"]
+    assert (source["format"], source["unit"]) == ("jsonl", {"all": "frames of 10 ms: ceil(100 * duration)"})
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -156,7 +158,7 @@ def test_json_against_loops_over_the_plan_file(home, cost, work, command, log):
 def test_every_method_reports_its_own_plan(method, command, log):
     document = document_of(command("plan", log, *SHAPE, "--method", method, "--out", "plan.parquet", "--json"))
     assert_numbers(document, recomputed("plan.parquet", TOKENS))
-    assert description_of("plan.parquet")["solver"]["method"] == method
+    assert description_of("plan.parquet")["settings"]["method"] == method
 
 
 def test_padded_costs(command, log):
@@ -190,7 +192,7 @@ def test_convolution_costs(command, log):
     report = document_of(command("report", "plan.parquet", "--json"))
     for number in ("imbalance_ratio_after", "gap_worst", "proven_optimal_steps"):
         assert report["phases"]["all"].get(number) == document["phases"]["all"].get(number)
-    assert description_of("plan.parquet")["cost"] == cost
+    assert description_of("plan.parquet")["phases"][0]["cost"] == cost
 
 
 def test_equal_counts(command, log):
@@ -344,26 +346,56 @@ def test_plan_file_holds_what_balance_plans(command, log):
 def test_description(command, log):
     options = ("--cost", "quadratic:b=1,a=24576", "--home", "strided", "--equal-counts", "--max-tokens-per-rank", 99999)
     assert command("plan", log, *SHAPE, *options, "--time-budget", 0.02, "--out", "plan.parquet").code == 0
-    found = description_of("plan.parquet")
+    header = header_of("plan.parquet")
+    found = header.pop("description")
+    assert header == {"format": "balancer-plan", "version": 2, "features": []}
     digest = found.pop("digest")
     assert len(digest) == 64
-    assert len(found["source"].pop("sha256")) == 64
-    assert Path(found["source"].pop("file")).name == "log.csv"
+    assert found["sources"][0].pop("sha256") == hashlib.sha256(Path("log.csv").read_bytes()).hexdigest()
+    assert Path(found["sources"][0].pop("file")).name == "log.csv"
     assert found.pop("fell_back") == {"all": {"no relocation under the cap was found within the budget": [[0, 0]]}}
     assert found == {
         "topology": {"node_sizes": [2, 2, 2]},
+        "phases": [
+            {
+                "name": "all",
+                "items": "tokens",
+                "cost": "quadratic:a=24576,b=1",
+                "outputs": None,
+                "own": None,
+                "feeds": None,
+                "bytes_in": 1,
+                "bytes_out": 1,
+                "equal_counts": True,
+                "max_tokens_per_rank": 99999,
+                "every_rank_nonempty": False,
+                "totals": None,
+                "min_samples_per_rank": 0,
+                "max_samples_per_rank": None,
+                "keep_together": None,
+                "caps": {},
+                "allowed_ranks": None,
+                "initial_loads": None,
+                "rank_speeds": None,
+            }
+        ],
+        "settings": {
+            "method": "auto",
+            "placement": "relocate",
+            "objective": "sum",
+            "eps": 0.001,
+            "time_budget": 0.02,
+            "mode": "separate",
+            "group_size": None,
+            "micro_batches": None,
+        },
         "batch_per_rank": 3,
-        "columns": ["tokens"],
         "home": "strided",
-        "cost": "quadratic:a=24576,b=1",
-        "solver": {"method": "auto", "equal_counts": True, "max_tokens_per_rank": 99999, "time_budget": 0.02},
-        "placement": "relocate",
-        "eps": 0.001,
         "drop_last": False,
-        "source": {"format": "csv", "unit": "as recorded"},
+        "sources": [{"format": "csv", "unit": {"all": "as recorded"}, "size": Path("log.csv").stat().st_size}],
         "steps": 3,
         "samples": 50,
-        "version": balancer.__version__,
+        "producer": balancer.__version__,
     }
 
 

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from log_files import tamper, write_csv
+from log_files import write_csv
+from plan_files import header_of, tamper, with_header
 
 import balancer
 
@@ -160,3 +161,28 @@ def test_help(command):
     outcome = command("report", "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert "--log" in outcome.out
+
+
+@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
+def test_features_that_this_release_does_not_know_are_named(out, command, planned):
+    planned(out=out)
+    with_header(out, header_of(out) | {"features": ["pieces", "sequence groups"]})
+    outcome = command("report", out)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("balancer: plan")
+    assert outcome.err.endswith(": needs 'pieces', 'sequence groups', which this release does not know\n")
+
+
+@pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
+def test_plans_of_format_1_are_refused_in_a_line_that_says_what_to_do(out, command, planned):
+    """As releases before wrote them: the description alone in a file, a manifest of version 1 in a folder."""
+    planned(out=out)
+    header = header_of(out)
+    old = header["description"] if out.endswith("parquet") else header | {"version": 1}
+    with_header(out, old)
+    for arguments in (("report", out), ("report", out, "--json")):
+        outcome = command(*arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        (line,) = outcome.err.splitlines()
+        assert line.startswith("balancer: plan")
+        assert line.endswith(": plan the log again")

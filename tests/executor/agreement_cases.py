@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from dispatch_cases import WIDTH, dispatcher
 
-from balancer.executor import Dispatcher, PrefetchDispatcher, planning
+from balancer import Phase
+from balancer.executor import Dispatcher, PrefetchDispatcher, agreement
 from balancer.executor.peers import Peers
-from balancer.executor.recipe import Recipe
+from balancer.plan.step_plan import as_step_plan
 
 LENGTHS = [5, 1, 9]
 SHORT = timedelta(seconds=4.5)
@@ -30,7 +31,7 @@ def nothing_moves():
 
 
 def other_version(rank, odd):
-    with mock.patch.object(planning, "package_version", return_value="9.9" if rank in odd else "1.0"), nothing_moves():
+    with mock.patch.object(agreement, "__version__", "9.9" if rank in odd else "1.0"), nothing_moves():
         step(dispatcher(length="tokens"), rank)
 
 
@@ -39,12 +40,10 @@ def other_lengths(rank, odd):
     made = dispatcher(length="tokens")
     tell = made.tell
 
-    def misheard(batch, status):
-        gathered = tell(batch, status)
-        words = [words.copy() for words in gathered.words]
-        words[0][-1] += 1
+    def misheard(batch, status, failure):
+        gathered = tell(batch, status, failure)
         columns = {"tokens": gathered.columns["tokens"] + np.eye(1, 3 * dist.get_world_size(), dtype=np.int64)[0]}
-        return replace(gathered, words=tuple(words), columns=columns)
+        return replace(gathered, columns=columns)
 
     with mock.patch.object(made, "tell", misheard if rank == odd else tell), nothing_moves():
         step(made, rank)
@@ -56,28 +55,50 @@ def other_settings(rank, odd):
         step(made, rank)
 
 
+def other_phases(rank, odd):
+    """Rank `odd` was given another cost and another cap of one phase."""
+    odd_ones = {"cost": "quadratic:a=1,b=1", "max_tokens_per_rank": 99}
+    phases = [Phase("vision", "tokens"), Phase("llm", "tokens", **(odd_ones if rank == odd else {}))]
+    with nothing_moves():
+        step(dispatcher(phases=phases), rank)
+
+
 def other_plan(rank, odd):
     """Rank `odd` computes another plan of the same inputs, as an unstable sort would."""
     made = dispatcher(length="tokens")
     size = dist.get_world_size()
 
-    def other(self, gathered):
+    def other(setup, gathered):
         import balancer
 
         plan = balancer.balance(gathered.columns["tokens"], size, home_rank=gathered.home.rank_of_sample)
-        return replace(plan, target=plan.home, home=plan.target)
+        return as_step_plan(replace(plan, target=plan.home, home=plan.target))
 
-    with mock.patch.object(Recipe, "plan", other if rank == odd else Recipe.plan), nothing_moves():
+    with mock.patch.object(agreement, "planned", other if rank == odd else agreement.planned), nothing_moves():
         step(made, rank)
 
 
 def one_cannot_plan(rank, odd, way):
     made = dispatcher(length="tokens", planning=way, planner_rank=odd)
 
-    def fails(self, gathered):
+    def fails(setup, gathered):
         raise MemoryError("no room to plan")
 
-    with mock.patch.object(Recipe, "plan", fails if rank == odd else Recipe.plan), nothing_moves():
+    with mock.patch.object(agreement, "planned", fails if rank == odd else agreement.planned), nothing_moves():
+        step(made, rank)
+
+
+def all_cannot_plan(rank, odd):
+    """Every rank but one fails, two of them alike, with a long message."""
+    made = dispatcher(length="tokens")
+
+    def fails(setup, gathered):
+        if rank == odd:
+            return plan(setup, gathered)
+        raise MemoryError(f"no room for {rank % 2} " + "and more " * 99)
+
+    plan = agreement.planned
+    with mock.patch.object(agreement, "planned", fails), nothing_moves():
         step(made, rank)
 
 
@@ -154,7 +175,7 @@ def replicas_get_the_same(rank, way):
 def replica_with_other_version(rank):
     group, replica = replica_groups(rank)
     made = Dispatcher(group, length="tokens", replica_group=replica)
-    with mock.patch.object(planning, "package_version", return_value="9.9" if rank == 3 else "1.0"), nothing_moves():
+    with mock.patch.object(agreement, "__version__", "9.9" if rank == 3 else "1.0"), nothing_moves():
         step(made, rank)
 
 

@@ -113,9 +113,17 @@ def one_sample_fits_nowhere(rank, odd, way):
     made.dispatch({"id": [0] * SAMPLES}, columns)
 
 
-def one_length_is_negative(rank, odd):
-    columns = {"tokens": [-1 if rank == odd and i == 4 else 1 for i in range(SAMPLES)]}
+def one_length_is_negative(rank, odd, column, given):
+    """In a column that the plan uses, or in one that it does not, of numbers or of lists."""
+    columns = {"tokens": [1] * SAMPLES} | {column: [[1]] * SAMPLES if isinstance(given, list) else [1] * SAMPLES}
+    if rank == odd:
+        columns[column][4] = given
     dispatcher(length="tokens").dispatch({"id": [0] * SAMPLES}, columns)
+
+
+def keys_may_be_negative(rank):
+    columns = {"tokens": [1] * SAMPLES, "prompt": [-(i % 3) for i in range(SAMPLES)]}
+    dispatcher(length="tokens", keep_together="prompt").dispatch({"id": [0] * SAMPLES}, columns)
 
 
 def items_that_do_not_fit(rank, odd):
@@ -137,6 +145,6 @@ ARGUMENTS_THAT_CANNOT_BE = [
         "fields['pixels'] must be one of vision, llm:own, llm, got 'visoin'",
     ),
     ({"phases": ["llm"]}, "TypeError", "phases must be Phase, or map names to items, got 'llm'"),
-    ({"planner_rank": 0.5}, "TypeError", "planner_rank must be an integer, got 0.5"),
+    ({"planner_rank": 0.5}, "ArgumentTypeError", "planner_rank must be an integer, got 0.5"),
     ({"timeout": 5}, "ValueError", "timeout must be a timedelta above 0, got 5"),
 ]

@@ -8,7 +8,7 @@ import torch
 from payloads import batch_of, form, plain
 
 from balancer import Phase, Topology
-from balancer.executor import Dispatcher, RaggedTensor, wire
+from balancer.executor import Dispatcher, RaggedTensor, payload
 
 _DISPATCHERS = {}
 
@@ -47,7 +47,7 @@ def round_trip(rank, seed, counts, fields, arguments):
 
 def round_trip_off_the_host(rank, seed, counts, fields):
     """As :func:`round_trip`, by the way that copies take where there are no runs of bytes."""
-    with mock.patch.object(wire, "_on_host", return_value=False):
+    with mock.patch.object(payload, "_on_host", return_value=False):
         for placement in ("any", "relocate"):
             round_trip(rank, seed, counts, fields, {"placement": placement})
 
@@ -156,15 +156,23 @@ def bad_input_on_one_rank(rank, which):
 
 
 def other_fields_on_one_rank(rank, which, what):
-    mine = {"a": torch.zeros(2, 2)}
+    mine, lengths = {"a": torch.zeros(2, 2)}, {"tokens": [1, 2]}
     if rank == which:
         odd = {
             "name": {"b": torch.zeros(2)},
+            "more": mine | {"extra": [1, 2]},
+            "column": mine,
+            "items": {"a": [[torch.zeros(2)], []]},
             "dtype": {"a": torch.zeros(2, 2).int()},
             "shape": {"a": torch.zeros(2, 3)},
         }
-        mine = odd[what]
-    dispatcher(length="tokens").dispatch(mine, {"tokens": [1, 2]})
+        mine, lengths = odd[what], lengths | ({"extra": [1, 1]} if what == "column" else {})
+    dispatcher(length="tokens").dispatch(mine, lengths)
+
+
+def bad_results_on_one_rank(rank, which):
+    out = dispatcher(length="tokens", equal_counts=True).dispatch({"a": torch.zeros(2, 2)}, {"tokens": [1, 2]})
+    out.restore(torch.zeros(5 if rank == which else 2))
 
 
 def micro_batches(rank):

@@ -7,7 +7,7 @@ import torch.distributed
 import balancer
 import balancer.executor
 import balancer.planning.step
-from balancer.executor.runs import compile_runs
+from balancer.executor.byte_runs import compile_runs
 
 torch.set_num_threads(1)
 balancer.warmup(["auto"]) if "auto" in balancer.planning.planner.COUNTED_METHODS else balancer.warmup()

@@ -32,7 +32,9 @@ def assert_blamed(errors, name, blamed, text):
 @pytest.mark.parametrize("odd", [[3], [0, 1, 2], [2, 3], [0, 1]])
 def test_versions_that_differ_from_the_majority_are_named(four, odd):
     blamed = {(3,): (3,), (0, 1, 2): (3,), (2, 3): (2, 3), (0, 1): (2, 3)}[tuple(odd)]  # ties to the lowest rank
-    assert_blamed(four.errors(cases.other_version, odd), "PlanMismatchError", blamed, "in package version;")
+    versions = "('9.9', not '1.0')" if 0 not in odd else "('1.0', not '9.9')"
+    text = f" of 4 differ from the majority in package version {versions};"
+    assert_blamed(four.errors(cases.other_version, odd), "PlanMismatchError", blamed, text)
     four.run(cases.goes_on)
 
 
@@ -44,12 +46,18 @@ def test_a_version_is_named_where_there_are_two_ranks(ranks):
 def test_lengths_that_differ_are_named(ranks):
     odd = ranks.size - 1
     errors = ranks.errors(cases.other_lengths, odd)
-    assert_blamed(errors, "PlanMismatchError", (odd,), "in lengths or settings")
+    assert_blamed(errors, "PlanMismatchError", (odd,), "differ from the majority in lengths['tokens'];")
     ranks.run(cases.goes_on)
 
 
 def test_settings_that_differ_are_named(four):
-    assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), "in lengths or settings")
+    text = "rank 1 of 4 differ from the majority in setting 'cost' ('quadratic:a=1,b=1', not 'linear');"
+    assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), text)
+    text = (
+        "in setting 'cost' of phase 'llm' ('quadratic:a=1,b=1', not 'linear') and setting 'max_tokens_per_rank' of "
+        "phase 'llm' (99, not None);"
+    )
+    assert_blamed(four.errors(cases.other_phases, 2), "PlanMismatchError", (2,), text)
 
 
 def test_a_plan_that_differs_is_named(four):
@@ -60,9 +68,20 @@ def test_a_plan_that_differs_is_named(four):
 @pytest.mark.parametrize("way", ["replicate", "broadcast"])
 def test_a_rank_that_cannot_plan_is_an_error_on_all(ranks, way):
     odd = ranks.size - 1
-    for rank, (name, blamed, _) in enumerate(ranks.errors(cases.one_cannot_plan, odd, way)):
+    for rank, (name, blamed, text) in enumerate(ranks.errors(cases.one_cannot_plan, odd, way)):
         assert (name, blamed) == (("MemoryError", ()) if rank == odd else ("PeerError", (odd,)))
+        assert rank == odd or f"rank {odd} could not plan: MemoryError: no room to plan" in text
     ranks.run(cases.goes_on)
+
+
+def test_errors_of_several_ranks_are_told_once_each_and_cut_short(four):
+    errors = four.errors(cases.all_cannot_plan, 1)
+    assert [name for name, _, _ in errors] == ["MemoryError", "PeerError", "MemoryError", "MemoryError"]
+    _, blamed, text = errors[1]
+    assert blamed == (0, 2, 3)
+    assert "PeerError: ranks 0, 2 could not plan: MemoryError: no room for 0 and more" in text
+    assert "...; rank 3 could not plan: MemoryError: no room for 1 and more" in text
+    assert len(text.splitlines()[-1]) < 800
 
 
 def test_what_nobody_can_plan_is_the_planners_error(ranks):
@@ -91,7 +110,8 @@ def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(four, way):
 
 
 def test_a_replica_peer_with_another_version_is_an_error_on_all(four):
-    assert_blamed(four.errors(cases.replica_with_other_version), "PlanMismatchError", (1,), "replica peers of rank 1")
+    text = "replica peers of rank 1 differ in package version ('9.9', not '1.0')"
+    assert_blamed(four.errors(cases.replica_with_other_version), "PlanMismatchError", (1,), text)
 
 
 @pytest.mark.parametrize("where", ["lengths", "payload"])

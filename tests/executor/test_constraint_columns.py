@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 from rank_processes import Ranks
 
 from balancer import MicroBatches, Phase, Topology
-from balancer.executor.recipe import as_recipe
+from balancer.executor.arguments import as_setup
 
 CASES = ["caps", "keep_together", "allowed_ranks", "pinned", "equal_counts", "counts", "speeds", "together"]
 
@@ -35,13 +35,13 @@ def test_a_field_of_several_items_counts_with_all_of_them(ranks):
     [
         ({"caps": {"pixels": 9}}, {}, "ValueError", "no column 'pixels'; columns there are: "),
         ({"caps": {"patches": 1}}, {}, "InfeasibleError", "patches = 1"),
-        ({"keep_together": "book"}, {}, "ValueError", "lengths given to dispatch (audio, patches, pinned, prompt,"),
-        ({"keep_together": "ranks"}, {}, "ValueError", "one number a sample; 'ranks' holds lists"),
+        ({"keep_together": "book"}, {}, "ValueError", "no column 'book'; columns there are: audio, patches, pinned, "),
+        ({"keep_together": "ranks"}, {}, "ArgumentError", "a column of one key a sample, got 'ranks', of lists"),
         (
             {"allowed_ranks": "pinned"},
             {"pinned": [99] * 9},
-            "ValueError",
-            "of sample 0 (entry 0 of rank 0) must be ranks within 0..",
+            "UsageError",
+            "pinned of sample 0 (entry 0 of rank 0) must be ranks within 0..",
         ),
         ({"allowed_ranks": "ranks"}, {"ranks": [[]] * 8 + [[0]]}, "InfeasibleError", "sample 0"),
     ],
@@ -81,16 +81,16 @@ FOUR = Topology.uniform(4, None)
 )
 def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):
     with pytest.raises(error, match=text):
-        as_recipe(FOUR, None, "linear", None, settings)
+        as_setup(FOUR, None, "linear", None, settings)
 
 
 def test_settings_that_do_not_go_together_are_refused_before_the_first_step():
     with pytest.raises(ValueError, match="with padding only equal_counts and max_tokens_per_rank"):
-        as_recipe(FOUR, None, "padded", None, {"caps": {"patches": 3}})
+        as_setup(FOUR, None, "padded", None, {"caps": {"patches": 3}})
     with pytest.raises(TypeError, match="with phases, constraints are those of each Phase"):
-        as_recipe(FOUR, [Phase("llm", "tokens")], "linear", None, {"max_tokens_per_rank": 3})
+        as_setup(FOUR, [Phase("llm", "tokens")], "linear", None, {"max_tokens_per_rank": 3})
     with pytest.raises(ValueError, match="leave length and cost out"):
-        as_recipe(FOUR, [Phase("llm", "tokens")], "linear", "tokens", {})
+        as_setup(FOUR, [Phase("llm", "tokens")], "linear", "tokens", {})
 
 
 def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
@@ -100,9 +100,11 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
         planners = found if way == "replicate" else found[:1]
         assert all(name == "InfeasibleError" for name, _, _ in planners)
         assert all(f"sample {9 * last + 4} (entry 4 of rank {last}) has length 70" in text for _, _, text in planners)
-    for name, _, text in ranks.errors(cases.one_length_is_negative, last):
-        assert name == "ValueError"
-        assert f"[{9 * last + 4}] (entry 4 of rank {last}) must be >= 0, got -1" in text
+    for column, given in (("tokens", -1), ("patches", -1), ("images", [3, -1])):
+        for name, _, text in ranks.errors(cases.one_length_is_negative, last, column, given):
+            assert name == "UsageError"  # a ValueError
+            assert f"lengths['{column}'] of sample {9 * last + 4} (entry 4 of rank {last}) must be >= 0, got -1" in text
+    ranks.run(cases.keys_may_be_negative)
     for name, _, text in ranks.errors(cases.items_that_do_not_fit, last):
         assert name == "ValueError"
         assert f"of sample {3 * last + 1} (entry 1 of rank {last}), 'vision' has 1 items of it" in text
@@ -123,16 +125,16 @@ def test_errors_say_which_entry_of_which_rank_a_sample_is(ranks):
 )
 def test_what_no_step_can_be_planned_by_is_refused_before_the_first(phases, length, settings, text):
     with pytest.raises(ValueError, match=text):
-        as_recipe(FOUR, phases, "linear", length, settings)
+        as_setup(FOUR, phases, "linear", length, settings)
 
 
 @pytest.mark.parametrize(
     "settings", [{"min_samples_per_rank": 1}, {"micro_batch_tokens": 9}, {"equal_counts": True}, {"method": "exact"}]
 )
 def test_a_rehearsal_without_samples_refuses_nothing_that_needs_some(settings):
-    as_recipe(FOUR, None, "linear", "tokens", settings)
+    as_setup(FOUR, None, "linear", "tokens", settings)
     phases = [Phase("v", "lengths(images)", every_rank_nonempty=True), Phase("llm", "text", own="lengths(pieces)")]
-    as_recipe(FOUR, phases, "linear", None, {"mode": "joint"})
+    as_setup(FOUR, phases, "linear", None, {"mode": "joint"})
 
 
 def test_arguments_that_cannot_be_are_refused_by_the_dispatcher(ranks):

@@ -152,14 +152,33 @@ def test_what_one_rank_cannot_read_is_an_error_on_all(ranks):
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_input_on_one_rank, bad)):
         assert name == ("TypeError" if rank == bad else "PeerError")
         assert rank == bad or blamed == (bad,)
-        assert rank != bad or "field 'a' must be a tensor" in text
+        assert "TypeError: field 'a' must be a tensor" in text
+        assert rank == bad or f"rank {bad} failed before the exchange: TypeError" in text
     assert max(ranks.run(cases.single_fields)) < 1.5  # and all go on
 
 
-@pytest.mark.parametrize("what", ["name", "dtype", "shape"])
-def test_other_fields_on_one_rank_are_an_error_on_all_that_names_it(ranks, what):
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("name", "rank {} has field 'b', which the others do not have and no field 'a', which the others have"),
+        ("more", "rank {} has field 'extra', which the others do not have"),
+        ("column", "rank {} has lengths['extra'], which the others do not have"),
+        ("items", "rank {} has several items of each sample in field 'a', where the others have one entry"),
+        ("dtype", "field 'a' was handed in by rank {} as dense of int32 [*, 2] on cpu, by the others as dense of f"),
+        ("shape", "field 'a' was handed in by rank {} as dense of float32 [*, 3] on cpu, by the others as dense of f"),
+    ],
+)
+def test_other_fields_on_one_rank_are_an_error_on_all_that_names_it(ranks, what, text):
     if ranks.size == 1:
         pytest.skip("nobody else")
     odd = ranks.size - 1
-    for name, blamed, _ in ranks.errors(cases.other_fields_on_one_rank, odd, what):
+    for name, blamed, traceback in ranks.errors(cases.other_fields_on_one_rank, odd, what):
         assert (name, blamed) == ("FieldMismatchError", (odd,))
+        assert text.format(odd) in traceback
+
+
+def test_results_that_one_rank_cannot_read_are_an_error_on_all(ranks):
+    bad = ranks.size - 1
+    for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_results_on_one_rank, bad)):
+        assert (name, blamed) == (("ValueError", ()) if rank == bad else ("PeerError", (bad,)))
+        assert "results must have an entry for each of 2 samples, got 5" in text

@@ -4,7 +4,7 @@ import tempfile
 
 import numpy as np
 from golden.library import homes_of, lengths_of
-from golden.told import sha
+from golden.told import kinds_of, sha
 
 import balancer
 from balancer import MicroBatches, Phase
@@ -154,7 +154,7 @@ def _refused(rank):
             Dispatcher(length="ids", **settings).dispatch(*_mini_batch(rank))
             told[name] = "went"
         except Exception as error:
-            told[name] = [type(error).__name__, str(error).splitlines()]
+            told[name] = [kinds_of(error), str(error).splitlines()]
     return told
 
 

@@ -41,7 +41,17 @@ def attempted(function):
     try:
         return function()
     except Exception as error:
-        return {"raises": type(error).__name__, "message": str(error).splitlines()}
+        return {"raises": kinds_of(error), "message": str(error).splitlines()}
+
+
+def kinds_of(error):
+    """Tell what can be caught as: the nearest class of Python's own, and those of solvers that callers tell apart.
+
+    So a class may be renamed, or derived from a class of ours in between.
+    """
+    names = [kind.__name__ for kind in type(error).__mro__]
+    of_python = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    return [name for name in names if name in ("ContradictionError", "InfeasibleError", "SolverError")] + [of_python]
 
 
 def rounded(value):

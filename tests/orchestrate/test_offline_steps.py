@@ -1,23 +1,27 @@
 """Logs planned in several phases, and plan files of several phases taken at their word only as far as it holds."""
 
 import contextlib
+import dataclasses
 import json
 
 import numpy as np
+import plan_files
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_files import tamper
 
 import balancer
 from balancer import InputError, MicroBatches, Phase, PlanError, Topology, load_steps, orchestrate
 from balancer.io.logs import open_log
-from balancer.io.plan_writer import PlanWriter
-from balancer.offline.one_phase import PlanDigest
-from balancer.offline.steps import StepSettings, append_step, compare_log, describe_steps, plan_steps
-from balancer.planning.strategies import STRATEGIES
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import compare_log, plan_log
+from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.batch import HOMES
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from solvers import InfeasibleError
 
 IMAGES = [[5, 3], [], [7], [2, 2, 2], [], [9], [1], [4, 4], [], [], [6, 1], [8], [3]]
@@ -38,30 +42,12 @@ def write_log(folder, images=IMAGES, text=TEXT, audio=AUDIO):
 
 
 def settings_of(batch_per_rank=2, topology=(2, 1), phases=PHASES, **others):
-    return StepSettings(Topology(topology), batch_per_rank, phases, **others)
+    of_log = {name: others.pop(name) for name in ("home", "drop_last") if name in others}
+    return LogSettings(Setup(Topology(topology), phases, PlanSettings(**others)), batch_per_rank, **of_log)
 
 
 def write_plan(folder, chosen, name="plan.parquet"):
-    log = open_log(folder / "log.parquet")
-    digest, samples, plans = PlanDigest(), 0, list(plan_steps(log, chosen))
-    with PlanWriter(f"{folder}/{name}", item_column=chosen.several_items) as writer:
-        for step, plan in enumerate(plans):
-            digest.add(plan)
-            append_step(writer, step, samples, plan, chosen.several_items)
-            samples += plan.num_samples
-        writer.close(describe_steps(log, chosen, len(plans), samples, digest))
-    return plans
-
-
-def tamper(path, rows=lambda rows: None, description=lambda description: None):
-    """Rewrite a plan file with its rows and its description changed."""
-    table = pq.read_table(path)
-    metadata = json.loads(table.schema.metadata[b"balancer"])
-    cells = table.to_pylist()
-    rows(cells)
-    description(metadata)
-    schema = table.schema.with_metadata({b"balancer": json.dumps(metadata).encode()})
-    pq.write_table(pa.Table.from_pylist(cells, schema=schema), path)
+    return plan_files.write_plan(f"{folder}/{name}", open_log(folder / "log.parquet"), chosen)
 
 
 OPTIONS = {
@@ -95,7 +81,7 @@ OPTIONS = {
 def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     log = write_log(folder)
-    plans = list(plan_steps(log, settings_of(per_rank, home=home, drop_last=drop_last)))
+    plans = list(plan_log(log, settings_of(per_rank, home=home, drop_last=drop_last)))
     per_step = 3 * per_rank
     firsts = [first for first in range(0, len(TEXT), per_step) if not drop_last or first + per_step <= len(TEXT)]
     assert len(plans) == len(firsts)
@@ -119,9 +105,9 @@ def test_settings_round_trip():
         ),
         home="strided", drop_last=True, mode="auto", group_size=3, time_budget=0.5,
     )  # fmt: skip
-    assert StepSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     chosen = settings_of(micro_batches=MicroBatches(9, "step", 4, encoders="step"))
-    assert StepSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
 
 
 @pytest.mark.parametrize(
@@ -153,13 +139,13 @@ def test_errors_call_samples_by_their_rows(tmp_path):
     with pytest.raises(
         InfeasibleError, match=r"log\.parquet: step 0: phase 'vision': item 6 \(of row 5\) has length 9"
     ):
-        list(plan_steps(log, settings_of(phases=capped)))
+        list(plan_log(log, settings_of(phases=capped)))
     with pytest.raises(InputError, match=r"step 1: phase 'vision': .* of row 6 add up to 1, but audio is 2"):
-        list(plan_steps(write_log(tmp_path, audio=[8, 0, 7, 6, 0, 9, *AUDIO[6:]]), settings_of(
+        list(plan_log(write_log(tmp_path, audio=[8, 0, 7, 6, 0, 9, *AUDIO[6:]]), settings_of(
             phases=(Phase("vision", "lengths(images)", totals="audio"), PHASES[2])
         )))  # fmt: skip
     with pytest.raises(InputError, match=r"column 'nowhere'"):
-        list(plan_steps(log, settings_of(phases=(Phase("llm", "nowhere"),))))
+        list(plan_log(log, settings_of(phases=(Phase("llm", "nowhere"),))))
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------
@@ -180,7 +166,7 @@ def test_every_strategy_sees_every_sample(tmp_path):
             assert sorted(lengths) == sorted(expected)
         else:
             assert lengths == expected
-    direct = [plan.digest() for plan in plan_steps(log, settings_of())]
+    direct = [plan.digest() for plan in plan_log(log, settings_of())]
     assert [plan.digest() for plan in seen["orchestrated"]] == direct
 
 
@@ -243,15 +229,25 @@ def test_rows_are_what_the_form_says(tmp_path):
     assert "item" not in pq.read_table(tmp_path / "plan.parquet").column_names
 
 
-def test_one_kind_of_file_names_the_loader_of_the_other(tmp_path):
+def test_load_plan_gives_the_steps_of_several_phases(tmp_path):
     write_log(tmp_path)
-    write_plan(tmp_path, settings_of())
-    for load in (lambda p: list(balancer.load_plans(p)), lambda p: balancer.load_plan(p, 0), balancer.load_plan):
-        with pytest.raises(InputError, match=r"plans several phases; use balancer\.load_steps"):
-            load(tmp_path / "plan.parquet")
-    balancer.balance([3, 4], 2).save(tmp_path / "one.parquet")
-    with pytest.raises(InputError, match=r"plans one phase; use balancer\.load_plans"):
-        list(load_steps(tmp_path / "one.parquet"))
+    plans = write_plan(tmp_path, settings_of())
+    loaded = balancer.load_plan(tmp_path / "plan.parquet", 1)
+    assert isinstance(loaded, balancer.StepPlan)
+    assert loaded.digest() == plans[1].digest()
+    with pytest.raises(InputError, match=r"plan\.parquet: holds 3 steps; say which"):
+        balancer.load_plan(tmp_path / "plan.parquet")
+    with pytest.raises(InputError, match=r"plans several phases \(vision, audio, llm\); use balancer\.load_steps"):
+        list(balancer.load_plans(tmp_path / "plan.parquet"))
+
+
+def test_load_steps_reads_files_of_one_phase(tmp_path):
+    plan = balancer.balance([3, 4, 5], 2)
+    plan.save(tmp_path / "one.parquet")
+    (step,) = load_steps(tmp_path / "one.parquet")
+    assert list(step.phases) == ["all"]
+    assert (step["all"], step.digest()) == (plan, plan.digest())
+    assert [found.digest() for found in balancer.load_plans(tmp_path / "one.parquet")] == [plan.digest()]
 
 
 def test_another_log_is_refused(tmp_path):
@@ -288,18 +284,18 @@ def swap_ranks(rows):
 TAMPERINGS = {
     "two ranks swapped": (swap_ranks, r"digest"),
     "item dropped": (drop("vision"), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
-    "sample dropped": (drop("llm"), r"step 0: phase 'llm': item 0 of sample 0 is not placed"),
+    "sample dropped": (drop("llm"), r"step 0: phase 'llm': sample 0 is not placed"),
     "phase dropped": (drop("vision", 0, 99), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
     "step dropped": (lambda rows: rows.__delitem__(slice(len(rows) - 3, None)), r"step 2 is missing"),
     "foreign item": (update("vision", item=7), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
     "negative item": (update("vision", item=-1), r"step 0: phase 'vision': item 0 of sample 0 is not placed"),
-    "item of a whole sample": (update("llm", item=1), r"step 0: phase 'llm': item 0 of sample 0 is not placed"),
+    "item of a whole sample": (update("llm", item=1), r"step 0: phase 'llm': sample 0 is not placed"),
     "foreign sample": (update("audio", sample=99), r"step 0: phase 'audio': item 0 of sample 1 is not placed"),
     "item twice": (lambda rows: rows.insert(1, dict(rows[0])), r"'vision': items are placed twice"),
     "rank too large": (update("vision", rank=3), r"'vision': rank_of_sample\[0\] must be within 0..2, got 3"),
     "negative rank": (update("llm", rank=-1), r"'llm': rank_of_sample\[0\] must be within 0..2, got -1"),
     "position too large": (update("llm", position=99), r"'llm': position_of_sample\[0\] must be within"),
-    "slot": (update("llm", slot=1), r"'llm': slot must be within 0..0, got 1"),
+    "slot": (update("llm", slot=1), r"'llm': has micro-batch slots, which its description does not mention"),
     "negative slot": (update("vision", slot=-5), r"'vision': slot must be within 0..0, got -5"),
     "unknown phase": (lambda rows: rows.insert(0, rows[0] | {"phase": "x"}), r"step 0: places samples in a phase 'x'"),
     "phase twice": (
@@ -321,27 +317,38 @@ def test_tampered_rows(name, tmp_path):
         list(load_steps(tmp_path / "plan.parquet"))
 
 
+def cut_at(description, tokens, **rules):
+    """Claim micro-batches, in full as a description has them."""
+    description["settings"].update(micro_batches=MicroBatches(tokens, **rules).to_json())
+
+
 DESCRIPTIONS = {
     "no topology": (lambda d: d.pop("topology"), InputError, "not one this version reads"),
     "another batch": (lambda d: d.update(batch_per_rank=3), PlanError, "is not placed|placed twice"),
-    "phases are no list": (lambda d: d.update(phases="vision"), InputError, "plans one phase"),
+    "phases are no list": (lambda d: d.update(phases="vision"), InputError, "not one this version reads"),
     "phase is no object": (lambda d: d["phases"].insert(0, 5), InputError, "not one this version reads"),
     "phase with an unknown field": (lambda d: d["phases"][0].update(x=5), InputError, "not one this version reads"),
     "no phases": (lambda d: d.update(phases=[]), InputError, "not one this version reads"),
     "unknown function": (lambda d: d["phases"][0].update(items="f(x)"), InputError, "not one this version reads"),
     "unknown column": (lambda d: d["phases"][1].update(items="x"), InputError, "column 'x'"),
     "other items": (lambda d: d["phases"][1].update(items="text"), PlanError, "'audio': item 0 of sample"),
-    "no source": (lambda d: d.pop("source"), InputError, "does not name the log"),
-    "source is a list": (lambda d: d.update(source=[]), InputError, "does not name the log"),
+    "no source": (lambda d: d.pop("sources"), InputError, "does not name the log"),
+    "sources are none": (lambda d: d.update(sources=[]), InputError, "does not name the log"),
+    "sources are text": (lambda d: d.update(sources="log.parquet"), InputError, "does not name the log"),
+    "source is text": (lambda d: d.update(sources=["log.parquet"]), InputError, "does not name the log"),
+    "source without a file": (lambda d: d["sources"][0].pop("file"), InputError, "does not name the log"),
+    "two sources": (lambda d: d["sources"].append(d["sources"][0]), InputError, "does not name the log"),
+    "another SHA-256": (lambda d: d["sources"][0].update(sha256="0"), InputError, "SHA-256 differs"),
     "digest": (lambda d: d.update(digest="0"), PlanError, "the digest of its 3 steps is"),
     "no digest": (lambda d: d.pop("digest"), PlanError, "the digest of its 3 steps is"),
-    "groups": (lambda d: d["solver"].update(group_size=1), PlanError, "leaves its group of 1 ranks"),
-    "group size": (lambda d: d["solver"].update(group_size=0), InputError, "not one this version reads"),
+    "groups": (lambda d: d["settings"].update(group_size=1), PlanError, "leaves its group of 1 ranks"),
+    "group size": (lambda d: d["settings"].update(group_size=0), InputError, "not one this version reads"),
     "cap": (lambda d: d["phases"][0].update(max_tokens_per_rank=10), PlanError, "tokens, cap 10"),
     "cap of no use": (lambda d: d["phases"][0].update(max_tokens_per_rank=2), InfeasibleError, "has length"),
     "counts": (lambda d: d["phases"][2].update(equal_counts=True), PlanError, "counts are not equal"),
-    "micro-batches": (lambda d: d.update(micro_batches={"max_tokens": 9}), PlanError, "tokens, cap 9"),
-    "micro-batches of text": (lambda d: d.update(micro_batches="x"), InputError, "not one this version reads"),
+    "micro-batches": (lambda d: cut_at(d, 9, over_long="own"), PlanError, "tokens, cap 9"),
+    "micro-batches of no use": (lambda d: cut_at(d, 9), InfeasibleError, "sample 0 has length 30, 21 more than"),
+    "micro-batches of text": (lambda d: d["settings"].update(micro_batches="x"), InputError, "this version reads"),
 }
 
 
@@ -359,7 +366,7 @@ def test_tampered_descriptions(name, tmp_path):
     ("change", "message"),
     [
         (update("llm", slot=2**31 - 1), "cannot be in .* micro-batches|slot must be within"),
-        (update("llm", slot=-1), "slot must be within 0"),
+        (update("llm", slot=-1), "slot must be >= 0, got -1"),
         (update("vision", slot=99), "slot must be within 0"),
         (lambda rows: [row.update(slot=1) for row in of(rows, "vision")], "in slot 1, after its sample"),
         (lambda rows: [row.update(slot=0) for row in of(rows, "vision")], "digest"),
@@ -396,3 +403,226 @@ def test_a_damaged_file(tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         with contextlib.suppress(InputError, PlanError):
             list(load_steps(path))
+
+
+# --- a step plan saved by itself -------------------------------------------------------------------------------------
+
+SEEDS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+def any_step(rng):
+    """Arguments of `orchestrate`: outputs and own given or not, a phase between, micro-batches, left-out samples."""
+    n, ranks = int(rng.integers(0, 7)), int(rng.integers(1, 4))
+    lists = {name: [rng.integers(1, 9, rng.integers(0, 4)).tolist() for _ in range(n)] for name in ("images", "pieces")}
+    columns = {name: rng.integers(0, 9, n).tolist() for name in ("audio", "tokens", "mid", "text", "key")}
+    columns |= {name: balancer.Ragged.of(rows) for name, rows in lists.items()}
+    columns["out"] = balancer.Ragged.of([[length + 1 for length in row] for row in lists["images"]])
+    between = rng.random() < 0.4
+    cut, mode = None, str(rng.choice(["separate", "auto", "joint"]))
+    if rng.random() < 0.6:
+        cut = MicroBatches(
+            int(rng.integers(3, 12)), str(rng.choice(["lockstep", "step", "pipeline"])), over_long="drop",
+            at_least=int(rng.integers(1, 4)), allow_empty=True, encoders=str(rng.choice(["slot", "step"])),
+        )  # fmt: skip
+    phases = [
+        Phase("vision", "lengths(images)", outputs=rng.choice([None, "lengths(out)"]), bytes_in=3, bytes_out=2,
+              feeds="mid" if between else None),
+        *([Phase("mid", "mid", own=rng.choice([None, "tokens"]))] if between else []),
+        Phase("audio", "audio", outputs=rng.choice([None, "tokens+audio"])),
+        Phase("llm", "text", own=rng.choice([None, "tokens", "lengths(pieces)"]), cost=rng.choice(["linear", "padded"])
+              if cut is None else "quadratic:a=2,b=1", keep_together=rng.choice([None, "key"]) if cut else None),
+    ]  # fmt: skip
+    sizes = [1] * ranks if rng.random() < 0.5 else [ranks]
+    homes = rng.integers(0, ranks, n).tolist()
+    asked = {"home_rank": homes, "micro_batches": cut, "mode": mode, "time_budget": 0.001}
+    if cut is None and rng.random() < 0.2:
+        asked["group_size"] = 1
+    return (columns, phases, Topology(sizes)), asked
+
+
+def in_any_order(rng, plan):
+    """An order in which the last phase reads the parts of each sample."""
+    counts = np.bincount(plan.parts["llm"].sample_of_part, minlength=plan.num_samples)
+    return balancer.Ragged.of([rng.permutation(count).tolist() for count in counts.tolist()])
+
+
+def assert_the_same(found, plan):
+    """Everything that a step plan tells."""
+    assert (found.digest(), found.setup, found.strategy) == (plan.digest(), plan.setup, plan.strategy)
+    assert (found.num_samples, found.batch_size, found.num_slots) == (plan.num_samples, plan.batch_size, plan.num_slots)
+    assert found.batch.dropped.tolist() == plan.batch.dropped.tolist()
+    assert found.batch.dropped_lengths.tolist() == plan.batch.dropped_lengths.tolist()
+    assert found.home == plan.home
+    assert list(found.phases) == list(plan.phases)
+    for name in plan.phases:
+        mine, theirs = found[name], plan[name]
+        assert (mine.target, mine.home, mine.num_slots) == (theirs.target, theirs.home, theirs.num_slots)
+        assert (mine.slot_of_sample == theirs.slot_of_sample).all()
+        assert (mine.loads.tolist(), mine.home_loads.tolist()) == (theirs.loads.tolist(), theirs.home_loads.tolist())
+        certificates = [(p.makespan, p.fell_back, p.placement, p.method, p.micro_batches) for p in (mine, theirs)]
+        assert certificates[0] == certificates[1]
+        if not theirs.constraints.per_sample:  # without which its bound may not be proven again
+            bounds = [(p.lower_bound, p.bound_name, p.status) for p in (mine, theirs)]
+            assert bounds[0] == bounds[1]
+        assert mine.lower_bound <= theirs.makespan
+    assert list(found.streams) == list(plan.streams)
+    for name, stream in plan.streams.items():
+        again = found.streams[name]
+        assert (again.source, again.target) == (stream.source, stream.target)
+        assert again.lengths.tolist() == stream.lengths.tolist()
+        assert again.bytes_of_item.tolist() == stream.bytes_of_item.tolist()
+    for name, parts in plan.parts.items():
+        assert found.parts[name].streams == parts.streams
+        for mine, theirs in zip(found.parts[name][1:], parts[1:], strict=True):
+            assert mine.tolist() == theirs.tolist()
+        for rank in range(plan.num_ranks):
+            assert found.inputs_of(name).exchange(rank) == plan.inputs_of(name).exchange(rank)
+
+
+@given(rng=SEEDS)
+def test_a_saved_step_plan_is_the_step_plan(rng, tmp_path_factory):
+    arguments, asked = any_step(rng)
+    plan = orchestrate(*arguments, **asked)
+    if rng.random() < 0.5:
+        plan = orchestrate(*arguments, **asked, part_order=in_any_order(rng, plan))
+    path = tmp_path_factory.mktemp("saved") / "step.parquet"
+    plan.save(path)
+    (loaded,) = load_steps(path)
+    assert_the_same(loaded, plan)
+    alone = balancer.load_plan(path)
+    assert alone.digest() == plan.digest()
+    assert isinstance(alone, balancer.StepPlan)
+    loaded.save(path)  # what is loaded is as good as what was planned
+    assert_the_same(balancer.load_plan(path), loaded)
+
+
+UNSAVED = pytest.mark.xfail(reason="a file does not tell that outputs go home first: plan.detour is lost")
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=UNSAVED) if name == "per_phase_home" else name for name in STRATEGIES]
+)
+@pytest.mark.parametrize("cut", [None, MicroBatches(9, over_long="own", allow_empty=True)], ids=["whole", "cut"])
+def test_the_plan_of_any_strategy_can_be_saved(strategy, cut, tmp_path):
+    batch = {"images": balancer.Ragged.of(IMAGES), "text": TEXT, "audio": AUDIO}
+    plan = plan_with(strategy, batch, PHASES, Topology((2, 1)), micro_batches=cut)
+    plan.save(tmp_path / "step.parquet")
+    assert_the_same(balancer.load_plan(tmp_path / "step.parquet"), plan)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A plan with everything that a file holds of it."""
+    batch = {"images": balancer.Ragged.of(IMAGES), "text": TEXT, "audio": AUDIO}
+    batch["out"] = balancer.Ragged.of([[length + 1 for length in row] for row in IMAGES])
+    phases = [
+        Phase("vision", "lengths(images)", outputs="lengths(out)"), Phase("audio", "audio"),
+        Phase("llm", "text", own="lengths(images)"),
+    ]  # fmt: skip
+    cut = MicroBatches(8, over_long="drop", encoders="slot")
+    asked = {"home_rank": [s % 3 for s in range(len(TEXT))], "micro_batches": cut}
+    plan = orchestrate(batch, phases, Topology((2, 1)), **asked)
+    assert 0 < len(plan.batch.dropped) < len(TEXT)
+    plan = orchestrate(
+        batch, phases, Topology((2, 1)), part_order=in_any_order(np.random.default_rng(0), plan), **asked
+    )
+    plan.save(tmp_path / "step.parquet")
+    assert balancer.load_plan(tmp_path / "step.parquet").digest() == plan.digest()
+    return tmp_path / "step.parquet"
+
+
+SAVED_ROWS = {
+    "two ranks swapped": swap_ranks,
+    "an item dropped": drop("vision"),
+    "a sample dropped": drop("llm"),
+    "a phase dropped": drop("audio", count=99),
+    "the last phase dropped": drop("llm", count=99),
+    "an item of another sample": update("vision", sample=2),
+    "a sample twice": update("llm", sample=1),
+    "another item": update("vision", item=5),
+    "another rank": lambda rows: of(rows, "llm")[0].update(rank=(of(rows, "llm")[0]["rank"] + 1) % 3),
+    "a rank that is not there": update("llm", rank=9),
+    "another position": update("vision", position=7),
+    "another slot": lambda rows: of(rows, "audio")[0].update(slot=of(rows, "audio")[0]["slot"] + 1),
+    "a slot that is not there": update("llm", slot=99),
+    "another home": update("llm", home_rank=2),
+    "a home that is not there": update("vision", home_rank=-1),
+    "a negative length": update("audio", length=-2),
+    "a length over the cap": update("llm", length=10**6),
+    "an unknown phase": lambda rows: rows[0].update(phase="x"),
+    "another step": lambda rows: rows[-1].update(step=3),
+}
+
+
+UNCHECKED = {
+    "a home that is not there": "home_rank of an encoder's items is not read",
+    "too few outputs": "outputs are not checked",
+    "negative outputs": "outputs are not checked",
+}
+"""What is taken as it is, though it should be refused."""
+
+
+def with_marks(names):
+    known = [pytest.mark.xfail(reason=UNCHECKED[name]) if name in UNCHECKED else () for name in names]
+    return [pytest.param(name, marks=marks) for name, marks in zip(names, known, strict=True)]
+
+
+@pytest.mark.parametrize("name", with_marks(SAVED_ROWS))
+def test_a_saved_step_plan_with_other_rows_is_refused(name, saved):
+    tamper(saved, rows=SAVED_ROWS[name])
+    with pytest.raises((PlanError, InputError)) as caught:
+        balancer.load_plan(saved)
+    assert "step.parquet: " in str(caught.value)
+
+
+def certify(phase, **claims):
+    return lambda d: d["saved"][phase]["certificate"].update(claims)
+
+
+SAVED_CLAIMS = {
+    "a bound above the makespan": (certify("llm", lower_bound=10**6), "claims lower_bound = 1000000"),
+    "a bound that no formula gives": (certify("vision", lower_bound=0, status="optimal"), "claims status 'optimal'"),
+    "a negative bound": (certify("audio", lower_bound=-1), "claims lower_bound = -1"),
+    "an unknown status": (certify("llm", status="perfect"), "not one this version reads"),
+    "no certificate": (lambda d: d["saved"]["llm"].pop("certificate"), "not one this version reads"),
+    "no phase": (lambda d: d["saved"].pop("vision"), "not one this version reads"),
+    "no claims": (lambda d: d.pop("saved"), "not one this version reads"),
+    "too few outputs": (lambda d: d["saved"]["vision"]["outputs"].pop(), "step.parquet"),
+    "negative outputs": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, -9), "step.parquet"),
+    "outputs of text": (lambda d: d["saved"]["vision"].update(outputs="x"), "not one this version reads"),
+    "own of too few samples": (lambda d: d["saved"]["llm"]["own"][1].pop(), "step.parquet"),
+    "own that is no list": (lambda d: d["saved"]["llm"].update(own=7), "not one this version reads"),
+    "an order that is none": (lambda d: d["part_order"][0].__setitem__(0, 99), "part_order of sample 0 must be"),
+    "an order of too few": (lambda d: d["part_order"][1].pop(), "step.parquet"),
+    "an order of text": (lambda d: d.update(part_order="x"), "not one this version reads"),
+    "nothing left out": (lambda d: d.update(dropped=[]), "is not placed|digest"),
+    "others left out": (lambda d: d["dropped"][0].__setitem__(0, 0), "is not placed|digest"),
+    "left out without being asked to": (
+        lambda d: d["settings"]["micro_batches"].update(over_long="own"),
+        "samples are left out, but not because over_long='drop' asks for it",
+    ),
+    "another cap": (lambda d: d["settings"]["micro_batches"].update(max_tokens=6), "over|tokens, cap 6|length"),
+    "another topology": (lambda d: d["topology"].update(node_sizes=[1, 2]), "digest"),
+    "another phase": (lambda d: d["phases"][1].update(name="sound"), "not one this version reads|does not name"),
+    "a constraint": (lambda d: d["phases"][2].update(max_samples_per_rank=1), "phase 'llm': rank . holds . samples"),
+    "no digest": (lambda d: d.pop("digest"), "the plan's digest is"),
+    "another digest": (lambda d: d.update(digest="0" * 64), "the plan's digest is"),
+}
+
+
+@pytest.mark.parametrize("name", with_marks(SAVED_CLAIMS))
+def test_a_saved_step_plan_that_claims_otherwise_is_refused(name, saved):
+    change, message = SAVED_CLAIMS[name]
+    tamper(saved, description=change)
+    with pytest.raises((PlanError, InputError), match=message) as caught:
+        balancer.load_plan(saved)
+    assert "step.parquet: " in str(caught.value)
+
+
+def test_a_plan_whose_samples_lie_in_another_order_cannot_be_saved(tmp_path):
+    """A plan file tells on which rank a sample lies, but not where there: of the way back, say."""
+    back = balancer.balance([3, 4, 5], 2, placement="any").inverse()
+    home = balancer.Placement.checked([0, 0, 1], 2, [1, 0, 0])
+    with pytest.raises(PlanError, match="home must be in sample order"):
+        dataclasses.replace(back, home=home).save(tmp_path / "plan.parquet")
+    assert list(tmp_path.iterdir()) == []

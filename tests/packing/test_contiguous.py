@@ -85,7 +85,7 @@ BAD_CALLS = [
     (split_contiguous, ([1], 0), ValueError, "num_groups must be >= 1, got 0"),
     (split_contiguous, ([-1], 1), ValueError, r"costs\[0\] must be >= 0, got -1"),
     (split_contiguous, ([2**62, 2**62], 1), ValueError, "the sum of costs must fit int64"),
-    (split_fewest, ([1], 0), ValueError, "cap must be >= 1 and fit int64, got 0"),
+    (split_fewest, ([1], 0), ValueError, "cap must be >= 1, got 0"),
     (split_fewest, ([1, 5], 4), InfeasibleError, r"item 1: costs\[1\] = 5 is over cap = 4 by 1"),
 ]
 

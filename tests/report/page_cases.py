@@ -3,6 +3,7 @@
 import numpy as np
 
 import balancer
+from balancer.plan.step_plan import as_step_plan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
 
@@ -20,7 +21,7 @@ HOSTILE = (
 def run_of(plans, step=None):
     """Return what a run of plans amounts to, for the page."""
     summary, data = RunSummary(), PageData(step)
-    for plan in plans:
+    for plan in map(as_step_plan, plans):
         summary.add_step(plan)
         data.add(plan)
     return summary, data

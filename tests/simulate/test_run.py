@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from balancer import MicroBatches, Phase
+from balancer import MicroBatches, Phase, Topology
 from balancer.cli.main import main
 from balancer.io.logs import open_log
 from balancer.offline import steps as offline_steps
-from balancer.offline.steps import StepSettings, compare_log
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import compare_log
 from balancer.planning.strategies import STRATEGIES
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from balancer.simulate import CLUSTERS, PhaseModel, simulate_log, step_time
 
 RNG = np.random.default_rng(5)
@@ -54,10 +57,8 @@ def log(tmp_path):
     return str(tmp_path / "log.parquet")
 
 
-def settings(**fields):
-    from balancer import Topology
-
-    return StepSettings(Topology.uniform(RANKS, 2), BATCH, PHASES, **fields)
+def settings(batch=BATCH, drop_last=False, **planned):
+    return LogSettings(Setup(Topology.uniform(RANKS, 2), PHASES, PlanSettings(**planned)), batch, drop_last=drop_last)
 
 
 def test_totals_against_steps_one_by_one(log):
@@ -104,7 +105,7 @@ def test_a_short_log_is_read_again(log, tmp_path):
 
 def peak_bytes(log, strategies, num_steps, window):
     """Most bytes held at a time, in a second run: the first may compile or load kernels that stay in memory."""
-    big = StepSettings(settings().topology, 500, PHASES)
+    big = settings(batch=500)
     for _ in range(2):
         gc.collect()
         tracemalloc.start()
@@ -125,7 +126,7 @@ def test_steps_are_held_for_sorted_batches_alone(log):
 
 
 def test_a_window_is_let_go_before_the_next_is_read(log, monkeypatch):
-    read, seen, most = offline_steps._rows_of_steps, [], []
+    read, seen, most = offline_steps.rows_of_steps, [], []
 
     def watched(*arguments):
         for rows in read(*arguments):
@@ -133,7 +134,7 @@ def test_a_window_is_let_go_before_the_next_is_read(log, monkeypatch):
             most.append(sum(column() is not None for column in seen))
             yield rows
 
-    monkeypatch.setattr(offline_steps, "_rows_of_steps", watched)
+    monkeypatch.setattr(offline_steps, "rows_of_steps", watched)
     simulate_log(open_log(log), settings(), MODELS, H100, num_steps=12, window=4)
     assert max(most) <= 4 + 1  # and what is being cut off the next block
 
@@ -303,12 +304,33 @@ def test_ranks_that_do_not_fill_nodes(log, command):
     assert command("simulate", log, "--ranks", 12, "--ranks-per-node", 6, *few)[0] == 0
 
 
+def test_one_phase_that_nobody_names(log, command):
+    """The same seconds as a phase of the same column with a name, but for the stream that only a name gives it."""
+    shape = ("--cluster", "h100", "--ranks", RANKS, "--ranks-per-node", 2, "--batch-per-rank", BATCH, "--json")
+    documents = []
+    for asked in (("--length", "text", "--model", "qwen2-7b"), ("--phase", "llm=text", "--model", "llm=qwen2-7b")):
+        code, out, err = command("simulate", log, *shape, *asked)
+        assert (code, err) == (0, "")
+        documents.append(json.loads(out)["strategies"])
+    alone, named = documents
+    assert list(alone) == list(named) == list(STRATEGIES)
+    for strategy in STRATEGIES:
+        assert list(alone[strategy]["phases"]) == ["all"]
+        assert alone[strategy]["phases"]["all"] == named[strategy]["phases"]["llm"]
+        assert alone[strategy]["step_s"] == named[strategy]["step_s"]
+    waits = {strategy: alone[strategy]["waiting_s"] for strategy in STRATEGIES}
+    assert waits["orchestrated"] < waits["as_sampled"]
+    code, out, err = command("simulate", log, *shape[:-1], "--length", "text", "--model", "qwen2-7b", "--bytes", 2)
+    assert (code, err) == (0, "")
+    assert "text, 4 ranks x 6" in " ".join(out.split())
+
+
 def test_a_phase_without_a_model(log, command):
     shape = ("--cluster", "h100", "--ranks", 2, "--batch-per-rank", 2)
     code, _, err = command("simulate", log, *shape, "--phase", "llm=text")
     assert (code, err) == (2, "balancer: phase 'llm' has no model; name one with --model llm=MODEL\n")
-    code, _, err = command("simulate", log, *shape)
-    assert (code, err) == (2, "balancer: simulate needs phases: name them with --phase NAME=COL[+COL...]\n")
+    code, _, err = command("simulate", log, *shape, "--length", "text")
+    assert (code, err) == (2, "balancer: phase 'all' has no model; name one with --model all=MODEL\n")
     code, _, err = command("simulate", log, *shape, "--phase", "llm=text", "--model", "llm=qwen9")
     assert code == 2
     assert "unknown model 'qwen9'; known are qwen2-7b" in err

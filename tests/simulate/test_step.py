@@ -92,7 +92,7 @@ def test_outputs_travel_back_as_gradients_and_inputs_do_not():
     from dataclasses import replace
 
     streams = {name: replace(stream, target=away) for name, stream in plan.streams.items()}
-    moved = replace(plan, streams=streams)
+    moved = replace(plan, detour=streams)
     step = step_time(moved, {"vision": model(), "llm": model()}, CLUSTER)
     assert step.exchanges["vision:in"].seconds == pytest.approx(0.5 + 12 / 100)
     assert step.exchanges["vision:out"].seconds == pytest.approx(2 * (0.5 + 20 / 100))

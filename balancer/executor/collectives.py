@@ -1,10 +1,10 @@
-"""One process group, as the executor talks over it: every call ends, with a result or with an error that says why."""
+"""Collectives on one process group: every call ends, with a result or with an error that says whom it waited for."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,16 +14,18 @@ from torch import Tensor
 
 from balancer.executor.errors import ExecutorError, PeerLostError, listed
 
-__all__ = ["Line"]
+__all__ = ["Collectives", "Meanwhile", "Sizes"]
 
 POLL_S = 0.02  # how often a rank whose collective broke looks whether others report
 
+Sizes: TypeAlias = Sequence[int]
+"""Bytes to, or from, each rank of a group."""
 
-def _nothing() -> None:
-    pass
+Meanwhile: TypeAlias = Callable[[], None]
+"""What a rank does, once, while its bytes are under way."""
 
 
-class Line:
+class Collectives:
     """The collectives that the executor needs, on one group.
 
     Small integers and CPU payload go over a gloo group of its own, so that neither the caller's collectives nor their
@@ -33,27 +35,20 @@ class Line:
     A rank that has waited for a third of the timeout says so in the job's store; at two thirds it gives up, and reads
     there who else waits. Who does not is who was waited for. As long as all goes well, nothing is written.
 
-    Parameters
-    ----------
-    group : ProcessGroup
-        All its ranks make the line at the same time.
-    timeout : timedelta
-        No call takes longer.
-    what : str
-        What the ranks of the group are called in errors.
+    All ranks of the group make this at the same time; `what` is what errors call them. No call takes longer than the
+    timeout.
     """
 
     def __init__(self, group: Any, timeout: timedelta, what: str = "rank") -> None:
         ranks = dist.get_process_group_ranks(group)
-        self.group = group
+        self.group, self.timeout, self._what = group, timeout, what
         self.rank: int = dist.get_rank(group)
         self.size = len(ranks)
-        self.timeout = timeout
-        self._what = what
         self._calls = 0
         self._broken: str | None = None
         self._control = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
         self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
+        self._room = 0  # words of the first collective of gather_ragged: as many as the largest message so far
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the words of all ranks, int64[size, k]; all ranks give as many."""
@@ -62,8 +57,16 @@ class Line:
         mine = torch.from_numpy(np.ascontiguousarray(words))
         rows = list(torch.empty((self.size, len(words)), dtype=torch.int64, device="cpu"))
         self._call("gathering lengths or digests", lambda: dist.all_gather(rows, mine, self._control, async_op=True))
-        gathered: NDArray[np.int64] = torch.stack(rows).numpy()
-        return gathered
+        return torch.stack(rows).numpy()
+
+    def gather_ragged(self, words: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the words of all ranks, of any number: one collective, and a second where they outgrow the first."""
+        rows = self.gather(_padded(np.concatenate(([len(words)], words[: self._room])), 1 + self._room))
+        sizes, rows = rows[:, 0].tolist(), rows[:, 1:]
+        if max(sizes) > self._room:
+            rows = self.gather(_padded(words, max(sizes)))
+            self._room = 1 << (max(sizes) - 1).bit_length()  # grows on all ranks alike
+        return [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, words: NDArray[np.int64], root: int) -> NDArray[np.int64]:
         """Return what the root gave, int64[k]; what the others give is not looked at."""
@@ -76,8 +79,7 @@ class Line:
             buffer = torch.from_numpy(words.copy())
         if len(buffer):
             self._broadcast(buffer, root)
-        received: NDArray[np.int64] = buffer.numpy()
-        return received
+        return buffer.numpy()
 
     def broadcast_bytes(self, buffer: Tensor, root: int) -> None:
         """Fill the buffer, uint8[k], with what the root has in it."""
@@ -93,41 +95,32 @@ class Line:
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         group = self.group if tensor.is_cuda else self._control
         source = dist.get_global_rank(group, root)
-        self._call(
-            f"broadcasting from {self._what} {root}",
-            lambda: dist.broadcast(tensor, source, group, async_op=True),
-            tensor.is_cuda,
-        )
+        doing = f"broadcasting from {self._what} {root}"
+        self._call(doing, lambda: dist.broadcast(tensor, source, group, async_op=True), tensor.is_cuda)
 
     def all_to_all(
-        self,
-        buffer: Tensor,
-        sends: Sequence[int],
-        receives: Sequence[int],
-        arrivals: Tensor,
-        meanwhile: Callable[[], None] = _nothing,
+        self, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor, meanwhile: Meanwhile = lambda: None
     ) -> None:
-        """Send ``sends[r]`` bytes of the buffer to each rank r, in order, and put what arrives in uint8[sum].
-
-        `meanwhile` is called once, while the bytes are under way.
-        """
+        """Send ``sends[r]`` bytes to each rank r, in order, and put what arrives, by source rank, in uint8[sum]."""
         if self.size == 1:
-            arrivals.copy_(buffer)
+            arrived.copy_(sent)
             meanwhile()
-        elif buffer.is_cuda and not self.moves_cuda:
-            host = torch.empty(len(arrivals), dtype=torch.uint8, device="cpu")
-            self.all_to_all(buffer.cpu(), sends, receives, host, meanwhile)
-            arrivals.copy_(host)
+        elif sent.is_cuda and not self.moves_cuda:
+            host = torch.empty(len(arrived), dtype=torch.uint8, device="cpu")
+            self.all_to_all(sent.cpu(), sends, receives, host, meanwhile)
+            arrived.copy_(host)
         else:
-            group = self.group if buffer.is_cuda else self._control
+            group = self.group if sent.is_cuda else self._control
             self._call(
                 "exchanging payload",
-                lambda: dist.all_to_all_single(arrivals, buffer, list(receives), list(sends), group, async_op=True),
-                buffer.is_cuda,
+                lambda: dist.all_to_all_single(arrived, sent, list(receives), list(sends), group, async_op=True),
+                sent.is_cuda,
                 meanwhile,
             )
 
-    def _call(self, doing: str, start: Any, on_cuda: bool = False, meanwhile: Callable[[], None] = _nothing) -> None:
+    def _call(
+        self, doing: str, start: Callable[[], Any], on_cuda: bool = False, meanwhile: Meanwhile = lambda: None
+    ) -> None:
         if self._broken is not None:
             raise ExecutorError(f"the exchange broke before, and cannot be used any more: {self._broken}")
         self._calls += 1
@@ -152,11 +145,10 @@ class Line:
         third = self.timeout / 3
         try:
             work.wait(third)
+            return
         except RuntimeError:
             if work.is_completed():
                 raise
-        else:
-            return
         self._report()
         work.wait(third)
 
@@ -198,3 +190,9 @@ class Line:
                 time.sleep(POLL_S)
         except RuntimeError:
             return None
+
+
+def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    padded = np.zeros(size, dtype=np.int64)
+    padded[: len(words)] = words
+    return padded

@@ -13,13 +13,7 @@ __all__ = ["bytes_of", "compile_runs", "copy_runs"]
 
 
 @kernel
-def _copy_runs(
-    source: NDArray[np.uint8],
-    taken: NDArray[np.int64],
-    target: NDArray[np.uint8],
-    put: NDArray[np.int64],
-    size: NDArray[np.int64],
-) -> int:
+def _copy_runs(source, taken, target, put, size):
     """Return the first run that is outside, or -1."""
     for run in range(len(size)):
         reads, writes = taken[run] + size[run], put[run] + size[run]

@@ -1,0 +1,104 @@
+"""What a rank tells all others of its mini-batch, everything but the payload, as one row of integers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.executor.errors import summary
+from balancer.executor.fields import Column, Field, Spec
+from balancer.planning.told import words_of
+from balancer.problem.ragged import Ragged, offsets_of
+from solvers.arguments import as_int64
+
+__all__ = ["Message", "MiniBatch", "Status", "as_columns", "decoded", "encoded"]
+
+
+class Status(IntEnum):
+    """How a rank is."""
+
+    READY = 0
+    ENDED = 1
+    CLOSING = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MiniBatch:
+    """One rank's samples, read."""
+
+    num_samples: int
+    fields: Mapping[str, Field]
+    columns: Mapping[str, Column]  # lengths that the caller gives besides those of the fields
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What one rank tells of its mini-batch."""
+
+    status: Status
+    error: str  # why it failed
+    num_samples: int
+    specs: dict[str, Spec]  # of its fields, by name in order, as all of these are
+    rows: dict[str, Column]  # of each field
+    columns: dict[str, Column]
+
+
+def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, Column]:
+    """Read the lengths that a caller gives: a number a sample, or a list a sample."""
+    read: dict[str, Column] = {}
+    for name, column in columns.items():
+        if isinstance(column, Ragged):
+            read[name] = column
+        elif isinstance(column, list | tuple) and len(column) and isinstance(column[0], list | tuple | np.ndarray):
+            read[name] = Ragged.of(column)
+        else:
+            read[name] = as_int64(f"lengths[{name!r}]", column)
+    return read
+
+
+def encoded(batch: MiniBatch | None, status: Status, failure: Exception | None) -> NDArray[np.int64]:
+    """Return the message of a rank; `batch` is None where `status` says why there is none."""
+    batch = batch or MiniBatch(0, {}, {})
+    fields, columns = sorted(batch.fields.items()), sorted(batch.columns.items())
+    header = {
+        "status": status,
+        "error": "" if failure is None else summary(failure),
+        "num_samples": batch.num_samples,
+        "fields": [
+            [name, isinstance(field.rows, Ragged), spec.form, spec.dtype, spec.trailing, spec.device]
+            for name, field in fields
+            for spec in [field.spec]
+        ],
+        "columns": [[name, isinstance(column, Ragged)] for name, column in columns],
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    parts = [np.asarray([len(text)]), words_of(text)]
+    for column in [field.rows for _, field in fields if not field.spec.fixed] + [column for _, column in columns]:
+        parts += [column.counts, column.values] if isinstance(column, Ragged) else [column]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def decoded(words: NDArray[np.int64]) -> Message:
+    """Return what :func:`encoded` made words of."""
+    end = 1 + -(-int(words[0]) // 8)
+    header = json.loads(words[1:end].astype("<i8").tobytes()[: words[0]])
+    count, rest = header["num_samples"], words[end:]
+
+    def column(is_list: bool) -> Column:
+        nonlocal rest
+        numbers, rest = rest[:count], rest[count:]
+        if not is_list:
+            return numbers
+        values, rest = np.split(rest, [numbers.sum()])
+        return Ragged(values, offsets_of(numbers))
+
+    specs, rows = {}, {}
+    for name, is_list, form, dtype, trailing, device in header["fields"]:
+        specs[name] = Spec(form, dtype, tuple(trailing), device)
+        rows[name] = np.ones(count, dtype=np.int64) if specs[name].fixed else column(is_list)
+    columns = {name: column(is_list) for name, is_list in header["columns"]}
+    return Message(Status(header["status"]), header["error"], count, specs, rows, columns)

@@ -1,0 +1,52 @@
+"""Foreign text, such as names in a file, made fit to be shown: on a terminal it must not act, nor fill it."""
+
+import html
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["escaped", "make_safe", "printable"]
+
+_MOST = 2000
+
+
+def printable(text: str, most: int = _MOST) -> str:
+    r"""Return a text with escapes in place of what a terminal would act on, cut where it is very long.
+
+    Examples
+    --------
+    >>> printable("phase \x1b[31mred")
+    'phase \\x1b[31mred'
+    """
+    shown = text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
+    return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in shown)
+
+
+def escaped(text: object) -> str:
+    """Return the same for a page of HTML."""
+    return html.escape(printable(str(text)))
+
+
+def make_safe(console: Any) -> Any:
+    """Let a rich console show everything as :func:`printable` has it, and return it."""
+    console.push_render_hook(_Hook())
+    return console
+
+
+class _Hook:
+    """A render hook of rich."""
+
+    def process_renderables(self, renderables: Iterable[Any]) -> list[Any]:
+        return [_Printable(renderable) for renderable in renderables]
+
+
+class _Printable:
+    """What rich renders, its text made printable."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
+        from rich.segment import Segment
+
+        for segment in console.render(self._inner, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)

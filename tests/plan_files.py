@@ -1,0 +1,56 @@
+"""Plan files written as `balancer plan` writes them, read as anyone with pyarrow reads them, and changed by hand."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from balancer.io.plan_writer import PlanWriter
+from balancer.offline.description import PlanDigest, describe
+from balancer.offline.steps import plan_log
+from balancer.plan.rows import append_phase
+
+
+def write_plan(path, log, settings):
+    """Plan a log, write the plan file, and return the step plans."""
+    digest, row, plans = PlanDigest(), 0, list(plan_log(log, settings))
+    several = settings.setup.several_items
+    with PlanWriter(str(path), item_column=several) as writer:
+        for step, plan in enumerate(plans):
+            digest.add(plan)
+            for phase in plan.phases.values():
+                append_phase(writer, step, row, plan.batch, phase.items, phase.plan, several)
+            row += plan.batch_size
+        writer.close(describe(log, settings, len(plans), sum(plan.num_samples for plan in plans), digest))
+    return plans
+
+
+def header_of(path):
+    """What stands before the rows: in a file's metadata, in a folder's manifest."""
+    if Path(path).is_dir():
+        return json.loads((Path(path) / "manifest.json").read_bytes())
+    return json.loads(pq.read_schema(path).metadata[b"balancer"])
+
+
+def description_of(path):
+    return header_of(path)["description"]
+
+
+def with_header(path, header):
+    """Replace what stands before the rows: an object, or text as it is."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    if Path(path).is_dir():
+        (Path(path) / "manifest.json").write_bytes(text)
+        return
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"balancer": text}), path)
+
+
+def tamper(path, rows=lambda rows: None, description=lambda description: None):
+    """Rewrite a plan file with its rows and its description changed in place."""
+    table, header = pq.read_table(path), header_of(path)
+    cells = table.to_pylist()
+    rows(cells)
+    description(header["description"])
+    pq.write_table(pa.Table.from_pylist(cells, schema=table.schema), path)
+    with_header(path, header)

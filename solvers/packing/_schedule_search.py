@@ -306,12 +306,14 @@ def _partitions(instance: Instance, num_slots: int, work: int) -> Iterator[tuple
 def _pack_ranks(instance: Instance, ranks: Layout, num_slots: int) -> Layout | None:
     """Pack the samples of every rank into its slots; None if those of one rank do not fit."""
     members, offsets, _ = members_by_group(ranks, instance.num_ranks)
-    layout = np.empty_like(ranks)
-    for rank in range(instance.num_ranks):
+    layout, counts = np.empty_like(ranks), np.diff(offsets)
+    if not instance.allow_empty and counts.min() < num_slots:
+        return None
+    for rank in np.flatnonzero(counts).tolist():
         here = members[offsets[rank] : offsets[rank + 1]]
         fits = instance.tokens[here] <= instance.cap
         own = here[~fits]
-        if len(own) > num_slots or (not instance.allow_empty and len(here) < num_slots):
+        if len(own) > num_slots:
             return None
         packing = auto(instance.tokens[here[fits]], max(1, instance.cap), time_budget=_QUICK)
         if packing.num_groups + len(own) > num_slots:

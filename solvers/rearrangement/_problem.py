@@ -182,8 +182,11 @@ class RearrangementProblem:
         return Rows(out[0], out[1][:filled], out[2][:filled])
 
     def _parts(self, rows: Rows) -> Iterator[tuple[tuple[NDArray[Any], ...], slice, slice]]:
-        """One transportation problem a class, numbered from 0: its rows and starts, its groups, its places."""
-        for k in range(len(self.class_groups) - 1):
+        """One transportation problem a class, numbered from 0: its rows and starts, its groups, its places.
+
+        Classes of which no group keeps anything anywhere are left out: nothing is to be won there, nor to be proven.
+        """
+        for k in np.flatnonzero(np.diff(rows.offsets[self.class_groups])).tolist():
             groups = slice(int(self.class_groups[k]), int(self.class_groups[k + 1]))
             places = slice(int(self.class_places[k]), int(self.class_places[k + 1]))
             entries = slice(int(rows.offsets[groups.start]), int(rows.offsets[groups.stop]))

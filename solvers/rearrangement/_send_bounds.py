@@ -23,13 +23,15 @@ __all__ = ["LARGEST_MULTIPLIER", "NodeView", "best_node_bound", "even_multiplier
 _UNIT = 1 << 16  # the mean of the multipliers
 LARGEST_MULTIPLIER = 16 * _UNIT
 _ROUNDS = 40
+_MOST_CELLS = 1 << 24  # of a view, at most: with more, one node is not few
 _SEND_BITS = 20  # of the sends that steer multipliers
 
 
 class NodeView(NamedTuple):
     """What one node's ranks have where: group ``groups[i]`` holds ``amounts[i, j]`` of its rank ``ranks[j]``."""
 
-    ranks: NDArray[np.int32]
+    inside: NDArray[np.int32]  # all ranks of the node
+    ranks: NDArray[np.int32]  # those that have something
     groups: NDArray[np.int32]
     amounts: NDArray[np.int64]
     totals: NDArray[np.int64]  # what each of the ranks has in all
@@ -37,9 +39,13 @@ class NodeView(NamedTuple):
     rooms: NDArray[np.int64]  # how many groups of each class the node takes
 
 
-def node_view(problem: RearrangementProblem, search: SwapSearch, node: int) -> NodeView:
-    """Gather what the ranks of `node` have in which groups."""
-    ranks = search.ranks_of_node(node)
+def node_view(problem: RearrangementProblem, search: SwapSearch, node: int) -> NodeView | None:
+    """Gather what the ranks of `node` have in which groups; None where that is nothing, or too much to look at."""
+    inside = search.ranks_of_node(node)
+    entries = search.entries_of(inside)
+    ranks = inside[entries > 0]
+    if not 0 < len(ranks) * int(entries.sum()) <= _MOST_CELLS:
+        return None
     columns = [search.column(int(r)) for r in ranks]
     groups = np.unique(np.concatenate([c[0] for c in columns]))
     amounts = np.zeros((len(groups), len(ranks)), dtype=np.int64)
@@ -48,8 +54,8 @@ def node_view(problem: RearrangementProblem, search: SwapSearch, node: int) -> N
     num_classes = len(problem.class_places) - 1
     class_of_group = np.empty(problem.num_ranks, dtype=np.int64)
     class_of_group[problem.group_order] = np.repeat(np.arange(num_classes), np.diff(problem.class_groups))
-    rooms = np.bincount(search.class_of_rank[ranks], minlength=num_classes)
-    return NodeView(ranks, groups.astype(np.int32), amounts, amounts.sum(axis=0), class_of_group[groups], rooms)
+    rooms = np.bincount(search.class_of_rank[inside], minlength=num_classes)
+    return NodeView(inside, ranks, groups.astype(np.int32), amounts, amounts.sum(axis=0), class_of_group[groups], rooms)
 
 
 @kernel
@@ -107,7 +113,7 @@ def _node_bound(problem: RearrangementProblem, view: NodeView, multiplier: NDArr
     weight = int(problem.weights[0])
     worth = weight * (view.amounts @ multiplier)
     price = np.zeros(problem.num_places, dtype=np.int64)
-    places = problem.place_of_rank[view.ranks]
+    places = problem.place_of_rank[view.inside]
     kept = 0
     for k, room in enumerate(view.rooms.tolist()):
         descending = np.sort(worth[view.kinds == k])[::-1]
@@ -140,9 +146,9 @@ def best_node_bound(
     work = 4 * len(rows.kept)
     for node in nodes:
         view = node_view(problem, search, node)
-        work += _ROUNDS * len(view.groups) * (len(view.ranks) + 8)
-        if not len(view.groups):
+        if view is None:
             continue
+        work += _ROUNDS * len(view.groups) * (len(view.ranks) + 8)
         multiplier = np.full(len(view.ranks), _UNIT, dtype=np.int64)
         _raise_bound(view.amounts, view.totals, view.kinds, view.rooms, multiplier, _ROUNDS, _UNIT, _SEND_BITS)
         bound = _node_bound(problem, view, multiplier)

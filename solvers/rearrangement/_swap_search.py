@@ -66,18 +66,18 @@ def _best_swap(
     class_of_rank,
     peers,
     sends,
+    change,
     amount_of_group,
 ):
     """The swap after which the ranks it touches send least at most: (outsider, insider, work); -1 if none helps.
 
-    `peers` are the ranks of the node of rank `top`. An outsider, of which `top` holds more, comes to one of them.
+    `peers` are ranks of the node of rank `top`. An outsider, of which `top` holds more, comes to one of them.
     """
     column_starts, groups, column_amounts = columns
     offsets = rows[0]
-    change = np.zeros(len(sends), dtype=np.int64)
     for k in range(column_starts[top], column_starts[top + 1]):
         amount_of_group[groups[k]] = column_amounts[k]
-    outsider, insider, work = -1, -1, len(sends)
+    outsider, insider, work = -1, -1, np.int64(0)
     least, least_sum = sends[top], np.int64(0)
     for k in range(column_starts[top], column_starts[top + 1]):
         h = groups[k]
@@ -104,28 +104,48 @@ def _best_swap(
 
 
 @kernel
+def _unlike(ranks, group_of_rank, offsets, class_of_rank, seen, turn):
+    """Those of `ranks` whose groups differ: of groups that hold nothing, the first of each class stands for all."""
+    unlike = np.empty(len(ranks), dtype=ranks.dtype)
+    count = 0
+    for r in ranks:
+        g, kind = group_of_rank[r], class_of_rank[r]
+        holds_nothing = offsets[g] == offsets[g + 1]
+        if holds_nothing and seen[kind] == turn:
+            continue
+        if holds_nothing:
+            seen[kind] = turn
+        unlike[count] = r
+        count += 1
+    return unlike[:count]
+
+
+@kernel
 def _swap_while_it_helps(
-    rank_of_group, rows, columns, unit_of_rank, weights, class_of_rank, node_starts, node_ranks, sends, goal, work
-):
+    rank_of_group, rows, columns, unit_of_rank, weights, class_of_rank, node_starts, node_ranks, busy, sends, goal, work
+):  # fmt: skip
     m = len(rank_of_group)
     group_of_rank = np.empty(m, dtype=np.int32)
     for g in range(m):
         group_of_rank[rank_of_group[g]] = g
-    amount_of_group = np.zeros(m, dtype=np.int64)
-    while work >= 0:
-        top = 0
-        for r in range(1, m):
+    amount_of_group, change = np.zeros(m, dtype=np.int64), np.zeros(m, dtype=np.int64)
+    seen, turn = np.full(class_of_rank.max() + 1, -1, dtype=np.int64), 0
+    while work >= 0 and len(busy) > 0:
+        top = busy[0]
+        for r in busy:
             if sends[r] > sends[top]:
                 top = r
         if sends[top] <= goal:
             break
         node = unit_of_rank[0, top]
         peers = node_ranks[node_starts[node] : node_starts[node + 1]]
+        unlike = _unlike(peers, group_of_rank, rows[0], class_of_rank, seen, turn)
+        turn += 1
         h, g, spent = _best_swap(
-            top, rank_of_group, group_of_rank, rows, columns, unit_of_rank, weights, class_of_rank, peers, sends,
-            amount_of_group,
+            top, rank_of_group, group_of_rank, rows, columns, unit_of_rank, weights, class_of_rank, unlike, sends,
+            change, amount_of_group,
         )  # fmt: skip
-        work -= spent
+        work -= len(busy) + len(peers) - len(unlike) + spent
         if h < 0:
             break
         source, target = rank_of_group[g], rank_of_group[h]
@@ -148,6 +168,7 @@ class SwapSearch:
         nodes = problem.unit_of_rank[0]
         self.node_ranks = np.argsort(nodes, kind="stable").astype(np.int32)
         self.node_starts = np.searchsorted(nodes[self.node_ranks], np.arange(int(nodes.max()) + 2))
+        self.busy = np.flatnonzero(np.diff(self.columns[0]))  # ranks that hold something: no other ever sends
         self.class_of_rank = np.searchsorted(problem.class_places, problem.place_of_rank, side="right") - 1
 
     def lower(self, rank_of_group: NDArray[np.int32], goal: int, work: int) -> int:
@@ -159,9 +180,14 @@ class SwapSearch:
         problem = self.problem
         left = _swap_while_it_helps(
             rank_of_group, self.rows, self.columns, problem.unit_of_rank, problem.weights, self.class_of_rank,
-            self.node_starts, self.node_ranks, problem.sends(rank_of_group), goal, work,
+            self.node_starts, self.node_ranks, self.busy, problem.sends(rank_of_group), goal, work,
         )  # fmt: skip
         return int(left)
+
+    def entries_of(self, ranks: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return how many groups hold something of each of `ranks`."""
+        starts: NDArray[np.int64] = self.columns[0]
+        return starts[ranks + 1] - starts[ranks]
 
     def ranks_of_node(self, node: int) -> NDArray[np.int32]:
         """Ranks of `node`, ascending."""

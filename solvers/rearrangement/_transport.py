@@ -10,6 +10,9 @@ stands for them. Places have prices, and group g's surplus is the most that ``ke
 and where every group sits in a place that gives it its surplus, the two sides are equal: optimal, and the prices are
 the proof. Two kernels reach that state. The auction raises prices in large steps and ends near it; augmentation by
 shortest paths, from any prices, ends in it. All in integers, one group after the other: deterministic.
+
+Groups that keep nothing anywhere are alike, and so are places where nobody keeps anything: where there are many, the
+problem is solved without them.
 """
 
 import numpy as np
@@ -21,6 +24,7 @@ __all__ = ["dual_value", "kept_by", "solve_transport", "take_largest"]
 _FAR = np.int64(2**63 - 1)
 _COARSE_STEPS = (3, 6, 9, 12)  # auctions in steps of the largest amount / 2^k, one after the other
 _PATIENCE = 64  # an auction longer than this many passes over the data is left to the shortest paths
+_FEW_GROUPS = 1024  # that keep nothing cost less than the thought of leaving them out
 
 
 @kernel
@@ -323,8 +327,14 @@ def take_largest(offsets, places, kept, order, starts, place_of_group):
         if place_of_group[g] < 0 and room[p] > 0:
             place_of_group[g] = p
             room[p] -= 1
+    _fill(place_of_group, room)
+
+
+@kernel
+def _fill(place_of_group, room):
+    """Groups without a place (-1) to what room is left, both in ascending order."""
     p = 0
-    for g in range(num_groups):
+    for g in range(len(place_of_group)):
         if place_of_group[g] < 0:
             while room[p] == 0:
                 p += 1
@@ -364,6 +374,70 @@ def solve_transport(offsets, places, kept, starts, place_of_group, price, small,
     From any prices the augmentation takes O(groups * entries * log entries) at most; the auction, which can take long
     where many groups want the same places for almost the same, is given up long before that.
     """
+    if len(offsets) - 1 > _FEW_GROUPS:
+        groups, wanted, rooms = _busy(offsets, places, starts)
+        if 2 * (len(groups) + rooms.sum()) <= len(offsets) - 1:
+            return _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms)
+    return _solve(offsets, places, kept, starts, place_of_group, price, small, work)
+
+
+@kernel
+def _busy(offsets, places, starts):
+    """Groups that keep something somewhere, the places where, and how much of their room matters.
+
+    That is a slot for each group that keeps something there, and one that none of them needs: with it the place is
+    worth nothing to the others, as it is with more.
+    """
+    entries = np.zeros(len(starts) - 1, dtype=np.int64)
+    for p in places:
+        entries[p] += 1
+    groups, wanted = np.flatnonzero(offsets[1:] > offsets[:-1]), np.flatnonzero(entries)
+    return groups, wanted, np.minimum(starts[wanted + 1] - starts[wanted], entries[wanted] + 1)
+
+
+@kernel
+def _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms):
+    """As :func:`solve_transport`, of the busy groups and places alone; all the rest is one place, the last.
+
+    What rooms are left, groups that keep nothing fill.
+    """
+    rest = len(wanted)
+    number = np.full(len(price), rest, dtype=np.int32)
+    number[wanted] = np.arange(rest).astype(np.int32)
+    own_starts = np.zeros(rest + 2, dtype=np.int64)
+    own_starts[1:-1] = np.cumsum(rooms)
+    own_starts[-1] = own_starts[-2] + len(groups)
+    own_offsets = np.full(own_starts[-1] + 1, len(places), dtype=np.int64)
+    own_offsets[: len(groups)] = offsets[groups]  # those between have no entries
+    own_places = number[places]
+    own = np.full(own_starts[-1], -1, dtype=np.int32)
+    room = own_starts[1:] - own_starts[:-1]
+    for i in range(len(groups)):
+        p = place_of_group[groups[i]]
+        own[i] = number[p] if _kept_in(groups[i], p, offsets, places, kept) > 0 else rest
+        room[own[i]] -= 1
+    _fill(own, room)
+    own_price = np.empty(rest + 1, dtype=np.int64)
+    work = _solve(own_offsets, own_places, kept, own_starts, own, own_price, small, work)
+    price[:] = 0
+    proven = dual_value(offsets, places, kept, starts, price)
+    price[wanted] = own_price[:-1] - own_price[-1]
+    if dual_value(offsets, places, kept, starts, price) > proven:  # stopped early
+        price[:] = 0
+    room = starts[1:] - starts[:-1]
+    place_of_group[:] = -1
+    for i in range(len(groups)):
+        if own[i] < rest:
+            p = wanted[own[i]]
+            place_of_group[groups[i]] = p
+            room[p] -= 1
+    _fill(place_of_group, room)
+    return work
+
+
+@kernel
+def _solve(offsets, places, kept, starts, place_of_group, price, small, work):
+    """As :func:`solve_transport`, of all groups and places."""
     num_groups, num_places = len(offsets) - 1, len(starts) - 1
     best = kept_by(offsets, places, kept, place_of_group)
     price[:] = 0

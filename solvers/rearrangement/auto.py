@@ -25,7 +25,7 @@ __all__ = ["Found", "auto", "search"]
 _NODES_TRIED = 8  # whose own ranks are tried for a bound on the largest send
 _MOST_ROUNDS = 64  # of multipliers
 _ROUND_WORK = 20  # work units an entry, and
-_ROUND_START = 100_000  # in all, for what a round does besides its searches
+_ROUND_START = 100_000  # in all, or 16 a rank, for what a round does besides its searches
 
 
 class Found(NamedTuple):
@@ -69,13 +69,13 @@ def _lower_sends(
             bound = node_bound
     multiplier = even_multipliers(problem)
     sends, reached = problem.sends(best), problem.value_of(best)
-    turn = 0
+    turn, round_start = 0, max(_ROUND_START, 16 * problem.num_ranks)
     while work > 0 and reached > bound.value and turn < _MOST_ROUNDS and problem.fits(LARGEST_MULTIPLIER):
         multiplier = shift_multipliers(multiplier, sends, turn)
         turn += 1
         rows = problem.rows(multiplier)
         assignment = problem.greedy(rows)
-        price, work = problem.transport(rows, assignment, work - _ROUND_START - _ROUND_WORK * len(rows.kept))
+        price, work = problem.transport(rows, assignment, work - round_start - _ROUND_WORK * len(rows.kept))
         proven = problem.bound(rows, price, multiplier)
         if proven.value > bound.value:
             bound = proven

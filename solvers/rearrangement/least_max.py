@@ -104,6 +104,8 @@ def _mend_worst_node(state: _Search, swaps: SwapSearch) -> bool:
     problem = state.problem
     node = int(problem.unit_of_rank[0][int(np.argmax(problem.sends(state.best)))])
     view = node_view(problem, swaps, node)
+    if view is None:
+        return False
     weight = int(problem.weights[0])
     model, _, largest = _node_model(state, view, None)
     model.minimize(largest)
@@ -147,7 +149,7 @@ def _fetch(
     chosen = set(view.groups[wanted].tolist())
     group_of_rank = np.empty(len(ranks), dtype=np.int64)
     group_of_rank[ranks] = np.arange(len(ranks))
-    leaving = [g for g in group_of_rank[view.ranks].tolist() if g not in chosen]
+    leaving = [g for g in group_of_rank[view.inside].tolist() if g not in chosen]
     class_of = np.searchsorted(problem.class_places, places, side="right")
     for h in sorted(chosen):
         if nodes[ranks[h]] == node:

@@ -162,18 +162,26 @@ def _check_bound(
     _, first = np.unique(of_rank, return_index=True)
     worth = amounts * multiplier[ranks]
     limit = sum(int(r) * int(p) for r, p in zip(rooms, price, strict=True))
+    kinds, kind_of_place = np.unique(classes, return_inverse=True)
+    cheapest = np.full(len(kinds), np.iinfo(np.int64).max)
+    np.minimum.at(cheapest, kind_of_place, price)
+    surplus = -cheapest[np.searchsorted(kinds, group_class)]  # of a group that keeps nothing where it goes
+    busy, row = np.unique(groups, return_inverse=True)
     step = max(1, _CHUNK // len(rooms))
-    for low in range(0, m, step):
-        here = (groups >= low) & (groups < low + step)
-        kept = np.zeros((min(step, m - low), len(rooms)), dtype=np.int64)
+    for low in range(0, len(busy), step):
+        here = (row >= low) & (row < low + step)
+        mine, sources = busy[low : low + step], ranks[here]
+        near = np.any([np.isin(level[first], level[sources]) for level in levels], axis=0)
+        kept = np.zeros((len(mine), int(near.sum())), dtype=np.int64)
         for level, weight in zip(levels, weights, strict=True):
             labels, units = np.unique(level, return_inverse=True)
             by_unit = np.zeros((len(kept), len(labels)), dtype=np.int64)
-            np.add.at(by_unit, (groups[here] - low, units[ranks[here]]), worth[here])
-            kept += weight * by_unit[:, units[first]]
-        allowed = group_class[low : low + step, None] == classes
-        surplus = np.where(allowed, kept - price, np.iinfo(np.int64).min).max(axis=1)
-        limit += sum(surplus.tolist())
+            np.add.at(by_unit, (row[here] - low, units[sources]), worth[here])
+            kept += weight * by_unit[:, units[first[near]]]
+        allowed = group_class[mine, None] == classes[near]
+        there = np.where(allowed, kept - price[near], np.iinfo(np.int64).min).max(axis=1)
+        surplus[mine] = np.maximum(surplus[mine], there)
+    limit += sum(surplus.tolist())
     proven = max(0, sum(worth.tolist()) * int(weights.sum()) - limit)
     if result.objective == "max":
         proven = -(-proven // int(multiplier.sum()))

@@ -129,7 +129,7 @@ def relocate(
     bounds = move_bounds(problem, limit)
     fell_back, search_bounds = "", None
     if method == "rearrange":
-        found = assign_rearrange(problem, limit, measure)
+        found = assign_rearrange(problem, limit, measure, seconds)
     elif method == "exact":
         found, search_bounds = assign_exact(problem, limit, measure, seconds)
     else:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from solvers._jit import kernel
+from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation._transfer import (
     ACTIVE,
     BY_VOLUME,
@@ -395,19 +396,24 @@ def fix_counts(where, node, node_start, ranks, order, quota, counts):
 
 
 @kernel
-def fix_sizes(where, sizes, node, held, room, by_size):
+def fix_sizes(where, sizes, node, node_start, ranks, held, room, by_size):
     """Move the largest items off ranks that hold more than they may, to those with most room, inside nodes first."""
+    m = len(ranks)
+    place = np.empty(m, dtype=np.int64)
+    place[ranks] = np.arange(m)
+    free = (room - held)[ranks]
+    by_node = hold(-free, ranks.astype(np.int64), free)
     for crossing in (False, True):
         for i in by_size:
             r = where[i]
             if held[r] <= room[r]:
                 continue
-            to = -1
-            for q in range(len(room)):
-                near = crossing or node[q] == node[r]
-                if near and held[q] + sizes[i] <= room[q] and (to < 0 or room[q] - held[q] > room[to] - held[to]):
-                    to = q
-            if to >= 0:
+            low, high = (0, m) if crossing else (node_start[node[r]], node_start[node[r] + 1])
+            j = first_of(by_node, low, high, sizes[i])
+            if j >= 0:
+                to = ranks[j]
                 where[i] = to
                 held[r] -= sizes[i]
                 held[to] += sizes[i]
+                for q in (np.int64(r), to):
+                    update(by_node, place[q], held[q] - room[q], q, room[q] - held[q])

@@ -15,6 +15,7 @@ _STARTS = 16
 _CANDIDATES = 64  # of least volume for their cost, among which an exact amount is sought
 _GATHER = 4  # work units an item: it lies anywhere in memory
 _TRANSFER = 300  # work units, whatever it moves
+_LEAST_WORK = 1 << 26  # that one exchange of many items may take where less is left: some tenths of a second
 
 
 class State(NamedTuple):
@@ -221,15 +222,16 @@ def _take_out(side, k, size):
 
 
 @kernel
-def _set_pairs_aside(scratch, size, taken, low, reserve, skip):
+def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     """Large against small, until one swap may do the rest. Returns the number of pairs, their amount and net size.
 
-    `skip` of the giver's largest are left out of the first pair, so that another `skip` ends elsewhere.
+    `skip` of the giver's largest are left out of the first pair, so that another `skip` ends elsewhere. At most `most`
+    pairs, each of which takes (size + taken) steps.
     """
     give, take = scratch.give, scratch.take
     pairs = 0
     amount, net_size = np.int64(0), np.int64(0)
-    while size > 1 and taken > 1 and low - amount > reserve:
+    while size > 1 and taken > 1 and low - amount > reserve and pairs < most:
         limit = low - amount - reserve // 2
         a = size - 1 - (skip if pairs == 0 else 0)
         while a >= 0 and give.cost[a] - take.cost[taken - 1] > limit:
@@ -262,7 +264,8 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
         size = _gather(state, scratch.give, giver)
         taken = _gather(state, scratch.take, taker)
         reserve = state.numbers[TYPICAL] * (1 + skip % 2)
-        pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2)
+        most = max(state.numbers[WORK], _LEAST_WORK) // (size + taken + 1)
+        pairs, amount, net_size = _set_pairs_aside(scratch, size, taken, low, reserve, skip // 2, most)
         state.numbers[WORK] -= pairs * (size + taken)
         if pairs == 0 and skip > 0:
             continue

@@ -20,6 +20,7 @@ from solvers.partition.lower_target import lower_target
 from solvers.relocation._place import place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, return_home
+from solvers.relocation._tournament import first_of, hold, update
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
@@ -61,19 +62,20 @@ def _lpt_with_room(costs, sizes, order, room, equal_counts, rank_of_item):
     loads, held, counts = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(m, np.int64)
     few = len(costs) // m
     longer = len(costs) - few * m
+    ranks = hold(loads, held, room)
     for i in order:
-        best = -1
-        for r in range(m):
-            full = equal_counts and (counts[r] > few or (counts[r] == few and longer == 0))
-            if not full and held[r] + sizes[i] <= room[r] and (best < 0 or loads[r] < loads[best]):
-                best = r
+        best = first_of(ranks, 0, m, sizes[i])
         if best < 0:
             return i
-        longer -= counts[best] == few
         loads[best] += costs[i]
         held[best] += sizes[i]
         counts[best] += 1
         rank_of_item[i] = best
+        last = counts[best] == few + 1 and longer == 1  # no other rank gets as many
+        longer -= counts[best] == few + 1
+        for r in range(m) if last and equal_counts else range(best, best + 1):
+            full = equal_counts and (counts[r] > few or (counts[r] == few and longer == 0))
+            update(ranks, r, loads[r], 0, -1 if full else room[r] - held[r])
     return -1
 
 
@@ -134,7 +136,8 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
         held = group_loads(problem.sizes, where, m)
         if (held > problem.room).any():
             by_size = np.argsort(-problem.sizes, kind="stable")
-            fix_sizes(where, read_only(problem.sizes), problem.node_of_rank, held, problem.room, by_size)
+            fix_sizes(where, read_only(problem.sizes), problem.node_of_rank, problem.node_start, problem.ranks_by_node,
+                      held, problem.room, by_size)  # fmt: skip
     return where
 
 
@@ -235,17 +238,15 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
 @kernel
 def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where, loads, counts):
     """Each item of `arrived` in turn to the emptiest rank of its node, of those with fewest items if counts count."""
+    weight = np.int64(equal_counts)
+    by_node = hold(counts[ranks] * weight, loads[ranks], np.zeros(len(ranks), dtype=np.int64))
     for i in arrived:
-        best = np.int64(-1)
-        for j in range(node_start[nodes[i]], node_start[nodes[i] + 1]):
-            r = ranks[j]
-            fewer = equal_counts and best >= 0 and counts[r] < counts[best]
-            more = equal_counts and best >= 0 and counts[r] > counts[best]
-            if best < 0 or fewer or (not more and loads[r] < loads[best]):
-                best = r
-        where[i] = best
-        loads[best] += costs[i]
-        counts[best] += 1
+        j = first_of(by_node, node_start[nodes[i]], node_start[nodes[i] + 1], 0)
+        r = ranks[j]
+        where[i] = r
+        loads[r] += costs[i]
+        counts[r] += 1
+        update(by_node, j, counts[r] * weight, loads[r], 0)
 
 
 def _settle(
@@ -369,14 +370,14 @@ def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, wo
     return direct, left
 
 
-def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference) -> NDArray[np.int32]:
+def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference, time_budget: float) -> NDArray[np.int32]:
     """Lay the partition's groups on ranks. Raises TimeLimitError where they are over the cap."""
     if groups.partition_makespan > cap:
         raise TimeLimitError(
             f"no assignment under {{cap}} = {cap} was found: the partition reaches {groups.partition_makespan}",
             "raise {cap}, {eps} or {time_budget}",
         )
-    return place_groups(problem, groups.group_of_item)
+    return place_groups(problem, groups.group_of_item, time_budget)
 
 
 def assign_auto(
@@ -385,5 +386,6 @@ def assign_auto(
     """Return what relocation finds, and where it finds nothing, the partition rearranged, and why."""
     found = search(problem, cap, work_units(time_budget))
     if found is None:
-        return assign_rearrange(problem, cap, groups), "no relocation under the cap was found within the budget"
+        found = assign_rearrange(problem, cap, groups, time_budget)
+        return found, "no relocation under the cap was found within the budget"
     return found, ""

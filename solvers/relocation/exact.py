@@ -15,6 +15,7 @@ from solvers.relocation.auto import Reference, assign_auto
 __all__ = ["assign_exact"]
 
 _MAX_TOTAL = 2**52  # CP-SAT reports bounds as floats
+_MOST_LITERALS = 2**20  # one for each item and rank: about ten seconds to build, which is no small instance
 
 
 def _load_cp_model() -> Any:
@@ -31,19 +32,16 @@ def _none_found(cap: int) -> TimeLimitError:
 
 def _prices(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Volume that crosses, and that moves inside, for every item and rank: int64[n, num_ranks] each."""
-    n, m = len(problem.costs), problem.num_ranks
-    inter, intra = np.empty((n, m), dtype=np.int64), np.empty((n, m), dtype=np.int64)
-    lies = np.zeros((n, m), dtype=np.int64)
+    n = len(problem.costs)
+    lies = np.zeros((n, problem.num_ranks), dtype=np.int64)
     if problem.affinity.rows is None:
         lies[np.arange(n), problem.affinity.home] = problem.affinity.leave_node
     else:
         offsets, ranks, volumes = problem.affinity.rows
         lies[np.repeat(np.arange(n), np.diff(offsets)), ranks] = volumes
-    for r in range(m):
-        near = problem.node_of_rank == problem.node_of_rank[r]
-        inter[:, r] = lies[:, ~near].sum(axis=1)
-        intra[:, r] = lies[:, near].sum(axis=1) - lies[:, r]
-    return inter, intra
+    of_node = np.add.reduceat(lies[:, problem.ranks_by_node], problem.node_start[:-1], axis=1)
+    near = of_node[:, problem.node_of_rank]
+    return lies.sum(axis=1, keepdims=True) - near, near - lies
 
 
 def _build(cp_model: Any, problem: RelocationProblem, cap: int) -> tuple[Any, list[list[Any]]]:
@@ -103,11 +101,12 @@ def assign_exact(
         start, _ = assign_auto(problem, cap, groups, min(seconds, 0.05))
     except TimeLimitError:
         start = None
-    inter_prices, intra_prices = _prices(problem)
-    if len(problem.costs) == 0 or max(int(inter_prices.sum()), problem.total, problem.total_size) > _MAX_TOTAL:
+    prices = _prices(problem) if 0 < len(problem.costs) * problem.num_ranks <= _MOST_LITERALS else None
+    if prices is None or max(int(prices[0].sum()), problem.total, problem.total_size) > _MAX_TOTAL:
         if start is None:
             raise _none_found(cap)
         return start, None
+    inter_prices, intra_prices = prices
     cp_model = _load_cp_model()
     model, on = _build(cp_model, problem, cap)
     first, least_inter, infeasible = _minimize(cp_model, model, on, inter_prices, start, started + seconds / 2)

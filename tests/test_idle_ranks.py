@@ -1,0 +1,256 @@
+"""Ranks that hold nothing cost nothing: what searches do does not grow with them, and nothing else changes."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import solvers
+from solvers.packing import schedule_micro_batches
+from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
+from solvers.rearrangement._send_bounds import node_view
+from solvers.rearrangement._swap_search import SwapSearch
+from solvers.rearrangement._transport import dual_value, kept_by, solve_transport
+from solvers.relocation import _place
+from solvers.relocation._problem import RelocationProblem
+from solvers.relocation._search import fix_sizes
+from solvers.relocation._tournament import first_of, hold, update
+from solvers.relocation.auto import _balance_nodes, _lpt_with_room, _settle_each, _start
+
+FEW = [7919 * i % 4000 + 1 for i in range(200)]
+HOMES = [i // 8 for i in range(200)]
+MANY = 2**14
+
+
+# --- transport --------------------------------------------------------------------------------------------------------
+
+
+def transport(num_groups: int, room: int, seed: int, work: int = UNLIMITED) -> tuple[int, int, int]:
+    """Forty groups that keep something in some of the first places; returns what is kept, proven, and the work done."""
+    rng = np.random.default_rng(seed)
+    groups, num_places = np.sort(rng.choice(1000, 40, replace=False)), num_groups // room
+    places = [np.sort(rng.choice(30, 3, replace=False)) for _ in groups]
+    counts = np.zeros(num_groups, dtype=np.int64)
+    counts[groups] = 3
+    rows = (
+        np.concatenate(([0], np.cumsum(counts))), np.concatenate(places).astype(np.int32), rng.integers(1, 1000, 120),
+    )  # fmt: skip
+    starts = np.arange(num_places + 1) * room
+    assignment = np.repeat(np.arange(num_places, dtype=np.int32), room)
+    price = np.empty(num_places, dtype=np.int64)
+    left = solve_transport(*rows, starts, assignment, price, True, work)
+    assert (np.bincount(assignment, minlength=num_places) == room).all()
+    return int(kept_by(*rows, assignment)), int(dual_value(*rows, starts, price)), work - left
+
+
+@pytest.mark.parametrize("room", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_that_keep_nothing_are_no_work_to_place(room: int, seed: int) -> None:
+    few, more, all_of_them = (transport(m, room, seed) for m in (2048, 4096, MANY))
+    assert few == more == all_of_them
+    kept, proven, _ = transport(1024, room, seed)  # so few are not left out
+    assert kept == proven == few[0] == few[1]
+
+
+@pytest.mark.parametrize("work", [0, 100, 1000, 5000, 20_000])
+def test_stopped_early_prices_prove_what_they_can(work: int) -> None:
+    kept, proven, _ = transport(2048, 2, 0, work)
+    assert kept <= proven <= transport(2048, 2, 0, 0)[1]
+
+
+# --- the largest send -------------------------------------------------------------------------------------------------
+
+
+def sends(m: int, spread: int) -> RearrangementProblem:
+    """Sixteen ranks that hold something, `spread` apart; nodes of eight such."""
+    rng = np.random.default_rng(1)
+    busy = np.arange(16) * spread
+    volumes = solvers.group_volumes(busy[rng.integers(0, 16, 60)], busy[rng.integers(0, 16, 60)], FEW[:60], m)
+    return RearrangementProblem.prepare(volumes, np.arange(m) // (8 * spread), "max", None, None, None)
+
+
+def test_swaps_do_not_look_at_ranks_that_hold_nothing() -> None:
+    found = []
+    for m in (64, 4096):
+        problem = sends(m, 1)
+        ranks = problem.identity()
+        left = SwapSearch(problem).lower(ranks, 0, UNLIMITED)
+        found.append((UNLIMITED - left, problem.value_of(ranks)))
+    assert found[0] == found[1]
+
+
+def test_a_swap_with_one_group_that_holds_nothing_stands_for_all() -> None:
+    spent = []
+    for spread in (2, 64):
+        problem = sends(16 * spread, spread)
+        ranks = problem.identity()
+        left = SwapSearch(problem).lower(ranks, 0, UNLIMITED)
+        spent.append((UNLIMITED - left, problem.value_of(ranks)))
+    assert spent[1][1] == spent[0][1]
+    assert spent[1][0] < 8 * spent[0][0]  # 32 times the ranks
+
+
+def test_nodes_are_looked_at_without_ranks_that_hold_nothing() -> None:
+    problem = sends(1024, 64)
+    view = node_view(problem, SwapSearch(problem), 1)
+    assert view is not None
+    assert view.amounts.shape[1] == len(view.ranks) <= 8 < len(view.inside) == 512 == view.rooms.sum()
+    padded = sends(1024, 1)
+    assert node_view(padded, SwapSearch(padded), 100) is None  # a node that holds nothing
+
+
+@pytest.mark.parametrize("method", solvers.REARRANGERS)
+@pytest.mark.parametrize("ranks_per_node", [8, 512])
+def test_every_method_on_nodes_of_idle_ranks(method: str, ranks_per_node: int) -> None:
+    rng = np.random.default_rng(2)
+    volumes = solvers.group_volumes(rng.integers(0, 1024, 90), rng.integers(0, 1024, 90) // 4 * 4, FEW[:90], 1024)
+    nodes = np.arange(1024) // ranks_per_node
+    result = solvers.rearrange(volumes, nodes, method=method, time_budget=0.3 if method == "max" else 0.01)
+    solvers.check_rearrangement(volumes, nodes, result)
+
+
+# --- relocation -------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_tournament(data: st.DataObject) -> None:
+    """Against a look at all ranks."""
+    number = st.integers(0, 3)
+    ranks = data.draw(st.lists(st.tuples(number, number, number), min_size=1, max_size=20))
+    columns = [np.array(column, dtype=np.int64) for column in zip(*ranks, strict=True)]
+    tree = hold(*columns)
+    for _ in range(6):
+        low, high = sorted(data.draw(st.tuples(st.integers(0, len(ranks)), st.integers(0, len(ranks)))))
+        need = data.draw(number)
+        fitting = [(*ranks[r][:2], r) for r in range(low, high) if ranks[r][2] >= need]
+        assert first_of(tree, low, high, need) == min(fitting, default=(0, 0, -1))[2]
+        r = data.draw(st.integers(0, len(ranks) - 1))
+        ranks[r] = data.draw(st.tuples(number, number, number))
+        update(tree, r, *ranks[r])
+
+
+def naive_lpt(costs: Any, sizes: Any, room: Any, equal_counts: bool) -> list[int] | None:
+    m = len(room)
+    loads, held, counts, where = [0] * m, [0] * m, [0] * m, []
+    few, longer = divmod(len(costs), m)
+    for cost, size in zip(costs, sizes, strict=True):
+        open_ranks = [
+            r for r in range(m)
+            if held[r] + size <= room[r]
+            and not (equal_counts and (counts[r] > few or (counts[r] == few and longer == 0)))
+        ]  # fmt: skip
+        if not open_ranks:
+            return None
+        best = min(open_ranks, key=lambda r: (loads[r], r))
+        longer -= counts[best] == few
+        loads[best], held[best], counts[best] = loads[best] + cost, held[best] + size, counts[best] + 1
+        where.append(best)
+    return where
+
+
+@given(st.data())
+def test_longest_first_with_room(data: st.DataObject) -> None:
+    pairs = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+    room = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+    equal_counts = data.draw(st.booleans())
+    costs, sizes = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+    where = np.empty(len(costs), dtype=np.int32)
+    order = np.arange(len(costs), dtype=np.int32)
+    failed = _lpt_with_room(costs, sizes, order, np.array(room, dtype=np.int64), equal_counts, where)
+    naive = naive_lpt(costs.tolist(), sizes.tolist(), room, equal_counts)
+    assert (None if failed >= 0 else where.tolist()) == naive
+
+
+def by_node(nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.argsort(nodes, kind="stable"), np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
+
+
+@given(st.data())
+def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataObject) -> None:
+    nodes = np.array(data.draw(st.sampled_from([[0], [0, 0, 1], [0, 1, 0, 1, 1], [1, 0, 1, 0, 0, 1]])))
+    m = len(nodes)
+    ranks, starts = by_node(nodes)
+    sizes = np.array(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=15)), dtype=np.int64)
+    where = np.array([data.draw(st.integers(0, m - 1)) for _ in sizes], dtype=np.int32)
+    room = np.array(data.draw(st.lists(st.integers(0, 30), min_size=m, max_size=m)), dtype=np.int64)
+    loads = np.bincount(where, sizes, m).astype(np.int64)
+    counts = np.bincount(where, minlength=m).astype(np.int64)
+    by_size = np.argsort(-sizes, kind="stable")
+
+    expected, held = where.copy(), loads.copy()
+    for crossing in (False, True):
+        for i in by_size:
+            r = expected[i]
+            near = [q for q in range(m) if (crossing or nodes[q] == nodes[r]) and held[q] + sizes[i] <= room[q]]
+            if held[r] > room[r] and near:
+                to = min(near, key=lambda q: (held[q] - room[q], q))
+                expected[i], held[r], held[to] = to, held[r] - sizes[i], held[to] + sizes[i]
+    found = where.copy()
+    fix_sizes(found, sizes, nodes, starts, ranks, loads.copy(), room, by_size)
+    assert found.tolist() == expected.tolist()
+
+    for equal_counts in (False, True):
+        held, count, expected = loads.copy(), counts.copy(), np.empty(len(sizes), dtype=np.int32)
+        for i in by_size:
+            inside = np.flatnonzero(nodes == nodes[where[i]])
+            to = min(inside.tolist(), key=lambda r: (count[r] * equal_counts, held[r], r))
+            expected[i], held[to], count[to] = to, held[to] + sizes[i], count[to] + 1
+        _settle_each(by_size, nodes[where], ranks, starts, sizes, equal_counts, where_out := where.copy(), loads.copy(),
+                     counts.copy())  # fmt: skip
+        assert where_out.tolist() == expected.tolist()
+
+
+def test_one_exchange_of_many_items_keeps_to_the_budget() -> None:
+    """Two nodes as if they were ranks: sixty thousand items, of which half are on the wrong one."""
+    costs = np.random.default_rng(0).integers(1, 4000, 60_000)
+    problem = RelocationProblem.prepare(costs, np.arange(60_000) % 8, np.arange(16) // 8, None, None, True, None, None)
+    left = _balance_nodes(problem, _start(problem), int(costs.sum()) // 16 + 4000, 1_000_000)
+    assert left > -(2**27)
+
+
+def test_what_is_fallen_back_on_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    rearrange = _place.rearrange
+    monkeypatch.setattr(_place, "rearrange", lambda *given, **more: asked.append(more) or rearrange(*given, **more))
+    solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.5)
+    solvers.relocate(FEW, HOMES, [0] * 64, method="rearrange", time_budget=0.001)
+    assert asked == [{"time_budget": 0.5}, {"time_budget": 0.1}]
+
+
+def test_exact_relocation_builds_no_model_of_millions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("solvers.relocation.exact._load_cp_model")
+    found = solvers.relocate(FEW, HOMES, np.arange(MANY) // 8, method="exact")
+    solvers.check_relocation(FEW, HOMES, np.arange(MANY) // 8, found)
+
+
+# --- schedules, and all together --------------------------------------------------------------------------------------
+
+
+def test_ranks_without_samples_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["solvers.packing._schedule_search"]
+    packed = []
+    pack = module.auto  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "auto", lambda tokens, *given, **more: packed.append(1) or pack(tokens, *given, **more))
+    result = schedule_micro_batches(FEW, FEW, MANY, 4000, objective="step", allow_empty=True)
+    assert len(packed) == len(np.unique(result.rank_of_item)) <= len(FEW)
+
+
+@pytest.mark.parametrize("ranks_per_node", [8, MANY], ids=["nodes", "one node"])
+def test_few_items_on_many_ranks(ranks_per_node: int) -> None:
+    nodes = np.arange(MANY) // ranks_per_node
+    groups = solvers.partition(FEW, MANY).group_of_item
+    volumes = solvers.group_volumes(groups, HOMES, FEW, MANY)
+    for method in ("auto", "greedy", "identity", "sum"):
+        for objective in ("sum", "max"):
+            result = solvers.rearrange(volumes, nodes, method=method, objective=objective)
+            solvers.check_rearrangement(volumes, nodes, result)
+            assert result.gap == 0 or objective == "max" or method in ("greedy", "identity")
+    for asked in ({}, {"eps": 0.5}, {"method": "rearrange"}, {"sizes": FEW, "caps": 5000}, {"equal_counts": True}):
+        moved = solvers.relocate(FEW, HOMES, nodes, **asked)
+        solvers.check_relocation(
+            FEW, HOMES, nodes, moved, **{k: v for k, v in asked.items() if k not in ("eps", "method")}
+        )

@@ -2,12 +2,13 @@
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PartitionResult", "SolveStatus"]
+__all__ = ["Compared", "PartitionResult", "SolveStatus"]
 
 
 class SolveStatus(enum.StrEnum):
@@ -18,8 +19,29 @@ class SolveStatus(enum.StrEnum):
     TIME_LIMIT = "time_limit"  # the budget ended; this is the best it had
 
 
+class Compared:
+    """A dataclass that is equal to another of its kind field by field, arrays by their content.
+
+    Fields that say ``compare=False`` are left out. It has no hash: of arrays that would be slow and misleading.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = (each.name for each in fields(self) if each.compare)  # type: ignore[arg-type]
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same(mine: Any, other: Any) -> bool:
+    return np.array_equal(mine, other) if isinstance(mine, np.ndarray) else bool(mine == other)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class PartitionResult:
+class PartitionResult(Compared):
     """Items in groups, with a certificate.
 
     Attributes
@@ -60,18 +82,6 @@ class PartitionResult:
     def gap(self) -> float:
         """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.makespan, self.lower_bound)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PartitionResult):
-            return NotImplemented
-        return (
-            (self.makespan, self.lower_bound, self.bound_name, self.status, self.method)
-            == (other.makespan, other.lower_bound, other.bound_name, other.status, other.method)
-            and np.array_equal(self.group_of_item, other.group_of_item)
-            and np.array_equal(self.loads, other.loads)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
 
 
 def relative_gap(makespan: int, lower_bound: int) -> float:

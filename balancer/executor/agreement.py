@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,23 +98,32 @@ def _disagreement(said: Sequence[Sequence[Any]]) -> PeerError | PlanMismatchErro
     held = [of_rank[0][1] for of_rank in said]
     unlike = {rank: _difference(held[rank], [other for _, other in of_rank]) for rank, of_rank in enumerate(said)}
     if split := {rank: what for rank, what in unlike.items() if what}:
-        told = by_text(split, lambda ranks, what: f"replica peers of {listed(ranks)} differ in {what}")
-        return PlanMismatchError(told, list(split))
+        text = by_text(split, lambda ranks, what: f"replica peers of {listed(ranks)} differ in {what}")
+        return PlanMismatchError(text, list(split))
     usual, odd = against_majority({rank: json.dumps(one) for rank, one in enumerate(held)})
     differing = {rank: _difference(json.loads(usual), [held[rank]]) for rank in odd}
-    told = by_text(differing, lambda ranks, what: f"{listed(ranks)} of {len(held)} differ from the majority in {what}")
+    text = by_text(
+        differing,
+        lambda of, what: f"{listed(of)} of {len(held)} differ{'s' * (len(of) == 1)} from the majority in {what}",
+    )
     advice = "install one version everywhere, and give every rank the same settings"
-    return PlanMismatchError(f"{told}; nothing has been exchanged: {advice}", list(odd))
+    return PlanMismatchError(f"{text}; nothing has been exchanged: {advice}", list(odd))
 
 
-def _inputs(setup: Setup, gathered: Gathered) -> dict[str, Any]:
-    """Return by name all that a plan and its exchange depend on: settings as they are, columns by their digests."""
+@lru_cache(maxsize=8)
+def _settings(setup: Setup) -> Mapping[str, Any]:
+    """Return all settings by the names that errors call them by."""
     given = setup.to_json()
     found = {f"setting {name!r}": value for name, value in {**given["topology"], **given["settings"]}.items()}
     for phase in given["phases"]:
         where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"
         found |= {f"setting {name!r}{where}": value for name, value in phase.items()}
-    found["numbers of samples"] = _sha(gathered.home.offsets)
+    return found
+
+
+def _inputs(setup: Setup, gathered: Gathered) -> dict[str, Any]:
+    """Return by name all that a plan and its exchange depend on: settings as they are, columns by their digests."""
+    found = {**_settings(setup), "numbers of samples": _sha(gathered.home.offsets)}
     found |= {f"field {name!r}": f"{gathered.specs[name]} {_sha(rows)}" for name, rows in gathered.rows.items()}
     return found | {f"lengths[{name!r}]": _sha(column) for name, column in gathered.columns.items()}
 
@@ -126,7 +136,7 @@ def _difference(usual: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
             if other.get(name) != usual.get(name):
                 shown = name.startswith(("setting", "package"))
                 found[name] = f"{name} ({other.get(name)!r}, not {usual.get(name)!r})" if shown else name
-    inputs = [told for name, told in found.items() if name != "plan"]
+    inputs = [text for name, text in found.items() if name != "plan"]
     return " and ".join(inputs or found.values())  # other inputs make other plans
 
 

@@ -23,12 +23,9 @@ _SETTINGS = (*(spec.name for spec in fields(PlanSettings)), *_IN_SHORT)
 
 
 def as_setup(
-    topology: Topology,
-    phases: Sequence[Phase] | Mapping[str, str] | None,
-    cost: str | CostModel,
-    length: str | None,
+    topology: Topology, phases: Sequence[Phase] | Mapping[str, str] | None, cost: str | CostModel, length: str | None,
     settings: Mapping[str, Any],
-) -> Setup:
+) -> Setup:  # fmt: skip
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
 
     TypeError, ValueError or InfeasibleError says what no step could be planned by.

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -111,12 +112,8 @@ class Collectives:
             arrived.copy_(host)
         else:
             group = self.group if sent.is_cuda else self._control
-            self._call(
-                "exchanging payload",
-                lambda: dist.all_to_all_single(arrived, sent, list(receives), list(sends), group, async_op=True),
-                sent.is_cuda,
-                meanwhile,
-            )
+            start = partial(dist.all_to_all_single, arrived, sent, list(receives), list(sends), group, async_op=True)
+            self._call("exchanging payload", start, sent.is_cuda, meanwhile)
 
     def _call(
         self, doing: str, start: Callable[[], Any], on_cuda: bool = False, meanwhile: Meanwhile = lambda: None

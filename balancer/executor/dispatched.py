@@ -42,15 +42,9 @@ class Dispatched(Mapping[str, Any]):
     """
 
     def __init__(
-        self,
-        plan: StepPlan,
-        peers: Peers,
-        gathered: Gathered,
-        stream_of_field: Mapping[str, str],
-        batch: MiniBatch | None,
-        features: Features,
-        device: torch.device,
-    ) -> None:
+        self, plan: StepPlan, peers: Peers, gathered: Gathered, stream_of_field: Mapping[str, str],
+        batch: MiniBatch | None, features: Features, device: torch.device,
+    ) -> None:  # fmt: skip
         self.step, self.rank = plan, peers.rank
         self._peers, self._features, self._device = peers, features, device
         self._streams = home_streams(plan, self.rank, sends_own=peers.replica is not None)

@@ -52,12 +52,12 @@ def summary(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def by_text(texts: Mapping[int, str], told: Callable[[list[int], str], str]) -> str:
-    """Tell what there is to say of some ranks, each text once with all its ranks, the first four texts."""
+def by_text(texts: Mapping[int, str], sentence: Callable[[list[int], str], str]) -> str:
+    """Return what there is to say of some ranks, each text once with all its ranks, the first four texts."""
     ranks_of_text: dict[str, list[int]] = {}
     for rank, text in texts.items():
         ranks_of_text.setdefault(text, []).append(rank)
-    parts = [told(ranks, text) for text, ranks in ranks_of_text.items()]
+    parts = [sentence(ranks, text) for text, ranks in ranks_of_text.items()]
     return "; ".join(parts[:4] + (["..."] if len(parts) > 4 else []))
 
 

@@ -83,7 +83,7 @@ class Gathered:
 def gather(
     peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, failure: Exception | None = None
 ) -> Gathered:
-    """Tell the peers about this rank's mini-batch, None where `status` says why, and return what all told.
+    """Send all ranks what this one's mini-batch is like, None where `status` says why, and put together what all sent.
 
     Replica peers are not asked. FieldMismatchError if the fields do not fit together; PeerError if another rank failed,
     and this one did not.
@@ -114,15 +114,15 @@ def _check_fields(holders: Mapping[int, Message]) -> None:
     usual, odd = against_majority({rank: tuple(_kinds(message).items()) for rank, message in holders.items()})
     if odd:
         differences = {rank: _difference(dict(mine), dict(usual)) for rank, mine in odd.items()}
-        told = by_text(differences, lambda of, what: f"{listed(of)} {'has' if len(of) == 1 else 'have'} {what}")
-        raise FieldMismatchError(told, list(odd))
+        text = by_text(differences, lambda of, what: f"{listed(of)} {'has' if len(of) == 1 else 'have'} {what}")
+        raise FieldMismatchError(text, list(odd))
 
 
 def _kinds(message: Message) -> dict[str, str]:
     """Return of all that a rank has what it holds of each sample."""
-    kinds = {f"field {name!r}": isinstance(rows, Ragged) for name, rows in message.rows.items()}
-    kinds |= {f"lengths[{name!r}]": isinstance(column, Ragged) for name, column in message.columns.items()}
-    return {name: "several items" if is_list else "one entry" for name, is_list in kinds.items()}
+    held = {f"field {name!r}": rows for name, rows in message.rows.items()}
+    held |= {f"lengths[{name!r}]": column for name, column in message.columns.items()}
+    return {name: "several items" if isinstance(column, Ragged) else "one entry" for name, column in held.items()}
 
 
 def _difference(mine: Mapping[str, str], usual: Mapping[str, str]) -> str:
@@ -140,6 +140,6 @@ def _agreed(name: str, specs: Mapping[int, Spec]) -> Spec:
     """Return what the ranks that have any row of a field say about it."""
     usual, odd = against_majority({rank: spec for rank, spec in specs.items() if spec.form} or specs)
     if odd:
-        told = by_text({rank: str(spec) for rank, spec in odd.items()}, lambda of, spec: f"{listed(of)} as {spec}")
-        raise FieldMismatchError(f"field {name!r} was handed in by {told}, by the others as {usual}", list(odd))
+        text = by_text({rank: str(spec) for rank, spec in odd.items()}, lambda of, spec: f"{listed(of)} as {spec}")
+        raise FieldMismatchError(f"field {name!r} was handed in by {text}, by the others as {usual}", list(odd))
     return usual

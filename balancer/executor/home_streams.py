@@ -50,7 +50,7 @@ class FieldRoute:
                 values[place] = row
         if isinstance(values, Tensor) and field.spec.device == "cpu":
             values = values.cpu()
-        return replace(field, values=values)
+        return Field(field.spec, field.rows, values)
 
 
 @dataclass(frozen=True, eq=False)

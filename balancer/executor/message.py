@@ -1,4 +1,4 @@
-"""What a rank tells all others of its mini-batch, everything but the payload, as one row of integers."""
+"""Messages: what a rank sends all others about its mini-batch, everything but the payload, as one row of integers."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What one rank tells of its mini-batch."""
+    """What one rank sends about its mini-batch."""
 
     status: Status
     error: str  # why it failed

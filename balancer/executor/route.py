@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
     def where(self, chosen: NDArray[np.bool_]) -> "Rows":
         """Return some of them."""
-        return Rows(*(array[chosen] for array in self))
+        return Rows(self.ranks[chosen], self.starts[chosen], self.starts_in_block[chosen], self.sizes[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class RouteEnd:
     @cached_property
     def in_order(self) -> bool:
         """Whether the rows lie in this order."""
-        return np.array_equal(self.order, np.arange(len(self.order)))
+        return bool((self.order[1:] > self.order[:-1]).all())
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -61,8 +61,8 @@ class RouteEnd:
     def rows(self) -> Rows:
         """All rows, in order."""
         ranks = np.arange(len(self.counts)).repeat(self.counts)
-        before = offsets_of(self.elements)[ranks]
-        return Rows(ranks, offsets_of(self.lengths)[self.order], offsets_of(self.sizes)[:-1] - before, self.sizes)
+        before, starts = self.elements.cumsum() - self.elements, self.lengths.cumsum() - self.lengths
+        return Rows(ranks, starts[self.order], self.sizes.cumsum() - self.sizes - before[ranks], self.sizes)
 
     def of_items(self, items: Ragged) -> "RouteEnd":
         """Return the end of rows of several items each, item by item; the items' lengths are as the rows lie."""
@@ -126,4 +126,5 @@ class Route:
 
 def grouped_sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum the first so many values, the next so many, and so on."""
-    return np.diff(offsets_of(values)[offsets_of(counts)])
+    running, ends = offsets_of(values), counts.cumsum()
+    return running[ends] - running[ends - counts]

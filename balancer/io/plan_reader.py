@@ -31,12 +31,13 @@ from balancer.io.plan_format import (
     from_json,
     read_manifest,
 )
+from solvers.types import Compared
 
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlanStep:
+class PlanStep(Compared):
     """The rows of one phase of one step, in file order: arrays[n], read-only, None where a plan has none."""
 
     step: int
@@ -48,13 +49,6 @@ class PlanStep:
     length: NDArray[np.int64] | None = None
     home_rank: NDArray[np.int32] | None = None
     item: NDArray[np.int32] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PlanStep):
-            return NotImplemented
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in TYPES)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

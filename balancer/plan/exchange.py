@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from balancer.problem.placement import Placement
 from solvers.groups import group_loads
+from solvers.types import Compared
 
 __all__ = ["RankExchange", "rank_exchange"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RankExchange:
+class RankExchange(Compared):
     """What one rank sends and receives; all arrays are int64 and read-only.
 
     With ``payload`` the rank's samples in home order::
@@ -55,13 +56,6 @@ class RankExchange:
     def __post_init__(self) -> None:
         for spec in fields(self):
             getattr(self, spec.name).flags.writeable = False
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RankExchange):
-            return NotImplemented
-        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def rank_exchange(source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int) -> RankExchange:

@@ -8,12 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError
 from solvers.groups import members_by_group, parts_by_group
+from solvers.types import Compared
 
 __all__ = ["Placement"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placement:
+class Placement(Compared):
     """A bijection from samples to places (rank, position), both ways.
 
     Attributes
@@ -111,14 +112,3 @@ class Placement:
         if not 0 <= rank < self.num_ranks:
             raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
         return self.samples[self.offsets[rank] : self.offsets[rank + 1]]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Placement):
-            return NotImplemented
-        return (
-            np.array_equal(self.rank_of_sample, other.rank_of_sample)
-            and np.array_equal(self.position_of_sample, other.position_of_sample)
-            and self.num_ranks == other.num_ranks
-        )
-
-    __hash__ = None  # type: ignore[assignment]

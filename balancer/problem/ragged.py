@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import INT64_MAX, as_int64
+from solvers.types import Compared
 
 __all__ = ["Ragged", "offsets_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ragged:
+class Ragged(Compared):
     """A list of integers for every row, in compressed sparse row (CSR) form.
 
     Attributes
@@ -151,13 +152,6 @@ class Ragged:
         """Return plain lists of ints."""
         values, offsets = self.values.tolist(), self.offsets.tolist()
         return [values[start:stop] for start, stop in pairwise(offsets)]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Ragged):
-            return NotImplemented
-        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.values, other.values)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:

@@ -1,11 +1,11 @@
 """What a micro-batch scheduler returns: a rank and a slot for every sample, and the proof of how even they can be."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "CutResult", "ScheduleResult"]
 
@@ -13,8 +13,8 @@ OBJECTIVES = ("lockstep", "step", "pipeline")
 OVER_LONG = ("error", "own", "drop")
 
 
-class CutResult:
-    """What all results with micro-batches share: equal where all but the time they took is."""
+class CutResult(Compared):
+    """What all results with micro-batches share."""
 
     __slots__ = ()
 
@@ -24,14 +24,6 @@ class CutResult:
     def num_ranks(self) -> int:
         """Number of ranks."""
         return len(self.slot_loads)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, type(self)):
-            return NotImplemented
-        names = (each.name for each in fields(self) if each.compare)  # type: ignore[arg-type]
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,13 +15,13 @@ from solvers._jit import kernel
 from solvers.arguments import as_costs, as_count
 from solvers.errors import InfeasibleError
 from solvers.packing._arguments import as_cap, check_fits
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["SplitResult", "split_contiguous", "split_fewest"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SplitResult:
+class SplitResult(Compared):
     """Items cut into segments in the order in which they stand; always optimal.
 
     Attributes
@@ -74,18 +74,6 @@ class SplitResult:
         groups = np.repeat(np.arange(self.num_groups, dtype=np.int32), np.diff(self.offsets))
         groups.flags.writeable = False
         return groups
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SplitResult):
-            return NotImplemented
-        return (
-            (self.minimised, self.lower_bound, self.bound_name, self.status, self.method)
-            == (other.minimised, other.lower_bound, other.bound_name, other.status, other.method)
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.loads, other.loads)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading
 
 
 @kernel

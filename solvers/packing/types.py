@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["PackingResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackingResult:
+class PackingResult(Compared):
     """Items in as few groups as were found to fit, with a certificate.
 
     Attributes
@@ -52,15 +52,3 @@ class PackingResult:
     def gap(self) -> float:
         """``(num_groups - lower_bound) / lower_bound``; 0.0 when equal, which proves the packing optimal."""
         return relative_gap(self.num_groups, self.lower_bound)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PackingResult):
-            return NotImplemented
-        return (
-            (self.cap, self.lower_bound, self.bound_name, self.status, self.method)
-            == (other.cap, other.lower_bound, other.bound_name, other.status, other.method)
-            and np.array_equal(self.group_of_item, other.group_of_item)
-            and np.array_equal(self.loads, other.loads)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["OBJECTIVES", "BoundCertificate", "Objective", "RearrangementResult"]
 
@@ -15,7 +15,7 @@ OBJECTIVES: tuple[Objective, ...] = ("sum", "max")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoundCertificate:
+class BoundCertificate(Compared):
     """Numbers from which anyone can recompute a lower bound; *any* such numbers prove one, these prove a good one.
 
     Count what leaves rank r ``rank_multiplier[r]``-fold. Whatever group g keeps near its home in place p is worth at
@@ -39,18 +39,9 @@ class BoundCertificate:
         self.rank_multiplier.flags.writeable = False
         self.place_price.flags.writeable = False
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, BoundCertificate):
-            return NotImplemented
-        return np.array_equal(self.rank_multiplier, other.rank_multiplier) and np.array_equal(
-            self.place_price, other.place_price
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RearrangementResult:
+class RearrangementResult(Compared):
     """Groups on ranks, with a certificate. Volumes are in the units that the caller's volumes are in.
 
     Attributes
@@ -100,14 +91,3 @@ class RearrangementResult:
     def gap(self) -> float:
         """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.value, self.lower_bound)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RearrangementResult):
-            return NotImplemented
-        arrays = ("rank_of_group", "crossing_volume")
-        others = [name for name in self.__slots__ if name not in (*arrays, "runtime_s")]
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays) and all(
-            getattr(self, name) == getattr(other, name) for name in others
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays compare by content, so hashing would be slow and misleading

@@ -10,6 +10,7 @@ from solvers._jit import kernel
 from solvers.arguments import as_costs, as_count, as_int64, as_labels
 from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import members_by_group, read_only
+from solvers.types import Compared
 
 __all__ = ["Volumes", "as_volumes", "group_volumes"]
 
@@ -47,7 +48,7 @@ def _first_group_with_a_rank_twice(offsets, ranks):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Volumes:
+class Volumes(Compared):
     """How much of each group lies on each rank now. As many groups as ranks; what is not listed is 0.
 
     Attributes
@@ -77,20 +78,6 @@ class Volumes:
     def total(self) -> int:
         """Sum of all volumes."""
         return int(self.amounts.sum())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Volumes):
-            return NotImplemented
-        return all(
-            np.array_equal(mine, others)
-            for mine, others in (
-                (self.offsets, other.offsets),
-                (self.ranks, other.ranks),
-                (self.amounts, other.amounts),
-            )
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def group_volumes(

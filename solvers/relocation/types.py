@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["RelocationFrontier", "RelocationResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RelocationResult:
+class RelocationResult(Compared):
     """Items on ranks under a cap, with what moved and what had to.
 
     Attributes
@@ -70,21 +70,6 @@ class RelocationResult:
     def intra_gap(self) -> float:
         """``(intra_node_volume - intra_bound) / intra_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.intra_node_volume, self.intra_bound)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RelocationResult):
-            return NotImplemented
-        return (
-            all(
-                getattr(self, name) == getattr(other, name)
-                for name in self.__dataclass_fields__
-                if name not in ("rank_of_item", "loads", "runtime_s")
-            )
-            and np.array_equal(self.rank_of_item, other.rank_of_item)
-            and np.array_equal(self.loads, other.loads)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

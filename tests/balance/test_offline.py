@@ -165,7 +165,7 @@ def test_load_plan_finds_a_log_that_moved_with_the_plan_or_is_named(folder, tmp_
 def test_another_log_is_refused(folder):
     write_plan(folder, settings_of())
     write_log(folder, [*LENGTHS[:-1], LENGTHS[-1] + 1])
-    with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's SHA-256 differs"):
+    with pytest.raises(InputError, match=r"was not made from .*log\.npy: the log's size or SHA-256 differs"):
         list(load_plans(folder / "plan.parquet"))
 
 

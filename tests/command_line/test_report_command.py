@@ -104,7 +104,7 @@ def test_another_log_is_refused(command, planned, tmp_path):
     write_csv(tmp_path / "other.csv", [*LENGTHS[:-1], LENGTHS[-1] + 1])
     outcome = command("report", "plan.parquet", "--log", "other.csv")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "balancer: plan.parquet: was not made from other.csv: the log's SHA-256 differs\n"
+    assert outcome.err == "balancer: plan.parquet: was not made from other.csv: the log's size or SHA-256 differs\n"
 
 
 def test_the_same_log_under_another_name_is_the_same_log(command, planned, tmp_path):

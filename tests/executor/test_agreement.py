@@ -33,7 +33,7 @@ def assert_blamed(errors, name, blamed, text):
 def test_versions_that_differ_from_the_majority_are_named(four, odd):
     blamed = {(3,): (3,), (0, 1, 2): (3,), (2, 3): (2, 3), (0, 1): (2, 3)}[tuple(odd)]  # ties to the lowest rank
     versions = "('9.9', not '1.0')" if 0 not in odd else "('1.0', not '9.9')"
-    text = f" of 4 differ from the majority in package version {versions};"
+    text = f" of 4 {'differs' if len(blamed) == 1 else 'differ'} from the majority in package version {versions};"
     assert_blamed(four.errors(cases.other_version, odd), "PlanMismatchError", blamed, text)
     four.run(cases.goes_on)
 
@@ -46,12 +46,12 @@ def test_a_version_is_named_where_there_are_two_ranks(ranks):
 def test_lengths_that_differ_are_named(ranks):
     odd = ranks.size - 1
     errors = ranks.errors(cases.other_lengths, odd)
-    assert_blamed(errors, "PlanMismatchError", (odd,), "differ from the majority in lengths['tokens'];")
+    assert_blamed(errors, "PlanMismatchError", (odd,), "differs from the majority in lengths['tokens'];")
     ranks.run(cases.goes_on)
 
 
 def test_settings_that_differ_are_named(four):
-    text = "rank 1 of 4 differ from the majority in setting 'cost' ('quadratic:a=1,b=1', not 'linear');"
+    text = "rank 1 of 4 differs from the majority in setting 'cost' ('quadratic:a=1,b=1', not 'linear');"
     assert_blamed(four.errors(cases.other_settings, 1), "PlanMismatchError", (1,), text)
     text = (
         "in setting 'cost' of phase 'llm' ('quadratic:a=1,b=1', not 'linear') and setting 'max_tokens_per_rank' of "

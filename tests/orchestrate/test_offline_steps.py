@@ -254,7 +254,7 @@ def test_another_log_is_refused(tmp_path):
     write_log(tmp_path)
     write_plan(tmp_path, settings_of())
     write_log(tmp_path, text=[*TEXT[:-1], 5])
-    with pytest.raises(InputError, match=r"was not made from .*log\.parquet: the log's SHA-256 differs"):
+    with pytest.raises(InputError, match=r"was not made from .*log\.parquet: the log's size or SHA-256 differs"):
         list(load_steps(tmp_path / "plan.parquet"))
 
 
@@ -338,7 +338,7 @@ DESCRIPTIONS = {
     "source is text": (lambda d: d.update(sources=["log.parquet"]), InputError, "does not name the log"),
     "source without a file": (lambda d: d["sources"][0].pop("file"), InputError, "does not name the log"),
     "two sources": (lambda d: d["sources"].append(d["sources"][0]), InputError, "does not name the log"),
-    "another SHA-256": (lambda d: d["sources"][0].update(sha256="0"), InputError, "SHA-256 differs"),
+    "another SHA-256": (lambda d: d["sources"][0].update(sha256="0"), InputError, "the log's size or SHA-256 differs"),
     "digest": (lambda d: d.update(digest="0"), PlanError, "the digest of its 3 steps is"),
     "no digest": (lambda d: d.pop("digest"), PlanError, "the digest of its 3 steps is"),
     "groups": (lambda d: d["settings"].update(group_size=1), PlanError, "leaves its group of 1 ranks"),

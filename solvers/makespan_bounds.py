@@ -4,7 +4,7 @@ Under constraints each bounds one cost component. Where costs are vectors, the b
 the bound of the summed cost, bound the whole.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,21 +34,7 @@ def makespan_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False
     return best_bound(sort_descending(array, largest)[1], total, num_groups, bool(equal_counts))
 
 
-def makespan_lower_bound(
-    costs: ArrayLike,
-    num_groups: int,
-    equal_counts: bool = False,
-    *,
-    sizes: ArrayLike | None = None,
-    caps: ArrayLike | None = None,
-    min_items: int = 0,
-    max_items: int | None = None,
-    allowed: ArrayLike | Sequence[Sequence[int] | None] | None = None,
-    keep_together: ArrayLike | Sequence[int | str | None] | None = None,
-    initial_loads: ArrayLike | None = None,
-    speeds: ArrayLike | None = None,
-    objective: str = "sum",
-) -> int:
+def makespan_lower_bound(costs: ArrayLike, num_groups: int, equal_counts: bool = False, **constraints: Any) -> int:
     """Lower bound on the makespan of every partition of `costs` into `num_groups` groups.
 
     Parameters
@@ -59,7 +45,7 @@ def makespan_lower_bound(
         At least 1.
     equal_counts : bool
         Bound only the partitions whose groups hold n/m items (within one where m does not divide n).
-    sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
+    **constraints
         Bound only the partitions under these constraints, as given to :func:`solvers.partition`.
 
     Returns
@@ -82,20 +68,7 @@ def makespan_lower_bound(
     >>> makespan_lower_bound([5, 4, 3, 3, 3], 2)
     9
     """
-    return makespan_bound(
-        costs,
-        num_groups,
-        equal_counts,
-        sizes=sizes,
-        caps=caps,
-        min_items=min_items,
-        max_items=max_items,
-        allowed=allowed,
-        keep_together=keep_together,
-        initial_loads=initial_loads,
-        speeds=speeds,
-        objective=objective,
-    ).value
+    return makespan_bound(costs, num_groups, equal_counts, **constraints).value
 
 
 def constrained_bound(problem: ConstrainedProblem, units: Units | None = None) -> Bound:

@@ -1,5 +1,6 @@
 """Plan files written as `balancer plan` writes them, read as anyone with pyarrow reads them, and changed by hand."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -46,11 +47,17 @@ def with_header(path, header):
     pq.write_table(pq.read_table(path).replace_schema_metadata({b"balancer": text}), path)
 
 
+def sealed(header):
+    """Return a header that says of the description in it that it is the one that was written."""
+    text = json.dumps(header["description"], sort_keys=True).encode()
+    return header | {"description_sha256": hashlib.sha256(text).hexdigest()}
+
+
 def tamper(path, rows=lambda rows: None, description=lambda description: None):
-    """Rewrite a plan file with its rows and its description changed in place."""
+    """Rewrite a plan file with its rows and its description changed in place, as if it had been written so."""
     table, header = pq.read_table(path), header_of(path)
     cells = table.to_pylist()
     rows(cells)
     description(header["description"])
     pq.write_table(pa.Table.from_pylist(cells, schema=table.schema), path)
-    with_header(path, header)
+    with_header(path, sealed(header))

@@ -24,7 +24,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.relocation import relocation_bound
-from solvers.types import SolveStatus, relative_gap
+from solvers.types import Compared, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
 
@@ -33,7 +33,7 @@ Slots = tuple[NDArray[np.int32], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DispatchPlan:
+class DispatchPlan(Compared):
     """A plan for one phase of one step; arrays are read-only.
 
     Attributes
@@ -94,14 +94,14 @@ class DispatchPlan:
     bound_name: str
     status: SolveStatus
     method: str
-    constraints: Constraints = field(default_factory=Constraints)
+    constraints: Constraints = field(default_factory=Constraints, compare=False)
     micro_batches: MicroBatches | None = None
     slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     num_slots: int = 1
-    placement: str = "any"
-    eps: float = 0.0
-    fell_back: str = ""
-    binding_sample: int | None = None
+    placement: str = field(default="any", compare=False)
+    eps: float = field(default=0.0, compare=False)
+    fell_back: str = field(default="", compare=False)
+    binding_sample: int | None = field(default=None, compare=False)
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     runtime_s: float = field(default=0.0, compare=False)
@@ -364,26 +364,6 @@ class DispatchPlan:
             f"<DispatchPlan: {self.num_samples} samples on {self.num_ranks} ranks, cost {self.cost}, "
             f"imbalance {self.home_imbalance_ratio:.4g} -> {self.imbalance_ratio:.6g}, gap {self.gap:.3g}>"
         )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DispatchPlan):
-            return NotImplemented
-        mine, theirs = (
-            (
-                (p.topology, p.cost, p.home, p.target, p.method, p.constraints.names(), p.micro_batches),
-                (p.makespan, p.lower_bound, p.bound_name, p.status, p.num_slots, p.dropped.tolist()),
-            )
-            for p in (self, other)
-        )
-        return (
-            mine == theirs
-            and np.array_equal(self.lengths, other.lengths)
-            and np.array_equal(self.loads, other.loads)
-            and np.array_equal(self.home_loads, other.home_loads)
-            and np.array_equal(self.slot_of_sample, other.slot_of_sample)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:

@@ -9,28 +9,11 @@ smaller item, so that the best exchange between two groups is found by walking b
 import numpy as np
 
 from solvers._jit import kernel
+from solvers.partition.refine import members_by_group, replace_member
 
 __all__ = ["refine_mixed"]
 
 _WORK_OF_MEMBER = 56  # measured: benchmarks/padded.py
-
-
-@kernel
-def _members_by_group(group_of_position, num_groups, longer):
-    """Positions by group, ascending, with room for each group to grow: members, start[m + 1], sizes."""
-    sizes = np.zeros(num_groups, dtype=np.int64)
-    for g in group_of_position:
-        sizes[g] += 1
-    start = np.zeros(num_groups + 1, dtype=np.int64)
-    for g in range(num_groups):
-        start[g + 1] = start[g] + sizes[g] + max(sizes[g], longer) + 4
-    members = np.empty(start[num_groups], dtype=np.int32)
-    sizes[:] = 0
-    for position in range(len(group_of_position)):
-        g = group_of_position[position]
-        members[start[g] + sizes[g]] = position
-        sizes[g] += 1
-    return members, start, sizes
 
 
 @kernel
@@ -82,23 +65,6 @@ def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
 
 
 @kernel
-def _replace(members, size, out, entering):
-    """In ``members[:size]``, ascending, drop index `out` (none if `size`) and insert `entering` (none if -1)."""
-    if out < size:
-        for k in range(out, size - 1):
-            members[k] = members[k + 1]
-        size -= 1
-    if entering >= 0:
-        k = size
-        while k > 0 and members[k - 1] > entering:
-            members[k] = members[k - 1]
-            k -= 1
-        members[k] = entering
-        size += 1
-    return size
-
-
-@kernel
 def _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work):
     """The group to exchange with, what to exchange, and the work left: the first that leaves both at `enough` or less.
 
@@ -135,7 +101,7 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
     Returns the work left: positive if the search ended by itself.
     """
     longer = len(costs) // num_groups + 1
-    state = _members_by_group(group_of_position, num_groups, longer)
+    state = members_by_group(group_of_position, num_groups, longer)
     members, start, sizes = state
     sums = np.zeros(num_groups, dtype=np.int64)
     for i in range(len(costs)):
@@ -156,8 +122,8 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
             break
         leaving = members[start[g] + i]
         entering = members[start[h] + j] if j < sizes[h] else -1
-        sizes[g] = _replace(members[start[g] : start[g + 1]], sizes[g], i, entering)
-        sizes[h] = _replace(members[start[h] : start[h + 1]], sizes[h], j, leaving)
+        sizes[g] = replace_member(members[start[g] : start[g + 1]], sizes[g], i, entering)
+        sizes[h] = replace_member(members[start[h] : start[h + 1]], sizes[h], j, leaving)
         sums[g] -= costs[leaving]
         sums[h] += costs[leaving]
         group_of_position[leaving] = h

@@ -12,7 +12,7 @@ from solvers._jit import kernel
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 
-__all__ = ["members_by_group", "refine"]
+__all__ = ["members_by_group", "refine", "replace_member"]
 
 
 @kernel
@@ -42,7 +42,7 @@ def _best_swap(costs, given, taken, difference, may_move):
 
 
 @kernel
-def _replace(members, size, out, entering):
+def replace_member(members, size, out, entering):
     """In ``members[:size]``, ascending, drop index `out` (none if `size`) and insert `entering` (none if -1)."""
     if out < size:
         for k in range(out, size - 1):
@@ -112,8 +112,8 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
             break
         leaving = given[best_i]
         entering = members[start[best_h] + best_j] if best_j < sizes[best_h] else -1
-        sizes[g] = _replace(given, sizes[g], best_i, entering)
-        sizes[best_h] = _replace(members[start[best_h] : start[best_h + 1]], sizes[best_h], best_j, leaving)
+        sizes[g] = replace_member(given, sizes[g], best_i, entering)
+        sizes[best_h] = replace_member(members[start[best_h] : start[best_h + 1]], sizes[best_h], best_j, leaving)
         loads[g] -= best
         loads[best_h] += best
         group_of_position[leaving] = best_h

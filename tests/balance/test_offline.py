@@ -18,6 +18,7 @@ from balancer.io.logs import open_log
 from balancer.offline.description import PlanDigest
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
+from balancer.plan.reasons import Reason
 from balancer.plan.step_plan import as_step_plan
 from balancer.problem.batch import HOMES
 from balancer.problem.settings import PlanSettings
@@ -359,7 +360,8 @@ def test_negative_length_in_a_plan(own_plan):
 def test_reasons_that_differ_in_a_percentage_alone_are_one():
     """So that a plan file's description does not grow with its steps."""
     plan, digest = balancer.balance([3, 2, 1], 2), PlanDigest()
-    for reason in ("", "takes 0.25% longer", "takes 1.5% longer", "", "takes no cost", "takes 3% longer"):
+    takes = [Reason("takes", percent, "longer") for percent in (0.25, 1.5, 3)]
+    for reason in ("", *takes[:2], "", "takes no cost", takes[2]):
         digest.add(as_step_plan(dataclasses.replace(plan, fell_back=reason)))
-    told = "takes 0.25% to 3% (median 1.5%) longer"
+    told = "takes 0.25 % to 3 % (median 1.5 %) longer"
     assert digest.fell_back == {"all": {told: [[1, 2], [5, 5]], "takes no cost": [[4, 4]]}}

@@ -1,6 +1,7 @@
 """Whatever is wrong: one or two lines that say where and why, the right exit code, and nothing left behind."""
 
 import io
+import json
 import os
 import sys
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_files import WRITERS, write_csv, write_log, write_manifest
-from plan_files import with_header
+from plan_files import sealed, with_header
 
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
 OUT = "out.parquet"
@@ -459,7 +460,10 @@ def test_report_on_a_damaged_plan(command, refused, log, tmp_path):
         (b'{"format": "other"}', ['a plan must say "format": "balancer-plan", got \'other\'']),
         (b'{"format": "balancer-plan"}', ["this release reads plans of format 2, got None"]),
         (b'{"format": "balancer-plan", "version": 2}', ["must hold a description, a JSON object"]),
-        (b'{"format": "balancer-plan", "version": 2, "description": {}}', ["its description is not one this version"]),
+        (
+            json.dumps(sealed({"format": "balancer-plan", "version": 2, "description": {}})).encode(),
+            ["its description is not one this version reads"],
+        ),
     ],
 )
 def test_report_on_a_plan_with_a_foreign_description(header, words, command, refused, log, tmp_path):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_files import WRITERS, plan_rows, write_csv, write_log, write_manifest
-from plan_files import description_of, header_of
+from plan_files import description_of, header_of, sealed
 
 import balancer
 
@@ -347,7 +347,8 @@ def test_description(command, log):
     options = ("--cost", "quadratic:b=1,a=24576", "--home", "strided", "--equal-counts", "--max-tokens-per-rank", 99999)
     assert command("plan", log, *SHAPE, *options, "--time-budget", 0.02, "--out", "plan.parquet").code == 0
     header = header_of("plan.parquet")
-    found = header.pop("description")
+    assert header == sealed(header)
+    found, _ = header.pop("description"), header.pop("description_sha256")
     assert header == {"format": "balancer-plan", "version": 2, "features": []}
     digest = found.pop("digest")
     assert len(digest) == 64

@@ -1,5 +1,6 @@
 """Plan files: what is written is read back, what breaks in between leaves the old plan, what is no plan is named."""
 
+import hashlib
 import json
 import os
 import re
@@ -187,8 +188,10 @@ def test_schema_and_description_are_as_stated(tmp_path, extra):
     for schema in (pq.read_schema(path), table.schema):
         assert dict(zip(schema.names, schema.types, strict=True)) == wanted
         assert list(schema.names) == list(wanted)
-        assert schema.metadata[b"balancer"] == (
-            b'{"description": {"a": 2, "b": 1}, "features": [], "format": "balancer-plan", "version": 2}'
+        digest = hashlib.sha256(b'{"a": 2, "b": 1}').hexdigest()  # which damage to the description breaks
+        assert schema.metadata[b"balancer"].decode() == (
+            '{"description": {"a": 2, "b": 1}, "description_sha256": "' + digest + '", "features": [], '
+            '"format": "balancer-plan", "version": 2}'
         )
     assert table["phase"].to_pylist() == ["vision"] * 3 + ["llm"] * 4
 
@@ -528,7 +531,7 @@ def test_a_flipped_bit_never_gives_another_plan(tmp_path, bit):
         (tmp_path / "q").write_bytes(damaged)
         try:
             read = list(open_plan(tmp_path / "q").steps())
-        except InputError:
+        except (InputError, PlanError):
             continue
         assert read == merged(steps)
 
@@ -628,6 +631,20 @@ def test_a_plan_that_needs_no_features_may_be_silent_about_them(tmp_path):
     del header["features"]
     with_header(path, header)
     assert open_plan(path).description == DESCRIPTION
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "change", [lambda h: h["description"].update(gap=0), lambda h: h.update(description_sha256="0"),
+               lambda h: h.pop("description_sha256")],
+    ids=["description", "digest", "no digest"],
+)  # fmt: skip
+def test_a_description_that_was_changed_is_refused(tmp_path, form, change):
+    path = write(target(tmp_path, form), make_steps([3, 4]))
+    header = header_of(path)
+    change(header)
+    with_header(path, header)
+    refused(path, "its description is not the one that was written: its SHA-256 differs", PlanError)
 
 
 def of_format_1(tmp_path, form):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer import MicroBatches, Phase, Topology, balance, orchestrate
-from balancer.planning.planner import warmup
 from balancer.problem.micro_batches import ENCODERS, OVER_LONG, SCHEDULES
 from balancer.problem.settings import METHODS, MODES, OBJECTIVES, PlanSettings
 from balancer.problem.setup import Setup, as_topology
@@ -237,7 +236,6 @@ def test_what_contradicts_itself_is_refused_before_any_step_by_who_plans_many():
 
 
 def test_settings_are_what_balance_is_given():
-    warmup(("auto",))
     plan = balance([5, 4, 3, 2], 2, 1, placement="rearrange", objective="max", eps=0.5, time_budget=0.02)
     assert (plan.placement, plan.eps) == ("rearrange", 0.5)
     with pytest.raises(ValueError, match="objective = 'max' is what rearrangement aims at"):

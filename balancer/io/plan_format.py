@@ -84,8 +84,8 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return description
 
 
-def read_manifest(where: str) -> dict[str, Any]:
-    """Read the manifest of a plan folder and check its form."""
+def manifest_of(where: str) -> dict[str, Any]:
+    """Return the JSON object in the manifest of a plan folder, of whatever format and version."""
     path = os.path.join(where, MANIFEST)
     if not os.path.lexists(path):
         raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
@@ -94,6 +94,12 @@ def read_manifest(where: str) -> dict[str, Any]:
         manifest = from_json(Path(path).read_bytes())
     if manifest is None:
         raise InputError(f"{path}: the manifest of a plan must be a JSON object")
+    return manifest
+
+
+def read_manifest(where: str) -> dict[str, Any]:
+    """Read the manifest of a plan folder and check its form."""
+    path, manifest = os.path.join(where, MANIFEST), manifest_of(where)
     described_in(path, manifest)
     try:
         # Names are matched, not trusted: a manifest must not lead out of its folder.

@@ -30,6 +30,7 @@ from balancer.io._atomic import leftovers_of, open_temporary, remove_files, repo
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
+    FORMAT,
     ITEM,
     MANIFEST,
     METADATA_KEY,
@@ -38,7 +39,7 @@ from balancer.io.plan_format import (
     TYPES,
     VERSION,
     header,
-    read_manifest,
+    manifest_of,
     to_json,
 )
 
@@ -54,10 +55,12 @@ def _make_folder(where: str, path: str) -> bool:
     _check_folder(where, path)
     if os.path.lexists(os.path.join(path, MANIFEST)):
         try:
-            read_manifest(where)
-        except InputError as error:
+            is_plan = manifest_of(where).get("format") == FORMAT  # of any version: the new plan takes its place
+        except InputError:
+            is_plan = False
+        if not is_plan:
             rule = f"the {MANIFEST} in it is not a plan's; choose another folder"
-            raise InputError(f"{where}: cannot write a plan here: {rule}") from error
+            raise InputError(f"{where}: cannot write a plan here: {rule}")
     return False
 
 

@@ -680,10 +680,7 @@ def test_format_1_is_refused_in_a_line_that_says_to_plan_again(tmp_path, form):
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["plan.parquet", pytest.param("plan/", marks=pytest.mark.xfail(reason="the writer reads the old manifest"))],
-)
+@FORMS
 def test_a_plan_of_format_1_can_be_planned_again_in_its_place(tmp_path, form):
     path, steps = of_format_1(tmp_path, form), make_steps([3, 4])
     assert list(open_plan(write(target(tmp_path, form), steps)).steps()) == merged(steps)

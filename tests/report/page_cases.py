@@ -18,6 +18,11 @@ HOSTILE = (
 """Names that end a run, a page or a chart where they are taken for more than text."""
 
 
+def shown(name):
+    """How a name begins on a page, where what nobody sees, or turns a line around, stands as it would in Python."""
+    return name.replace("\u202e", "\\u202e")[:50]
+
+
 def run_of(plans, step=None):
     """Return what a run of plans amounts to, for the page."""
     summary, data = RunSummary(), PageData(step)

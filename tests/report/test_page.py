@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from page_cases import HOSTILE, plans_of, run_of
+from page_cases import HOSTILE, plans_of, run_of, shown
 from seen_page import Seen, assert_needs_nothing_outside, assert_same_but_names
 
 import balancer
@@ -94,7 +94,7 @@ def test_names_of_phases_are_text(tmp_path):
     seen = Seen(text)
     assert_same_but_names(seen, plain)
     for name in PHASES:
-        assert sum(piece.startswith(name[:50]) for piece in seen.text) >= 6  # cards, charts, table
+        assert sum(piece.startswith(shown(name)) for piece in seen.text) >= 6  # cards, charts, table
         drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         assert not [svg for svg in drawings if name[:20] in html.unescape(svg)]
     figures.plot_loads(data, str(tmp_path / "loads.svg"))
@@ -107,7 +107,7 @@ def test_names_of_files_are_text(name, monkeypatch):
     run = run_of(plans_of(steps=1))
     seen = Seen(page(*run, name))
     assert_same_but_names(seen, Seen(page(*run, "plan")))
-    assert sum(piece.startswith(name[:50]) for piece in seen.text) == 2  # title and heading
+    assert sum(piece.startswith(shown(name)) for piece in seen.text) == 2  # title and heading
     assert max(map(len, seen.text)) < 4000
 
 

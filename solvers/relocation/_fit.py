@@ -210,8 +210,8 @@ def exchange(pick, give, size, take, taken, keep_counts, most):
         return
     for b in range(taken):
         cost, volume = take.cost[b], take.volume[b]
-        # Where volumes are costs, at least low + 2 cost moves.
-        if pick.limits[4] and (pick.score[0] - low) // 2 < cost == volume:
+        # Where volumes are costs, at least low + 2 cost moves: not to be added up, as nothing may be chosen yet.
+        if pick.limits[4] and cost == volume and pick.score[0] - cost < low + cost:
             break
         _giver_pairs(pick, give, zero, size, none, b, -cost, volume, -take.size[b], low + cost, high + cost)
     for a in range(size):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from solvers._jit import kernel
+from solvers.arguments import INT64_MAX
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation._transfer import (
     ACTIVE,
@@ -59,12 +60,18 @@ def _close(state, rank):
 
 
 @kernel
+def _left(room, excess):
+    """What is left of the room of a taker, within int64: who hands on for another may be far below the cap itself."""
+    return min(room, INT64_MAX + min(excess, 0)) - excess
+
+
+@kernel
 def _move_between(state, scratch, giver, taker):
     cap = state.numbers[CAP]
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
     window = _window(state)
     if excess <= room:
-        return transfer(state, scratch, giver, taker, excess, excess + min(window, room - excess), excess)
+        return transfer(state, scratch, giver, taker, excess, excess + min(window, _left(room, excess)), excess)
     # A taker that is nearly full might else take next to nothing, again and again.
     low = max(1, room - min(window, room // 2))
     return transfer(state, scratch, giver, taker, low, room, room)
@@ -73,7 +80,7 @@ def _move_between(state, scratch, giver, taker):
 @kernel
 def _class_of(excess, room, fine, comfortable):
     if excess <= room:
-        left = room - excess
+        left = _left(room, excess)
         return 0 if left <= fine else 1 if left >= comfortable else 2
     return 1 if excess - room >= comfortable else 2
 
@@ -271,13 +278,10 @@ def _close_what_fits(state, least_room):
 
 
 @kernel
-def _use_own_slack(state, inside):
+def _use_own_slack(state, inside, slack):
     """What ranks may stay below the cap is their node's own room, if it has any. Returns the least room of a taker."""
     numbers = state.numbers
-    free = np.int64(0)
-    for r in inside:
-        free += numbers[CAP] - state.loads[r]
-    numbers[SLACK], numbers[ACTIVE] = max(0, free), len(inside)
+    numbers[SLACK], numbers[ACTIVE] = slack, len(inside)
     least_room = min(_window(state) // 2, numbers[TYPICAL] // 4) + 1
     for r in inside:
         if 0 <= numbers[CAP] - state.loads[r] < least_room:
@@ -296,12 +300,13 @@ def _scratch_for(start):
 @kernel
 def relocate_kernel(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, cheap_order, plain, own_slack, rounds, work,
+    keep_counts, cheap_order, plain, node_slack, rounds, work,
 ):  # fmt: skip
     """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left.
 
     `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. `plain`: what
-    plain sums do is not done by exchanges, as those move more. `own_slack`: each node has just its own room to use.
+    plain sums do is not done by exchanges, as those move more. `node_slack`: what each node has to use if that is just
+    its own room, or empty. Twice a slack fits int64.
     """
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
@@ -325,8 +330,8 @@ def relocate_kernel(
     _close_what_fits(state, least_room)
     for k in range(len(node_start) - 1):
         inside = ranks[node_start[k] : node_start[k + 1]]
-        if own_slack:
-            least_room = _use_own_slack(state, inside)
+        if len(node_slack) > 0:
+            least_room = _use_own_slack(state, inside, node_slack[k])
         num_givers, num_takers = _list_sides(state, inside, least_room, givers, takers)
         match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
     numbers[CROSSING] = 1

@@ -33,6 +33,7 @@ _CLOSE = 102  # percent of what must cross
 _KEPT_SLACK = 4  # one part in four
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
+_NO_SLACK = np.empty(0, dtype=np.int64)
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
@@ -171,12 +172,20 @@ def _move_amounts(
     leave_node[problem.node_of_rank[where] != problem.node_of_rank[affinity.home]] = 0
     cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
     sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    node_slack = _own_slack(problem, where, cap) if own_slack else _NO_SLACK
     return int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
         problem.node_start, problem.ranks_by_node, group_loads(problem.costs, where, m), group_loads(sizes, where, m),
         problem.room, problem.order, cap, min(cap * m - problem.total, _MOST_SLACK), _typical(problem),
-        problem.equal_counts, _NO_ORDER, False, own_slack, rounds, work,
+        problem.equal_counts, _NO_ORDER, False, node_slack, rounds, work,
     ))  # fmt: skip
+
+
+def _own_slack(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> NDArray[np.int64]:
+    """How far the ranks of each node may stay below `cap` in all."""
+    loads = group_loads(problem.costs, problem.node_of_rank[where], problem.num_nodes).tolist()
+    ranks = np.diff(problem.node_start).tolist()
+    return np.array([min(max(cap * k - load, 0), _MOST_SLACK) for k, load in zip(ranks, loads, strict=True)])
 
 
 def _leave_volumes(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -221,7 +230,7 @@ def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: in
         read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
         np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
         min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, cheap, True,
-        False, 0, work,
+        _NO_SLACK, 0, work,
     ))  # fmt: skip
     _settle(problem, where, nodes, np.flatnonzero(nodes != before))
     return work - m

@@ -13,6 +13,7 @@ from balancer.offline.description import unreadable
 from balancer.offline.replay import Claims, replay_step
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
+from balancer.planning.strategies import with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.phases import Phase, PhaseItems, default_own, feeding
 from balancer.problem.ragged import Ragged
@@ -53,9 +54,13 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         plan = replay_step(str(plan_file.path), Step(setup, batch, items), found, claims, 0, strategy, part_order)
     except ValueError as error:
         raise PlanError(f"{plan_file.path}: {error}") from None
+    for each in items:
+        name, homes = each.phase.name, batch.home.rank_of_sample[each.sample_of_item]
+        if name in found and not np.array_equal(found[name].home_rank, homes):
+            raise PlanError(f"{plan_file.path}: phase {name!r} says home ranks that are not those of its samples")
     if plan.digest() != description.get("digest"):
         raise PlanError(f"{plan_file.path}: the plan's digest is {plan.digest()}, not what its description says")
-    return plan
+    return with_outputs_home(plan) if strategy == "per_phase_home" else plan
 
 
 def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:
@@ -84,6 +89,9 @@ def _items(
         lengths = np.empty(0, dtype=np.int64) if rows is None else np.asarray(rows.length, dtype=np.int64)
         sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
         outputs, own = saved[name]["outputs"], saved[name]["own"]
+        outputs = lengths if outputs is None else np.asarray(outputs, dtype=np.int64)
+        if outputs.shape != lengths.shape or (outputs < 0).any():
+            raise ValueError(f"phase {name!r} must put out a length >= 0 for each of its {len(lengths)} items")
         pieces = Ragged.checked(*own) if own else Ragged.of([[]] * len(samples))
         if whole := bool(fed_by[name]) or feeds[name] is None:
             sample = np.arange(len(samples))  # each once, whatever the rows say
@@ -91,7 +99,7 @@ def _items(
             pieces = default_own(lengths, [read[feeder] for feeder in fed_by[name]])
         read[name] = PhaseItems(
             replace(phase, keep_together=None, caps={}, allowed_ranks=None), phase.cost, feeds[name], fed_by[name],  # type: ignore[arg-type]
-            sample, lengths, np.asarray(lengths if outputs is None else outputs, dtype=np.int64), pieces,
+            sample, lengths, outputs, pieces,
         )  # fmt: skip
     return tuple(read.values())
 

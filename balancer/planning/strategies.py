@@ -28,7 +28,7 @@ from balancer.problem.settings import EPS, PlanSettings
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 
-__all__ = ["STRATEGIES", "chosen", "plan_with", "sorted_window", "taken"]
+__all__ = ["STRATEGIES", "chosen", "plan_with", "sorted_window", "taken", "with_outputs_home"]
 
 
 def as_sampled(step: Step) -> StepPlan:
@@ -59,13 +59,16 @@ def per_phase_home(step: Step) -> StepPlan:
         items.phase.name: balance_before_last(step, items, _from_home(step, items), last) for items in step.items[:-1]
     }
     plans[step.items[-1].phase.name] = last
-    at_home = {items.phase.name: step.home.lifted(items.sample_of_item) for items in step.items}
-    plan = finished(step, plans, "per_phase_home", started)
+    return with_outputs_home(finished(step, plans, "per_phase_home", started))
+
+
+def with_outputs_home(plan: StepPlan) -> StepPlan:
+    """Return a plan whose phases send their outputs home before the next phase takes them from there."""
     detour: dict[str, Stream] = {}
     for name, stream in plan.streams.items():
         phase, _, way = name.rpartition(":")
         if way == "out":
-            home = at_home[phase]
+            home = plan.phases[phase].plan.home
             detour[f"{phase}:home"] = replace(stream, name=f"{phase}:home", target=home)
             detour[name] = replace(stream, source=home)
     return replace(plan, detour=detour)

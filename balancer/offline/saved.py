@@ -56,7 +56,7 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         raise PlanError(f"{plan_file.path}: {error}") from None
     for each in items:
         name, homes = each.phase.name, batch.home.rank_of_sample[each.sample_of_item]
-        if name in found and not np.array_equal(found[name].home_rank, homes):
+        if name in found and not np.array_equal(np.asarray(found[name].home_rank), homes):
             raise PlanError(f"{plan_file.path}: phase {name!r} says home ranks that are not those of its samples")
     if plan.digest() != description.get("digest"):
         raise PlanError(f"{plan_file.path}: the plan's digest is {plan.digest()}, not what its description says")

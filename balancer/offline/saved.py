@@ -89,8 +89,8 @@ def _items(
         lengths = np.empty(0, dtype=np.int64) if rows is None else np.asarray(rows.length, dtype=np.int64)
         sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
         outputs, own = saved[name]["outputs"], saved[name]["own"]
-        outputs = lengths if outputs is None else np.asarray(outputs, dtype=np.int64)
-        if outputs.shape != lengths.shape or (outputs < 0).any():
+        given, outputs = outputs is not None, lengths if outputs is None else np.asarray(outputs, dtype=np.int64)
+        if given and (outputs.shape != lengths.shape or (outputs < 0).any()):
             raise ValueError(f"phase {name!r} must put out a length >= 0 for each of its {len(lengths)} items")
         pieces = Ragged.checked(*own) if own else Ragged.of([[]] * len(samples))
         if whole := bool(fed_by[name]) or feeds[name] is None:

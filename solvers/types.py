@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Compared", "PartitionResult", "SolveStatus"]
+__all__ = ["PartitionResult", "Record", "SolveStatus"]
 
 
 class SolveStatus(enum.StrEnum):
@@ -19,13 +19,18 @@ class SolveStatus(enum.StrEnum):
     TIME_LIMIT = "time_limit"  # the budget ended; this is the best it had
 
 
-class Compared:
-    """A dataclass that is equal to another of its kind field by field, arrays by their content.
+class Record:
+    """A dataclass whose arrays are read-only, and equal to another of its kind field by field, arrays by content.
 
     Fields that say ``compare=False`` are left out. It has no hash: of arrays that would be slow and misleading.
     """
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, each.name), np.ndarray):
+                value.flags.writeable = False
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -41,7 +46,7 @@ def _same(mine: Any, other: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartitionResult(Compared):
+class PartitionResult(Record):
     """Items in groups, with a certificate.
 
     Attributes

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.errors import FitError, InputError
 from solvers.arguments import as_int64
+from solvers.types import Record
 
 __all__ = ["CostFit", "fit_cost"]
 
@@ -30,7 +31,7 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CostFit:
+class CostFit(Record):
     """A fitted cost model and how far to trust it.
 
     Attributes
@@ -170,8 +171,6 @@ def fit_cost(
     if refusal is not None and (not force or not coefficients[1:].any()):
         raise FitError(refusal)
     predicted, total_lengths = design @ coefficients, design[:, 1].copy()
-    for array in (predicted, measured, total_lengths):
-        array.flags.writeable = False
     return CostFit(
         constant=float(coefficients[0]),
         per_length=float(coefficients[1]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.cost.integer import IntegerCost, integer_flops, integer_seconds
+from balancer.cost.integer import IntegerCost, integer_flops
 from balancer.cost.model import CostModel
 
 __all__ = ["LengthPolynomial"]
@@ -90,13 +90,6 @@ class LengthPolynomial:
             If the cost does not depend on length.
         """
         return integer_flops(self.constant, self.a, self.b, total_length=total_length, longest=longest)
-
-    def integer_time(self, flops_per_second: float, *, longest: int = 2**20) -> IntegerCost:
-        """Cost in nanoseconds (or finer) at a fixed throughput: see :func:`balancer.cost.integer.integer_seconds`."""
-        if not 0 < flops_per_second < float("inf"):
-            raise ValueError(f"flops_per_second must be positive and finite, got {flops_per_second!r}")
-        rate = flops_per_second
-        return integer_seconds(self.a / rate, self.b / rate, constant=self.constant / rate, longest=longest)
 
     def cost_model(self, *, total_length: int = 2**32, longest: int = 2**20) -> CostModel:
         """Integer cost to plan with; :meth:`integer_cost` also says what its unit is, and what it leaves out.

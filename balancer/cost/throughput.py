@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.errors import InputError
+from solvers.types import Record
 
 __all__ = ["SaturatingThroughput", "Throughput", "ThroughputCurve"]
 
@@ -81,7 +82,7 @@ class SaturatingThroughput:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ThroughputCurve:
+class ThroughputCurve(Record):
     """Measured points with straight lines between them.
 
     Below the first point throughput falls in proportion to the tokens (a launch takes its time however few there
@@ -136,7 +137,6 @@ class ThroughputCurve:
                 f"throughput at {distinct[at]:g} tokens is {means[at]:.4g} FLOP/s, {adjusted:.0%} away from any curve "
                 "that neither falls nor grows faster than the tokens; measure again"
             )
-        distinct.flags.writeable = legal.flags.writeable = False
         return cls(distinct, legal, adjusted)
 
     @classmethod

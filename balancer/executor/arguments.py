@@ -11,7 +11,6 @@ from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_phases
 from balancer.problem.topology import Topology
-from solvers.arguments import as_count
 
 __all__ = ["ONLY_LENGTH", "as_setup"]
 
@@ -47,7 +46,6 @@ def as_setup(
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
         items = length or ONLY_LENGTH
-        as_count("min_samples_per_rank", kept.get("min_samples_per_rank", 0), 0)
         phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")

@@ -31,13 +31,13 @@ from balancer.io.plan_format import (
     from_json,
     read_manifest,
 )
-from solvers.types import Compared
+from solvers.types import Record
 
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlanStep(Compared):
+class PlanStep(Record):
     """The rows of one phase of one step, in file order: arrays[n], read-only, None where a plan has none."""
 
     step: int
@@ -90,7 +90,6 @@ def _join(pieces: list[PlanStep]) -> PlanStep:
     for name in ARRAYS | OPTIONAL:
         if getattr(pieces[0], name) is not None:
             arrays[name] = np.concatenate([getattr(piece, name) for piece in pieces])
-            arrays[name].flags.writeable = False
     return PlanStep(pieces[0].step, pieces[0].phase, **arrays)
 
 

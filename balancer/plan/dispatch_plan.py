@@ -24,7 +24,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.relocation import relocation_bound
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
 
@@ -33,7 +33,7 @@ Slots = tuple[NDArray[np.int32], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DispatchPlan(Compared):
+class DispatchPlan(Record):
     """A plan for one phase of one step; arrays are read-only.
 
     Attributes
@@ -109,8 +109,7 @@ class DispatchPlan(Compared):
     def __post_init__(self) -> None:
         if len(self.slot_of_sample) != len(self.lengths):
             object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
-        for array in (self.home_loads, self.loads, self.slot_of_sample, self.dropped, self.dropped_lengths):
-            array.flags.writeable = False
+        Record.__post_init__(self)
 
     @classmethod
     def of(

@@ -4,20 +4,20 @@ An exchange knows nothing of plans: a dispatch is home -> target, its way back t
 goes from the encoder's placement straight to the LLM's.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.problem.placement import Placement
 from solvers.groups import group_loads
-from solvers.types import Compared
+from solvers.types import Record
 
 __all__ = ["RankExchange", "rank_exchange"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RankExchange(Compared):
+class RankExchange(Record):
     """What one rank sends and receives; all arrays are int64 and read-only.
 
     With ``payload`` the rank's samples in home order::
@@ -52,10 +52,6 @@ class RankExchange(Compared):
     send_order: NDArray[np.int64]
     receive_order: NDArray[np.int64]
     restore_order: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            getattr(self, spec.name).flags.writeable = False
 
 
 def rank_exchange(source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int) -> RankExchange:

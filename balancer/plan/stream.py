@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from balancer.plan.exchange import RankExchange, rank_exchange
 from balancer.problem.placement import Placement
 from balancer.problem.topology import Topology
+from solvers.types import Record
 
 __all__ = ["Stream", "Traffic", "fused"]
 
@@ -35,7 +36,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class Stream(Record):
     """Items that travel from a source placement to a target placement.
 
     Attributes
@@ -53,10 +54,6 @@ class Stream:
     target: Placement
     lengths: NDArray[np.int64]
     bytes_of_item: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        self.lengths.flags.writeable = False
-        self.bytes_of_item.flags.writeable = False
 
     def exchange(self, rank: int) -> RankExchange:
         """One rank's part in moving the items: split sizes and orders. Built when asked for."""

@@ -10,6 +10,7 @@ from balancer.problem.block import Block
 from balancer.problem.placement import Placement
 from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError
+from solvers.types import Record
 
 __all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "kept_samples", "strided_homes"]
 
@@ -35,7 +36,7 @@ HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GlobalBatch:
+class GlobalBatch(Record):
     """The samples of one step.
 
     Attributes
@@ -63,8 +64,7 @@ class GlobalBatch:
                 f"home_rank must name a rank for each of {len(self.lengths)} samples, "
                 f"got {len(self.home.rank_of_sample)}"
             )
-        for array in (self.dropped, self.dropped_lengths):
-            array.flags.writeable = False
+        Record.__post_init__(self)
 
     @property
     def kept(self) -> NDArray[np.int64]:
@@ -79,7 +79,6 @@ class GlobalBatch:
     def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
         """Leave out ``lengths[samples]``; the others stay where they are."""
         lengths = np.delete(self.lengths, samples)
-        lengths.flags.writeable = False
         home = Placement.by_sample_order(np.delete(self.home.rank_of_sample, samples), self.home.num_ranks)
         dropped = np.concatenate((self.dropped, self.kept[samples]))
         order = np.argsort(dropped)
@@ -101,7 +100,6 @@ class GlobalBatch:
             index = int(np.argmax(array < 0))
             raise ArgumentError("lengths", "be >= 0", array[index], index)
         array = array.copy()  # the caller may go on to change theirs
-        array.flags.writeable = False
         if home_rank is None:
             return cls(array, contiguous_homes(len(array), num_ranks, max(1, -(-len(array) // num_ranks))))
         return cls(array, Placement.checked(home_rank, num_ranks, name="home_rank"))

@@ -18,6 +18,7 @@ from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, Named, UsageError, WordedError
+from solvers.types import Record
 
 __all__ = ["CONSTRAINTS", "SINGLE_PHASE", "Columns", "Phase", "PhaseItems", "columns_of_none", "default_own", "feeding",
            "in_phase", "of_phase", "resolve_phases"]  # fmt: skip
@@ -166,7 +167,7 @@ def in_phase(name: str, error: WordedError) -> WordedError:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PhaseItems:
+class PhaseItems(Record):
     """A phase's items in one batch; arrays are read-only.
 
     Attributes
@@ -202,10 +203,6 @@ class PhaseItems:
     keep_together: NDArray[Any] | None = None
     cap_amounts: tuple[NDArray[np.int64], ...] = ()
     allowed_ranks: Ragged | None = None
-
-    def __post_init__(self) -> None:
-        for array in (self.sample_of_item, self.lengths, self.outputs):
-            array.flags.writeable = False
 
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""

@@ -8,13 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_int64
 from solvers.errors import ArgumentError
 from solvers.groups import members_by_group, parts_by_group
-from solvers.types import Compared
+from solvers.types import Record
 
 __all__ = ["Placement"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placement(Compared):
+class Placement(Record):
     """A bijection from samples to places (rank, position), both ways.
 
     Attributes
@@ -32,10 +32,6 @@ class Placement(Compared):
     position_of_sample: NDArray[np.int32]
     samples: NDArray[np.int64]
     offsets: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        for array in (self.rank_of_sample, self.position_of_sample, self.samples, self.offsets):
-            array.flags.writeable = False
 
     @classmethod
     def by_sample_order(cls, rank_of_sample: NDArray[np.int32], num_ranks: int) -> "Placement":

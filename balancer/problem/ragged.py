@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import INT64_MAX, as_int64
-from solvers.types import Compared
+from solvers.types import Record
 
 __all__ = ["Ragged", "offsets_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ragged(Compared):
+class Ragged(Record):
     """A list of integers for every row, in compressed sparse row (CSR) form.
 
     Attributes
@@ -40,10 +40,6 @@ class Ragged(Compared):
 
     values: NDArray[np.int64]
     offsets: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        self.values.flags.writeable = False
-        self.offsets.flags.writeable = False
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> "Ragged":

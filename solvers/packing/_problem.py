@@ -94,8 +94,6 @@ class PackingProblem:
         """Build the result of `group_of_item`; `bound` is the best one known, by default the closed-form one."""
         num_groups = num_groups_of(group_of_item)
         loads = group_loads(self.sizes, group_of_item, num_groups)
-        group_of_item.flags.writeable = False
-        loads.flags.writeable = False
         best = self.bound(enough=num_groups) if bound is None else bound
         if num_groups == best.value:
             status = SolveStatus.OPTIMAL

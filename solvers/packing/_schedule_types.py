@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "CutResult", "ScheduleResult"]
 
@@ -13,7 +13,7 @@ OBJECTIVES = ("lockstep", "step", "pipeline")
 OVER_LONG = ("error", "own", "drop")
 
 
-class CutResult(Compared):
+class CutResult(Record):
     """What all results with micro-batches share."""
 
     __slots__ = ()

@@ -15,13 +15,13 @@ from solvers._jit import kernel
 from solvers.arguments import as_costs, as_count
 from solvers.errors import InfeasibleError
 from solvers.packing._arguments import as_cap, check_fits
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["SplitResult", "split_contiguous", "split_fewest"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SplitResult(Compared):
+class SplitResult(Record):
     """Items cut into segments in the order in which they stand; always optimal.
 
     Attributes
@@ -141,8 +141,6 @@ def _result(
 ) -> SplitResult:
     """Build the result; what was minimised is the number of groups unless it is given."""
     loads = np.diff(sums[offsets])
-    offsets.flags.writeable = False
-    loads.flags.writeable = False
     value = len(loads) if minimised is None else minimised
     runtime = time.perf_counter() - started
     return SplitResult(offsets, loads, value, value, "greedy", SolveStatus.OPTIMAL, method, runtime)

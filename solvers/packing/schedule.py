@@ -280,9 +280,6 @@ def _result(
     slot_of_item[prepared.kept] = bins % num_slots
     loads = group_loads(costs[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
     volumes = group_loads(tokens[prepared.kept], bins, num_bins).reshape(num_ranks, num_slots)
-    arrays = (rank_of_item, slot_of_item, loads, volumes, prepared.dropped, prepared.own)
-    for array in arrays:
-        array.flags.writeable = False
     total = prepared.instance.total
     perfect = -(-total // num_ranks)
     if request.objective == "pipeline":

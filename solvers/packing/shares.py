@@ -277,8 +277,6 @@ def cut_shares(
     rank_of[kept], slot_of[kept] = shares.ranks, slots
     loads = group_loads(shares.costs, bins, num_bins).reshape(rules.num_ranks, found)
     volumes = group_loads(shares.tokens, bins, num_bins).reshape(rules.num_ranks, found)
-    for array in (rank_of, slot_of, loads, volumes, dropped, own):
-        array.flags.writeable = False
     status = SolveStatus.OPTIMAL if found == least else SolveStatus.FEASIBLE
     return SharesResult(
         rank_of, slot_of, found, loads, volumes, rules.cap, least, name, status, dropped, own,

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["PackingResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackingResult(Compared):
+class PackingResult(Record):
     """Items in as few groups as were found to fit, with a certificate.
 
     Attributes

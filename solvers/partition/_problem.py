@@ -111,8 +111,6 @@ class PartitionProblem:
         group_of_item = np.empty(len(assignment), dtype=np.int32)
         loads = np.zeros(self.num_groups, dtype=np.int64)
         makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))
-        group_of_item.flags.writeable = False
-        loads.flags.writeable = False
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
         if makespan == best.value:
             status = SolveStatus.OPTIMAL

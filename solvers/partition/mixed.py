@@ -209,8 +209,6 @@ def mixed(
     bound = problem.best_bound(quick, makespan, work // 3)
     group_of_item = np.empty(len(assignment), dtype=np.int32)
     scatter(problem.additive.order, assignment, group_of_item)
-    group_of_item.flags.writeable = False
-    loads.flags.writeable = False
     status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
     if makespan == bound.value:
         status = SolveStatus.OPTIMAL

@@ -146,7 +146,5 @@ def padded(
         _cut(rows, makespan, num_groups, assignment, loads)
     group_of_item = np.empty(len(rows), dtype=np.int32)
     scatter(problem.order, assignment, group_of_item)
-    group_of_item.flags.writeable = False
-    loads.flags.writeable = False
     runtime = time.perf_counter() - started
     return PartitionResult(group_of_item, loads, makespan, makespan, "padded", SolveStatus.OPTIMAL, "padded", runtime)

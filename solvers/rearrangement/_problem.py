@@ -275,8 +275,6 @@ class RearrangementProblem:
         node_send, node_receive = np.zeros((2, num_nodes), dtype=np.int64)
         np.add.at(node_send, self.unit_of_rank[0], best.rank_send)
         np.add.at(node_receive, self.unit_of_rank[0], best.rank_receive)
-        best.rank_of_group.flags.writeable = False
-        best.crossing.flags.writeable = False
         return RearrangementResult(
             rank_of_group=best.rank_of_group,
             objective=self.objective,

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["OBJECTIVES", "BoundCertificate", "Objective", "RearrangementResult"]
 
@@ -15,7 +15,7 @@ OBJECTIVES: tuple[Objective, ...] = ("sum", "max")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoundCertificate(Compared):
+class BoundCertificate(Record):
     """Numbers from which anyone can recompute a lower bound; *any* such numbers prove one, these prove a good one.
 
     Count what leaves rank r ``rank_multiplier[r]``-fold. Whatever group g keeps near its home in place p is worth at
@@ -35,13 +35,9 @@ class BoundCertificate(Compared):
     rank_multiplier: NDArray[np.int64]
     place_price: NDArray[np.int64]
 
-    def __post_init__(self) -> None:
-        self.rank_multiplier.flags.writeable = False
-        self.place_price.flags.writeable = False
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RearrangementResult(Compared):
+class RearrangementResult(Record):
     """Groups on ranks, with a certificate. Volumes are in the units that the caller's volumes are in.
 
     Attributes

@@ -10,7 +10,7 @@ from solvers._jit import kernel
 from solvers.arguments import as_costs, as_count, as_int64, as_labels
 from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import members_by_group, read_only
-from solvers.types import Compared
+from solvers.types import Record
 
 __all__ = ["Volumes", "as_volumes", "group_volumes"]
 
@@ -48,7 +48,7 @@ def _first_group_with_a_rank_twice(offsets, ranks):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Volumes(Compared):
+class Volumes(Record):
     """How much of each group lies on each rank now. As many groups as ranks; what is not listed is 0.
 
     Attributes
@@ -64,10 +64,6 @@ class Volumes(Compared):
     offsets: NDArray[np.int64]
     ranks: NDArray[np.int32]
     amounts: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        for array in (self.offsets, self.ranks, self.amounts):
-            array.flags.writeable = False
 
     @property
     def num_ranks(self) -> int:

@@ -174,8 +174,6 @@ def _result(
             intra_bound, intra_name = search_bounds[1], "cp_sat"
     loads = group_loads(problem.costs, found, problem.num_ranks)
     found = found.copy()
-    found.flags.writeable = False
-    loads.flags.writeable = False
     proven = inter == inter_bound and intra == intra_bound
     status = SolveStatus.OPTIMAL if proven else SolveStatus.FEASIBLE
     if method == "exact" and not proven:

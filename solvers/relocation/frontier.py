@@ -119,8 +119,6 @@ def relocation_frontier(
         kept.append(where)
     columns = np.array(points, dtype=np.int64).T
     assignments = np.array(kept, dtype=np.int32).reshape(len(kept), len(problem.costs))
-    for array in (columns, assignments):
-        array.flags.writeable = False
     return RelocationFrontier(
         groups.makespan, columns[0], columns[1], columns[2], columns[3], columns[4], assignments,
         time.perf_counter() - started,

@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["RelocationFrontier", "RelocationResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RelocationResult(Compared):
+class RelocationResult(Record):
     """Items on ranks under a cap, with what moved and what had to.
 
     Attributes
@@ -73,7 +73,7 @@ class RelocationResult(Compared):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RelocationFrontier:
+class RelocationFrontier(Record):
     """Points of makespan against volume moved, none of which is better than another in all three numbers.
 
     Attributes

@@ -115,8 +115,6 @@ def _result(
     loads = state.loads(assignment)
     makespan = problem.makespan(loads)
     loads = np.ascontiguousarray(loads if problem.vector else loads[:, 0])
-    groups.flags.writeable = False
-    loads.flags.writeable = False
     if makespan == bound.value:
         status = SolveStatus.OPTIMAL
     else:
@@ -128,7 +126,6 @@ def _result(
 def _expand(state: State, result: PartitionResult, started: float) -> PartitionResult:
     """Turn a partition of units into one of items: the loads, the bound and the proof stay."""
     groups = result.group_of_item[state.units.unit_of_item]
-    groups.flags.writeable = False
     return PartitionResult(
         groups,
         result.loads,

@@ -52,7 +52,7 @@ class DispatchPlan(Compared):
     lower_bound : int
         Proven: no placement under the same constraints has a smaller makespan.
     bound_name : str
-        The argument that proves it; see :mod:`solvers.bounds`.
+        The name of the bound; see :mod:`solvers.bounds`.
     status : SolveStatus
     method : str
         The partition method asked for.
@@ -71,11 +71,10 @@ class DispatchPlan(Compared):
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
-        The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound: an
-        index into `lengths`.
+        The costliest sample, as an index into `lengths`, where its cost alone exceeds the mean load; else None.
     dropped : int64[d]
-        Samples of the global batch that are left out, ascending: those over the micro-batches' cap, where
-        ``over_long="drop"`` asks for it. All other arrays are of the samples that are kept, in order.
+        Samples of the global batch that ``over_long="drop"`` leaves out, ascending. All other arrays are of the samples
+        that are kept, in order.
     dropped_lengths : int64[d]
         Their lengths.
     runtime_s : float
@@ -133,7 +132,7 @@ class DispatchPlan(Compared):
         problem : Problem
         target : Placement
         prove : callable
-            From the plan's makespan to the best bound on any plan's.
+            Returns the best lower bound on any plan's makespan, given this plan's.
         settings : PlanSettings
             How it was planned.
         placement : str
@@ -141,7 +140,7 @@ class DispatchPlan(Compared):
         slots : (int32[n], int), optional
             The micro-batch of each sample, and how many there are.
         status : SolveStatus, optional
-            How the solver ended; what the bound says about it goes first.
+            How the solver ended; the bound decides whether that is OPTIMAL.
         fell_back : str
         started : float, optional
             When planning began, by ``time.perf_counter``.
@@ -226,7 +225,7 @@ class DispatchPlan(Compared):
 
     @property
     def equal_counts(self) -> bool:
-        """Whether every rank holds the same number of samples, within one, by constraint."""
+        """Whether a constraint gives every rank the same number of samples, within one."""
         return self.constraints.equal_counts
 
     @property
@@ -323,7 +322,7 @@ class DispatchPlan(Compared):
         )
 
     def digest(self) -> str:
-        """SHA-256, in hex, of topology and both placements: ranks whose digests agree hold the same plan.
+        """SHA-256, in hex, of topology, placements, slots and dropped samples: equal on ranks that hold the same plan.
 
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
@@ -337,6 +336,8 @@ class DispatchPlan(Compared):
         ------
         InputError
             If the path cannot be written.
+        PlanError
+            If samples do not lie at home in their order, which a plan file cannot tell.
         """
         from balancer.plan.rows import save  # those who plan at run time need no files
 
@@ -344,7 +345,7 @@ class DispatchPlan(Compared):
         save(path, setup, batch, {SINGLE_PHASE: (items, self)}, self.digest())
 
     def alone(self, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
-        """Return what a step plan says besides, whose only phase is this plan's, named ``"all"``."""
+        """Return setup, batch and items of the step plan whose only phase, ``"all"``, is this plan."""
         kept, lengths = self.constraints, self.lengths
         phase = Phase(
             SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, equal_counts=kept.equal_counts,

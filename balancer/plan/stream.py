@@ -15,7 +15,7 @@ __all__ = ["Stream", "Traffic", "fused"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a stream moves, in bytes.
+    """What a stream moves, in bytes (a dispatch plan's: in elements).
 
     Attributes
     ----------

@@ -43,8 +43,8 @@ class Setup:
     Raises
     ------
     TypeError, ValueError, InfeasibleError
-        Whatever every step would be refused for: phases that do not fit together, constraints that contradict each
-        other or that nothing here keeps; it names the phase and the rule.
+        What every step would raise: phases that do not fit together, constraints that contradict each other or cannot
+        be combined; it names the phase and the rule.
     """
 
     topology: Topology

@@ -26,7 +26,7 @@ def exact_quotient(flops: int, parts: int, what: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Self-attention with `heads` query heads on `kv_heads` pairs of key and value heads (GQA; equal: MHA; 1: MQA)."""
+    """Self-attention with `heads` query heads and `kv_heads` key and value heads (GQA; equal: MHA; 1: MQA)."""
 
     hidden: int
     heads: int

@@ -1,6 +1,6 @@
 """Plan files read as a stream: step by step, in constant memory, whoever wrote them.
 
-Only the form is checked here: a file that is damaged, or no plan, is refused where reading finds out.
+Only the form is checked here: a file that is damaged or no plan is refused when reading gets there.
 """
 
 from __future__ import annotations

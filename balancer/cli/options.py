@@ -1,4 +1,4 @@
-"""The options that several commands share, and what they look like in ``--help``."""
+"""The options that several commands share, with their help texts."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How words become options, for every command: one class of commands in place of click's own."""
+"""How command-line words become options: a class of commands in place of click's own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

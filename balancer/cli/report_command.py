@@ -1,4 +1,4 @@
-"""``balancer report``: a plan file checked against its log, and what it is worth."""
+"""``balancer report``: a plan file checked against its log, and what it gains."""
 
 import time
 

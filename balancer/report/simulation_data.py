@@ -72,7 +72,7 @@ class StepBars:
 
 @dataclass(slots=True)
 class SimulationData:
-    """Filled as :func:`balancer.simulate.simulate_log` goes; as small for many samples and ranks as for few.
+    """Filled while :func:`balancer.simulate.simulate_log` runs; its size does not grow with samples or ranks.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The page of a simulation: what each strategy is worth on a cluster, where the time goes, and what was assumed."""
+"""The page of a simulation: what each strategy gains on a cluster, where the time goes, and what was assumed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

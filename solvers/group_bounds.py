@@ -1,4 +1,4 @@
-"""Lower bounds on the number of groups: what no packing can do with less, each with its reason.
+"""Lower bounds on the number of groups under a cap, each with its proof.
 
 =================== =============================================================================================
 name                why no packing has fewer groups

@@ -1,4 +1,4 @@
-"""Patterns at work: a bound raised step by step from below, and then assignments by diving.
+"""Search by patterns: a bound raised step by step from below, and then assignments by diving.
 
 Every target that the linear program of :mod:`solvers.partition.patterns` refutes raises the bound, by one at least:
 its weights refute all targets under which no pattern becomes heavier, and the table of the knapsack says which those

@@ -249,7 +249,7 @@ def _targets(found: Search, slot: list[int], shift: int, current: Ints) -> list[
 
 
 def exhaust_small(found: Search) -> None:
-    """Where units and groups are few, search all of it: the optimum, or the proof that nothing is feasible."""
+    """Where units and groups are few, search exhaustively: the optimum, or a proof of infeasibility."""
     state = found.state
     u, m = len(state.amounts), state.problem.num_groups
     if found.done or u > _SMALL or m > _SMALL:

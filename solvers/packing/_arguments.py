@@ -1,4 +1,4 @@
-"""The border of this room: the cap, that every item fits it, and what is asked of micro-batches."""
+"""Checks of arguments: the cap, that every item fits it, and the rules on micro-batches."""
 
 from typing import Any, Literal, SupportsIndex
 

@@ -44,7 +44,7 @@ budget_option = click.option(
     default=0.01,
     show_default=True,
     metavar="S",
-    help="Solver work per step in seconds; counted, not timed, except with exact and arc_flow.",
+    help="Solver work in seconds, per step and phase; counted, not timed, except with exact and arc_flow.",
 )
 
 

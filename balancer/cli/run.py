@@ -18,7 +18,7 @@ __all__ = ["READY_BUDGET", "compiling", "make_ready", "print_run", "progress", "
 
 
 READY_BUDGET = 0.1
-"""Seconds' worth of work, at most, in the plan that makes the kernels ready."""
+"""Most seconds' worth of work in the plan that makes the kernels ready."""
 
 
 @contextlib.contextmanager

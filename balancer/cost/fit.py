@@ -40,7 +40,7 @@ class CostFit:
     spreads : tuple of float
         Standard deviations of the three over 200 resamples of the steps, seeded.
     steps, distinct_steps : int
-        How many were measured, and how many of them differ in sum(l) or sum(l^2).
+        Number of measured steps, and of those that differ in sum(l) or sum(l^2).
     shortest, longest : int
         Lengths that were measured; beyond them the model extrapolates.
     held_out_error, held_out_worst : float

@@ -92,7 +92,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A router and `experts` gated MLPs, `active` of which a token meets, besides those that all tokens share."""
+    """A router and `experts` gated MLPs, of which a token meets `active`, plus those that all tokens share."""
 
     hidden: int
     intermediate: int
@@ -147,7 +147,7 @@ class Block:
 
     @property
     def parameters(self) -> int:
-        """All of them, those of resting experts too."""
+        """All of them, inactive experts included."""
         return self.attention.parameters + self.mlp.parameters + self.norm_parameters
 
     @property

@@ -34,7 +34,7 @@ class OnlineCost:
     forgetting : float
         In (0, 1]: weight of a step relative to the next one. 0.98 remembers about 50 steps, 1 all.
     window : int
-        Steps over which errors are compared; before as many have been seen, the base model is used.
+        Number of steps over which errors are compared; until it is reached, the base model is used.
     margin : float
         In [0, 1): the correction is switched on when its error is smaller than the base model's by this share, and off
         when it is not smaller.

@@ -49,7 +49,7 @@ class Decoder:
     dense_layers : int
         How many of them have `dense_mlp` in place of the experts.
     vocabulary : int
-        Rows of the embedding, and of the head, which is the same matrix if `tied`: as many FLOPs, fewer parameters.
+        Rows of the embedding, and of the head, which is the same matrix if `tied`: equal FLOPs, fewer parameters.
     causal : bool
         Whether tokens see only those before them.
     extra_parameters : int

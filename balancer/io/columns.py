@@ -42,11 +42,11 @@ class LengthLog:
     columns : tuple of str
         Every column, in file order; ``("length",)`` for a plain 1-D ``.npy``.
     integer_columns : tuple of str
-        Those of them that hold integers. For CSV and JSON lines the first rows decide.
+        The columns that hold integers. For CSV and JSON lines the first rows decide.
     is_manifest : bool
         True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
     float_columns : tuple of str
-        Those that hold floats; as ``integer_columns``.
+        The columns that hold floats; as for ``integer_columns``.
     """
 
     path: Path
@@ -193,7 +193,7 @@ def _listed(names: Sequence[str], most: int = 30) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block of cells stands.
+    """The place of a block of cells in its log.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ def from_json(text: bytes) -> dict[str, Any] | None:
 
 
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
-    """Return what stands before a plan's rows, in its metadata or its manifest."""
+    """Return the header of a plan, which is in its metadata or its manifest."""
     described = dict(description)
     own = {"format": FORMAT, "version": VERSION, "features": [], "description_sha256": _sha256(described)}
     return {**own, "description": described, **more}

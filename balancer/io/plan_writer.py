@@ -126,7 +126,7 @@ class PlanWriter:
     item_column : bool
         Also store ``item``, for a plan with several items a sample.
     rows_per_part : int
-        A part file holds at most so many rows (folder form only).
+        The most rows of a part file (folder form only).
 
     Raises
     ------
@@ -213,7 +213,7 @@ class PlanWriter:
         sample, rank, position : int64[n], int32[n], int32[n]
             Row in the log, and the place it goes to.
         slot : int32[n] or int
-            The micro-batch; a number stands for all rows.
+            The micro-batch; a single number is that of all rows.
         length, home_rank : int64[n], int32[n]
             Given if and only if the writer was made with ``extra_columns=True``.
         item : int32[n]

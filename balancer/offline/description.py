@@ -1,4 +1,4 @@
-"""What a plan file says of itself besides its rows: how it was planned, from which log, with which result."""
+"""The description in a plan file: how it was planned, from which log, with which result."""
 
 import hashlib
 from typing import Any

@@ -190,7 +190,7 @@ def compare_log(
     strategies : sequence of str
         Names in :data:`balancer.planning.strategies.STRATEGIES`.
     num_steps : int, optional
-        Stop after so many steps.
+        Stop after this number of steps.
     window : int
         Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
     endless : bool

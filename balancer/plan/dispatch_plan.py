@@ -47,8 +47,8 @@ class DispatchPlan(Compared):
     home_loads, loads : int64[num_ranks]
         Load of each rank in cost units, before and after.
     makespan : int
-        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over
-        speed, rounded up; with micro-batches, what their schedule makes of it.
+        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over speed,
+        rounded up; with micro-batches, the time of their schedule.
     lower_bound : int
         Proven: no placement under the same constraints has a smaller makespan.
     bound_name : str
@@ -67,7 +67,7 @@ class DispatchPlan(Compared):
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
-        What relocation was allowed to give up of the makespan, as a fraction.
+        How much larger relocation was allowed to make the makespan, as a fraction of it.
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None

@@ -103,7 +103,7 @@ class StepPlan:
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that takes from home besides.
+        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
         """  # noqa: D205 (one sentence)
         streams: dict[str, Stream] = {}
         for name, phase in self.phases.items():

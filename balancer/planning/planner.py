@@ -96,7 +96,7 @@ def balance(
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
     micro_batch_tokens : int, optional
-        Cut every rank's share into micro-batches of at most so many elements: the same number on every rank. Not with
+        Cut every rank's share into micro-batches of at most this many elements, the same number on every rank. Not with
         `initial_loads`, `rank_speeds` or padding; other constraints hold for a rank's micro-batches together.
     schedule : str
         With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``

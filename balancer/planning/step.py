@@ -139,7 +139,7 @@ def orchestrate(
     phases : sequence of Phase, or mapping of name to items
         In the order in which they compute; the others feed the last one unless they say otherwise.
     topology : Topology or int
-        Ranks and nodes; a number stands for so many ranks of one node.
+        Ranks and nodes; a number is a single node with this number of ranks.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
     method, placement, eps, time_budget, objective
@@ -152,7 +152,7 @@ def orchestrate(
         Of each sample, the order in which the last phase reads its parts: a permutation of its parts, which are counted
         encoder after encoder, and then its own.
     group_size : int, optional
-        Plan within groups of so many consecutive ranks, with nothing exchanged between groups; must divide the ranks.
+        Plan within groups of this number of consecutive ranks and exchange nothing between them; must divide the ranks.
     micro_batches : MicroBatches, optional
         Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
         item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.

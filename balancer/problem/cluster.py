@@ -73,11 +73,11 @@ class Cluster:
         return self.gpus_per_rank * self.peak_flops
 
     def with_ranks_of(self, gpus_per_rank: int) -> "Cluster":
-        """Return the same cluster with ranks of so many GPUs."""
+        """Return the same cluster with this number of GPUs per rank."""
         return replace(self, gpus_per_rank=gpus_per_rank)
 
     def topology(self, num_ranks: int) -> Topology:
-        """Place so many ranks on whole nodes, or fewer than a node holds on a part of one."""
+        """Return `num_ranks` ranks on whole nodes, or, if fewer than a node holds, on a part of one."""
         return Topology.uniform(num_ranks, min(self.ranks_per_node, as_count("num_ranks", num_ranks)))
 
 

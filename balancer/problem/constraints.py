@@ -37,7 +37,7 @@ class Constraints:
     max_tokens_per_rank : int or None
         No rank gets a larger sum of lengths (padded costs: rows times the longest).
     min_samples_per_rank : int
-        Every rank gets at least so many samples.
+        Every rank gets at least this number of samples.
     max_samples_per_rank : int or None
         No rank gets more samples.
     keep_together : array[n] or None

@@ -177,7 +177,7 @@ class PhaseItems:
     fed_by : tuple of str
         The phases whose outputs it takes, in order.
     sample_of_item : int64[k]
-        Ascending; an item is what stands at an index of these arrays.
+        The sample of each item, ascending; an item is an index into these arrays.
     lengths, outputs : int64[k]
         Elements of each item, and elements that it puts out.
     own : Ragged

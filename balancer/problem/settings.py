@@ -31,7 +31,7 @@ MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
 
 EPS = 1e-3
-"""What relocation may give up of the makespan unless told otherwise, as a fraction."""
+"""How much larger relocation may make the makespan by default, as a fraction of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class PlanSettings:
     objective : str
         A name in :data:`OBJECTIVES`, for the placement ``"rearrange"``.
     eps : float or Fraction
-        What relocation may give up of the makespan, as a fraction.
+        How much larger relocation may make the makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work, counted and not timed, in each phase.
     mode : str
         A name in :data:`MODES`.
     group_size : int or None
-        Plan within groups of so many consecutive ranks.
+        Plan within groups of this number of consecutive ranks.
     micro_batches : MicroBatches or None
         How each rank's share of the last phase is cut into slots.
 

@@ -25,7 +25,7 @@ def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
 
 
 def as_topology(topology: Topology | int) -> Topology:
-    """Read what a caller gives: a number stands for so many ranks of one node."""
+    """Read what a caller gives: a number is a single node with this number of ranks."""
     return topology if isinstance(topology, Topology) else Topology.uniform(topology, None)
 
 

@@ -132,7 +132,7 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
 
 @dataclass(slots=True)
 class PageData:
-    """What the page shows besides what a :class:`balancer.report.summary.RunSummary` says.
+    """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class PageData:
 
     @property
     def nodes_a_row(self) -> int:
-        """Nodes that a row of the heat map stands for."""
+        """Nodes per row of the heat map."""
         return -(-self.num_nodes // MOST_NODES)
 
     def add(self, plan: StepPlan) -> None:

@@ -1,4 +1,4 @@
-"""What the page of a simulation shows besides its totals: every step's time, one step by rank, the slowest steps."""
+"""What the page of a simulation shows in addition to totals: every step's time, one step by rank, the slowest steps."""
 
 import heapq
 from dataclasses import dataclass, field

@@ -36,7 +36,7 @@ class Assumptions:
     overlap : float
     waits : str
     bytes_given : bool
-        Whether what exchanges move was said.
+        Whether the user gave the bytes that exchanges move.
     """
 
     cluster_name: str

@@ -80,14 +80,14 @@ def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> s
 
 
 def section(title: str, words: str, charts: Iterable[str] = (), before: str = "", after: str = "") -> str:
-    """Return a part of the page: words of HTML, charts side by side, and what stands before and after those."""
+    """Return a part of the page: words of HTML, charts side by side, and HTML before and after those."""
     drawn = "".join(charts)
     side_by_side = f'<div class="charts">{drawn}</div>' if drawn else ""
     return f"<section><h2>{title}</h2><p>{words}</p>{before}{side_by_side}{after}</section>"
 
 
 def chart(key: str, caption: str, description: str, svg: str, note: str = "") -> str:
-    """Return one figure; the description, which may hold names, is for those who do not see it."""
+    """Return one figure; the description, which may hold names, is for screen readers."""
     below = f'<p class="note">{note}</p>' if note else ""
     head = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure id="{key}">{head}<div role="img" aria-label="{_plain(description)}">{svg}</div>{below}</figure>'

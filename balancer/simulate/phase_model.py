@@ -33,8 +33,8 @@ class PhaseModel:
     working_bytes : float
         Besides, those of the layer that is at work: only with checkpointing.
     piece : int or None
-        Items are cut into pieces of so many elements, such as tiles of an image; attention stays within a piece. A
-        last, shorter piece counts as the fraction that it is.
+        Items are cut into pieces of this length, such as tiles of an image; attention stays within a piece. A last,
+        shorter piece counts as a fraction.
     stem : LengthPolynomial or None
         What of `executed` the convolutions of an audio encoder take: they see rows padded to the longest of a rank (or
         of a micro-batch) if the phase's cost is ``convolution``.

@@ -55,20 +55,19 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What one border calls things.
+    """The words of one border.
 
     Attributes
     ----------
     names : mapping of str to str or None
-        Of an argument, a noun or a setting such as ``"over_long='drop'"``: its name here, in which words in braces are
-        for the next border to name; empty for what is not said here. None: what cannot be said here, so that a remedy
-        that needs it is left out.
+        From an argument, a noun or a setting such as ``"over_long='drop'"`` to its name here; words in braces are for
+        the next border to name. Empty: it is left out. None: it has no name here, and remedies with it are left out.
     numbers : mapping of str to function
-        Of a noun, as it is called here: from an index to the number by which things are called here.
+        From a noun of this border to a function from an index to the number that its readers know.
     owners : mapping of str to (str, function)
-        Of a noun: the noun of what such a thing is part of, and from its index to that one's.
+        From a noun to the noun of what such a thing is part of, and a function from its index to that one's.
     notes : mapping of str to function
-        Of a noun: from an index to what such a thing is known as besides.
+        From a noun to a function from an index to another name of that thing.
     """
 
     names: Mapping[str, str | None] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class Wording:
     notes: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
 
     def of(self, named: Named) -> Named:
-        """Return what a thing is called here."""
+        """Return a thing under its name here."""
         noun = self.names.get(named.noun) or named.noun
         number = self.numbers.get(noun, int)
         given = named.index
@@ -213,7 +212,7 @@ def _named(named: Named) -> str:
 
 
 def braced(text: str) -> str:
-    """Return a text as a template in which it stands as it is."""
+    """Return a text as a template that leaves it unchanged."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

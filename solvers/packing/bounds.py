@@ -31,7 +31,7 @@ def groups_lower_bound(sizes: ArrayLike, cap: int, max_items: int | None = None)
     cap : int
         At least 1.
     max_items : int, optional
-        Bound only the packings with at most so many items a group.
+        Bound only the packings with at most this number of items per group.
 
     Returns
     -------

@@ -250,7 +250,7 @@ class RearrangementProblem:
         return sends
 
     def value_of(self, rank_of_group: NDArray[np.int32]) -> int:
-        """Return what the objective comes to."""
+        """Return the value of the objective."""
         sends = self.sends(rank_of_group)
         return int(sends.sum() if self.objective == "sum" else sends.max())
 

@@ -272,7 +272,7 @@ def exhaust_small(found: Search) -> None:
 def shake(found: Search) -> None:
     """Mix a few groups anew and go on from there, until the best is proven optimal or the work is spent.
 
-    For one cost component. What breaks a constraint is not gone on from.
+    For one cost component. Assignments that break a constraint are discarded.
     """
     state, rng = found.state, np.random.default_rng(0)
     m = state.problem.num_groups

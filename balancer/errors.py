@@ -1,4 +1,4 @@
-"""What can be wrong with what a user hands in: one class, so that the command line knows it."""
+"""Errors about a user's files and values, plans and fits, each with an exit code on the command line."""
 
 from solvers.errors import UsageError, WordedError, braced
 

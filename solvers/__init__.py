@@ -1,6 +1,6 @@
-"""The engine room of seqbalancer: integers in, groups out, every answer with a proof of how far from perfect it is.
+"""The algorithms of seqbalancer: integers in, groups out, each with a proof of how far it is from the optimum.
 
-Nothing here knows a token, a file or a GPU. Start with :func:`partition`.
+Nothing here depends on tokens, files or GPUs. Start with :func:`partition`.
 """
 
 from solvers.constraints import Constraints

@@ -1,7 +1,7 @@
 """A budget is work, not a clock: what a number of seconds buys, by a table that ships with the package.
 
-The default path never reads a clock, so that every rank of a job computes the same plan however busy its processor is.
-A *work unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
+By default no clock is read, so that every rank of a job computes the same plan however busy its processor is. A *work
+unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
 __all__ = ["cost_of_dual_feasible", "cost_of_karmarkar_karp", "cost_of_lpt", "cost_of_slack", "work_units"]

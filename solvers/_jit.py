@@ -1,4 +1,4 @@
-"""The one place that knows how kernels are compiled.
+"""How kernels are compiled; nothing else calls numba's compiler.
 
 Every kernel is decorated with :func:`kernel` and nothing else: compiled at its first call (never at import),
 releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels

@@ -1,4 +1,4 @@
-"""Items that must stay together, merged: what constrained solvers and bounds place are units, not items."""
+"""Items that must stay together, merged to units: constrained solvers and bounds place units, not items."""
 
 from dataclasses import dataclass
 

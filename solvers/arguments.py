@@ -1,4 +1,4 @@
-"""The border: what callers hand in is checked here once, so that no kernel ever has to."""
+"""Checks of what callers hand in: done here once, so that no kernel has to."""
 
 import operator
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def first_overflow(costs: NDArray[np.int64]) -> int | None:
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
-    """Return the error that says that there is no method, or other `what`, called as `given`."""
+    """Return the error for a method (or other `what`) that does not exist, with the known ones."""
     return UsageError(
         f"unknown {{{what}}} {{given!r}}", f"known {what}s are {{known}}", given=given, known=", ".join(known)
     )

@@ -1,6 +1,7 @@
-"""Lower bounds on the makespan: what no assignment can beat, each with its reason, and those that know no constraint.
+"""Lower bounds on the makespan, each with its proof; this module computes those that need no constraint.
 
-These are computed on the costs sorted in descending order, ``c[0] >= c[1] >= ...``, in O(n) together.
+Costs are sorted in descending order, ``c[0] >= c[1] >= ...``; n items, m groups; a target T is *refuted* if no
+assignment has all loads at most T, and then T + 1 is a bound. *One below* is a target of the bound less one.
 
 =============== =======================================================================================================
 name            why no assignment does better
@@ -39,7 +40,7 @@ name            why no assignment does better
 ``components``  vector costs: the sum (or the largest) of the bounds of the components
 ``summed_cost`` vector costs: a group's component times sum to at least the time of its summed cost
 ``patterns``    one below, items can be given weights such that all together weigh more than m times the heaviest set
-                of items that fits one group; found by column generation, checked by an exact knapsack
+                of items that fits one group; by column generation and an exact knapsack
                 (:mod:`solvers.partition.patterns`)
 ``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
 ``cp_sat``      proven by CP-SAT's search

@@ -1,6 +1,6 @@
-"""What groups must keep besides small loads: the constraints as callers give them, and as checked arrays.
+"""Constraints on groups, as callers give them, and as checked arrays.
 
-Names, shapes and rules are here and nowhere else: :func:`solvers.partition`, :func:`solvers.check_partition` and
+Names, shapes and rules are defined only here: :func:`solvers.partition`, :func:`solvers.check_partition` and
 :func:`solvers.makespan_lower_bound` take the same keywords and hand them to :class:`Constraints`.
 """
 
@@ -23,7 +23,7 @@ from solvers.errors import (
 __all__ = ["OBJECTIVES", "ConstrainedProblem", "Constraints", "is_vector"]
 
 OBJECTIVES = ("sum", "max")
-"""How the largest loads of several cost components make one makespan."""
+"""How the largest loads of several cost components are combined to one makespan."""
 
 Ints = NDArray[np.int64]
 
@@ -91,7 +91,7 @@ class Constraints:
 
     @property
     def beyond_counts(self) -> bool:
-        """Whether anything but `equal_counts`, which every method knows by itself, is set (rightly or wrongly)."""
+        """Whether anything but `equal_counts`, which every method supports, is set (valid or not)."""
         others = (self.sizes, self.caps, self.max_items, self.allowed, self.keep_together, self.initial_loads)
         is_set = any(other is not None for other in others) or self.speeds is not None
         return is_set or not (isinstance(self.min_items, int) and self.min_items == 0) or self.objective != "sum"
@@ -192,7 +192,7 @@ class ConstrainedProblem:
 
 
 def is_vector(costs: Any) -> bool:
-    """Whether `costs` look like int64[n, c] rather than int64[n]; costs a glance, not a conversion."""
+    """Whether `costs` look like int64[n, c] rather than int64[n], without converting them."""
     ndim = getattr(costs, "ndim", None)
     if ndim is not None:
         return bool(ndim == 2)

@@ -1,4 +1,4 @@
-"""Dual feasible functions: sizes changed so that whatever fits into one group still does, and the sum says more.
+"""Dual feasible functions: they change sizes so that whatever fits one group still does, and sums give better bounds.
 
 A set of items that fits under the cap fits after each of these changes, so a bound on the number of groups for the
 changed sizes is one for the sizes themselves. They bound packings (:mod:`solvers.group_bounds`), and makespans: where
@@ -136,7 +136,7 @@ def groups_needed(
     cap : int
         At least 1.
     enough : int
-        Stop at the first that says as many.
+        Stop at the first that needs as many.
     work : int
         Sizes changed at most, over all functions; two functions are always tried. Those at whose parameters a sum could
         pass int64 are left out.

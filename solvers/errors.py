@@ -1,8 +1,8 @@
-"""The errors that solvers raise, and how an error is told in the words of whoever reads it.
+"""The errors that solvers raise, and how an error is told in the words of its reader.
 
-An error here is data: a rule in words, and the values that stand in it. A solver speaks of items, groups and its own
-arguments; a trainer of samples and ranks; a log of rows; the command line of options. Each of these borders has a
-:class:`Wording`, and :meth:`WordedError.in_words` tells the same error in it, without reading the message.
+An error here is data: a rule in words, and the values in it. A solver speaks of items, groups and its own arguments; a
+trainer of samples and ranks; a log of rows; the command line of options. Each of these interfaces (*borders*) has a
+:class:`Wording`, and :meth:`WordedError.in_words` words the same error for it, without parsing the message.
 """
 
 import string
@@ -34,7 +34,7 @@ _WORD = f"{string.ascii_letters}{string.digits}_"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One thing of a kind, or several: ``Named("item", 3)`` is told as "item 3", or as "row 1003" at another border.
+    """One thing of a kind, or several: ``Named("item", 3)`` reads "item 3", or "row 1003" at another border.
 
     Attributes
     ----------
@@ -55,20 +55,19 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What one border calls things.
+    """The words of one border.
 
     Attributes
     ----------
     names : mapping of str to str or None
-        Of an argument, a noun or a setting such as ``"over_long='drop'"``: its name here, in which words in braces are
-        for the next border to name; empty for what is not said here. None: what cannot be said here, so that a remedy
-        that needs it is left out.
+        From an argument, a noun or a setting such as ``"over_long='drop'"`` to its name here; words in braces are for
+        the next border to name. Empty: it is left out. None: it has no name here, and remedies with it are left out.
     numbers : mapping of str to function
-        Of a noun, as it is called here: from an index to the number by which things are called here.
+        From a noun of this border to a function from an index to the number that its readers know.
     owners : mapping of str to (str, function)
-        Of a noun: the noun of what such a thing is part of, and from its index to that one's.
+        From a noun to the noun of what such a thing is part of, and a function from its index to that one's.
     notes : mapping of str to function
-        Of a noun: from an index to what such a thing is known as besides.
+        From a noun to a function from an index to another name of that thing.
     """
 
     names: Mapping[str, str | None] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class Wording:
     notes: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
 
     def of(self, named: Named) -> Named:
-        """Return what a thing is called here."""
+        """Return a thing under its name here."""
         noun = self.names.get(named.noun) or named.noun
         number = self.numbers.get(noun, int)
         given = named.index
@@ -100,8 +99,7 @@ class WordedError(Exception):
     remedy : str or sequence of str
         What to do instead, in clauses of the same form.
     **fields
-        Values that stand in the rule; :class:`Named` ones are called as each border calls them, errors are told in its
-        words, and for any other a border may have a word of its own.
+        Values in the rule; a border may have its own word for any of them, and rewords :class:`Named` ones and errors.
     """
 
     def __init__(self, rule: str, /, remedy: str | Sequence[str] = (), **fields: object) -> None:
@@ -214,7 +212,7 @@ def _named(named: Named) -> str:
 
 
 def braced(text: str) -> str:
-    """Return a text as a template in which it stands as it is."""
+    """Return a text as a template that leaves it unchanged."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -230,7 +228,7 @@ def as_words(names: Iterable[str], between: str = ", ") -> str:
 
 
 class UsageError(WordedError, ValueError):
-    """What is asked for breaks a rule about more than one value: a sum, a choice, arguments that do not go together."""
+    """A request that breaks a rule about several values: a sum, a choice, arguments that cannot be combined."""
 
 
 class _ArgumentError(WordedError):
@@ -298,7 +296,7 @@ class InfeasibilityCertificate:
 
 
 class SolverError(WordedError):
-    """Base of every error that is about a problem rather than about its arguments."""
+    """Base of every error about a problem rather than its arguments."""
 
 
 class InfeasibleError(SolverError):
@@ -317,7 +315,7 @@ class InfeasibleError(SolverError):
 
 
 class ContradictionError(InfeasibleError, ValueError):
-    """Two arguments contradict each other, whatever the items cost: as much a bad argument as infeasible."""
+    """Two arguments contradict each other, whatever the items cost: both a bad argument and infeasible."""
 
 
 class CertificateError(SolverError):

@@ -1,4 +1,4 @@
-"""Lower bounds on the number of groups: what no packing can do with less, each with its reason.
+"""Lower bounds on the number of groups under a cap, each with its proof.
 
 =================== =============================================================================================
 name                why no packing has fewer groups
@@ -40,7 +40,7 @@ def best_bound(
     cap : int
         At least 1.
     max_items : int, optional
-        Bound only the packings with at most so many items a group.
+        Bound only the packings with at most this number of items per group.
     enough : int, optional
         Stop at the first bound that reaches it, such as the number of groups of a known packing.
 

@@ -1,7 +1,7 @@
-"""The lower bound on the makespan, with constraints or without; :mod:`solvers.bounds` lists bounds and reasons.
+"""The lower bound on the makespan, with constraints or without; :mod:`solvers.bounds` lists all with their proofs.
 
-Under constraints each bounds one cost component. Where costs are vectors, the bounds of the components together, and
-the bound of the summed cost, bound the whole.
+Under constraints each bound is on one cost component. Vector costs are bounded by the bounds of their components
+together, and by the bound of the summed cost.
 """
 
 from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ def _masks(units: Units, costs: Ints, initial: Ints, speeds: Ints) -> int:
 
 
 def mask_sets(masks: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
-    """Sets of groups worth asking what has to fit inside: every mask and, where they are few, every union of two."""
+    """Sets of groups for the bound ``masks``: every mask and, where they are few, every union of two."""
     yield from masks
     if len(masks) <= _MASKS:
         for k in range(len(masks)):

@@ -1,4 +1,4 @@
-"""What a solver returns: groups, their loads, and the proof of how far from perfect they are."""
+"""What a solver returns: groups, their loads, and the proof of how far from the optimum they are."""
 
 import enum
 import math
@@ -64,7 +64,7 @@ class PartitionResult(Record):
     status : SolveStatus
         ``OPTIMAL`` if and only if ``makespan == lower_bound``.
     method : str
-        The method that was asked for, ``"auto"`` too.
+        The method that was asked for, also if ``"auto"``.
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """

@@ -39,7 +39,7 @@ def check_partition(
     """Check a partition result against the costs it was made from; return nothing if all holds.
 
     Every number is recomputed in plain NumPy, with no code of the solvers; so is the lower bound, by the argument it
-    names. Only what a search proved (``search``, ``cp_sat``) is believed: its proof is not kept.
+    names. Only what a search proved (:data:`TRUSTED_BOUNDS`) is believed: its proof is not kept.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ _COUNTED_BOUNDS: dict[str, Callable[[list[int], int], int]] = {"filler": _filler
 """Those that only equal counts prove."""
 
 TRUSTED_BOUNDS = frozenset({"arc_flow", "cp_sat", "patterns", "search"})
-"""Bounds that a search proved."""
+"""Bounds that a search proved, which the check believes."""
 
 _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {
     "cover": _cover_refutes,

@@ -20,7 +20,7 @@ __all__ = ["compare_command"]
 @command("compare", short_help="Plan a log by several strategies, side by side.")
 @click.argument("log", type=click.Path())
 @planning_options
-@comparison_options("Plan the first K steps alone.")
+@comparison_options("Plan only the first K steps.")
 @json_option
 def compare_command(
     log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any

@@ -20,7 +20,11 @@ __all__ = ["fit_command"]
 @click.argument("measurements", type=click.Path())
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N steps (warm-up).")
 @click.option(
-    "--weights", type=click.Choice(WEIGHTS), default="relative", show_default=True, help="Which errors to square."
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    default="relative",
+    show_default=True,
+    help="Which squared errors to minimise.",
 )
 @click.option(
     "--max-error", type=float, default=0.1, show_default=True, metavar="E", help="Largest held-out error to accept."
@@ -33,7 +37,7 @@ def fit_command(
 ) -> None:
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
 
-    A row a step has columns lengths (a list) and seconds; a row a sample has step, length and seconds.
+    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds.
 
     \b
     balancer fit steps.csv --skip 10

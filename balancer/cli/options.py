@@ -1,4 +1,4 @@
-"""The options that several commands share, and what they look like in ``--help``."""
+"""The options that several commands share, with their help texts."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,7 +35,7 @@ _length_option = click.option(
 _cost_option = click.option(
     "--cost", "costs", metavar="[NAME=]SPEC", **_SEVERAL,
     help="linear | quadratic:a=24576,b=1 | padded | convolution:a=24576,c=100 | flops:qwen2-7b [default: linear]; "
-    "NAME=: of one phase.",
+    "NAME=SPEC: of that phase.",
 )  # fmt: skip
 
 budget_option = click.option(
@@ -44,7 +44,7 @@ budget_option = click.option(
     default=0.01,
     show_default=True,
     metavar="S",
-    help="Seconds' worth of solver work a step; counted, not timed (but for exact).",
+    help="Solver work in seconds, per step and phase; counted, not timed, except with exact and arc_flow.",
 )
 
 
@@ -59,28 +59,29 @@ def _batch_options(command: Any) -> Any:
     options = (
         click.option("--ranks", type=int, required=True, metavar="N", help="Data-parallel ranks."),
         click.option(
-            "--ranks-per-node", type=int, metavar="C", help="Ranks a node; without it, all share one node."
+            "--ranks-per-node", type=int, metavar="C",
+            help="Ranks on each node [default: all ranks on one; simulate: as many as the cluster has].",
         ),
         click.option(
             "--batch-per-rank", type=int, required=True, metavar="B", help="Samples a rank draws for each step."
         ),
         click.option(
             "--home", default="contiguous", show_default=True, metavar="H",
-            help=f"Where samples lie before: {' | '.join(HOMES)}",
+            help=f"How the loader deals rows to ranks: {' | '.join(HOMES)}",
         ),
         click.option("--drop-last", is_flag=True, help="Leave out a last, short step."),
         click.option(
             "--placement", default="relocate", show_default=True, metavar="P",
-            help=f"How rows come to ranks: {' | '.join(PLACEMENTS)}",
+            help=f"How plans choose ranks: {' | '.join(PLACEMENTS)}",
         ),
         click.option(
             "--objective", metavar="O",
-            help=f"With --placement rearrange, what is made small: {' | '.join(OBJECTIVES)}, all that crosses nodes or "
-            "the most that one rank sends [default: sum].",
+            help=f"With --placement rearrange, what to minimise: {' | '.join(OBJECTIVES)} (all that crosses nodes, or "
+            "the most that one rank sends to other nodes) [default: sum].",
         ),
         click.option(
             "--eps", type=float, default=EPS, show_default=True, metavar="E",
-            help="With relocate, the fraction of the makespan that may be given up so that less moves.",
+            help="With relocate, how much larger the makespan may be so that less moves, as a fraction.",
         ),
     )  # fmt: skip
     return add_options(command, options)
@@ -91,11 +92,11 @@ def _phase_options(command: Any) -> Any:
     options = (
         click.option(
             "--phase", "phases", metavar="NAME=COL[+COL...]", **_SEVERAL,
-            help="A module and the columns whose sum is its length; several, in order, each feeding the last.",
+            help="A module and the columns whose sum is its length; give all in order: the others feed the last.",
         ),
         click.option(
             "--items", metavar="NAME=F(COL,...)", **_SEVERAL,
-            help="Several items a sample, from lists: qwen2vl_patches(widths,heights), lengths(clips).",
+            help="Several items per sample, from columns of lists: qwen2vl_patches(widths,heights), lengths(clips).",
         ),
         click.option(
             "--outputs", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
@@ -103,25 +104,25 @@ def _phase_options(command: Any) -> Any:
         ),
         click.option(
             "--own", metavar="NAME=COL|F(COL,...)", **_SEVERAL,
-            help="What samples of a phase that is fed bring in besides [default: their length less what it is fed].",
+            help="In a phase that others feed, what each sample adds itself [default: its length less what is fed].",
         ),
         click.option(
-            "--feeds", metavar="NAME=NAME", **_SEVERAL, help="Which phase takes the outputs, if not the last."
+            "--feeds", metavar="NAME=NAME", **_SEVERAL, help="Which phase takes the outputs [default: the last]."
         ),
         click.option(
             "--bytes", "byte_sizes", metavar="[NAME=]IN[,OUT]", **_SEVERAL,
-            help="Bytes of an element, in and out [default: 1].",
+            help="Bytes of one element, as input and as output [default: 1].",
         ),
-        click.option("--every-rank-nonempty", metavar="NAME", **_SEVERAL, help="Every rank gets an item, if enough."),
+        click.option("--every-rank-nonempty", metavar="NAME", **_SEVERAL, help="Every rank gets an item, if possible."),
         click.option(
             "--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)} [default: separate]."
         ),
         click.option(
             "--encoders", metavar="W",
-            help="With micro-batches, encoders compute items in the slot of their sample (slot) or before all (step) "
-            "[default: slot].",
+            help="With micro-batches, encoders compute an item in the slot of its sample (slot), or all before the "
+            "first slot (step) [default: slot].",
         ),
-        click.option("--group-size", type=int, metavar="G", help="Exchange within groups of G ranks alone."),
+        click.option("--group-size", type=int, metavar="G", help="Plan and exchange only within groups of G ranks."),
     )  # fmt: skip
     return add_options(command, options)
 
@@ -131,19 +132,19 @@ def _constraint_options(command: Any) -> Any:
     options = (
         click.option(
             "--equal-counts", cls=NamedFlag,
-            help="Every rank gets as many as any other, within one; with phases, items of NAME [default: of the last].",
+            help="Every rank gets equally many samples, within one; with phases, items of NAME [default: the last].",
         ),
         click.option(
             "--max-tokens-per-rank", metavar="[NAME=]T", **_SEVERAL,
-            help="No rank gets a larger sum of lengths; with phases, in NAME [default: in the last], as all below.",
+            help="Cap on a rank's sum of lengths; with phases, in NAME [default: the last], as for all options below.",
         ),
-        click.option("--min-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="Every rank gets K or more."),
+        click.option("--min-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="At least K samples per rank."),
         click.option(
-            "--max-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="No rank gets more than K samples."
+            "--max-samples-per-rank", metavar="[NAME=]K", **_SEVERAL, help="At most K samples per rank."
         ),
         click.option(
             "--cap", "caps", metavar="[NAME=]COL[+COL...]=MAX", **_SEVERAL,
-            help="No rank gets more than MAX of another quantity; may be given several times.",
+            help="Cap on a rank's sum of another quantity; may be given several times.",
         ),
         click.option(
             "--keep-together", metavar="[NAME=]COL", **_SEVERAL, help="Rows with equal values in COL run on one rank."
@@ -168,16 +169,17 @@ def _micro_batch_options(command: Any) -> Any:
         click.option("--micro-batch-tokens", type=int, metavar="T", help="Cut shares into micro-batches of at most T."),
         click.option(
             "--schedule", metavar="S", default=None,
-            help=f"Where ranks wait for each other with micro-batches: {' | '.join(SCHEDULES)} [default: lockstep].",
+            help=f"Ranks wait for each other in every slot, once a step or along a pipeline: {' | '.join(SCHEDULES)} "
+            "[default: lockstep].",
         ),
-        click.option("--micro-batches", metavar="K", help="How many a rank; or 'fewest' [default: the fastest]."),
-        click.option("--min-micro-batches", type=int, metavar="K", help="At least K [default: 1]."),
+        click.option("--micro-batches", metavar="K", help="How many per rank, or 'fewest' [default: the fastest]."),
+        click.option("--min-micro-batches", type=int, metavar="K", help="At least K per rank [default: 1]."),
         click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
-        click.option("--pipeline-stages", type=int, metavar="P", help="With --schedule pipeline [default: 1]."),
+        click.option("--pipeline-stages", type=int, metavar="P", help="Stages of the pipeline [default: 1]."),
         click.option(
             "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
         ),
-        click.option("--over-long", metavar="W", help=f"A row over the cap: {' | '.join(OVER_LONG)} [default: error]."),
+        click.option("--over-long", metavar="W", help=f"A row over T gets: {' | '.join(OVER_LONG)} [default: error]."),
     )  # fmt: skip
     return add_options(command, options)
 
@@ -190,7 +192,7 @@ def planning_options(command: Any) -> Any:
 
 
 def comparison_options(steps: str) -> Callable[[Any], Any]:
-    """Make what says which strategies are compared, and on what; `steps` is the help of that option."""
+    """Make the options that say which strategies are compared on which steps; `steps` is the help of ``--steps``."""
     options = (
         click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all]."),
         click.option("--steps", type=int, metavar="K", help=steps),

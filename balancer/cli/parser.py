@@ -1,4 +1,4 @@
-"""How words become options, for every command: one class of commands in place of click's own."""
+"""How command-line words become options: a class of commands in place of click's own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,14 +10,14 @@ import click
 __all__ = ["BARE", "Command", "NamedFlag", "command"]
 
 BARE = ""
-"""What a :class:`NamedFlag` holds where it stands without a name."""
+"""The value of a :class:`NamedFlag` without a name."""
 
 
 class NamedFlag(click.Option):
     """A flag that may name a phase: ``--flag``, ``--flag NAME`` or ``--flag=NAME``; may be given several times.
 
-    The word behind it is its name only if a ``--phase`` calls a phase so: else ``--flag log.parquet`` would take the
-    log for one.
+    The next word is the name only if it is that of a ``--phase``: else ``--flag log.parquet`` would take the log for
+    one.
     """
 
     def __init__(self, *declarations: Any, **attributes: Any) -> None:

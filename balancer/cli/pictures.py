@@ -1,4 +1,4 @@
-"""Options that draw: the page and the figure that ``balancer report`` and ``simulate`` write besides their tables."""
+"""Options for the page and the figure that ``balancer report`` and ``simulate`` write besides their tables."""
 
 import os
 from collections.abc import Callable

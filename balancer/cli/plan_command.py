@@ -26,7 +26,7 @@ __all__ = ["plan_command"]
 @command("plan", short_help="Plan every global batch of a length log.")
 @click.argument("log", type=click.Path())
 @planning_options
-@click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
+@click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @json_option
 def plan_command(log: str, out: str | None, as_json: bool, compare_placements: bool, **options: Any) -> None:

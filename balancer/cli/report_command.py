@@ -1,4 +1,4 @@
-"""``balancer report``: a plan file checked against its log, and what it is worth."""
+"""``balancer report``: a plan file checked against its log, and what it gains."""
 
 import time
 
@@ -14,7 +14,7 @@ from balancer.report.summary import RunSummary
 __all__ = ["report_command"]
 
 
-@command("report", short_help="Check a plan against its log and say what it is worth.")
+@command("report", short_help="Check a plan against its log and say what it gains.")
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
 @picture_options("the load of ranks", "the one in which the plan saves most")
@@ -22,7 +22,7 @@ __all__ = ["report_command"]
 def report_command(
     plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None
 ) -> None:
-    """Check PLAN against its log and report what it is worth; every number is recomputed, none copied."""
+    """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     pictures = Pictures.of(page, plot, step)
     started = time.perf_counter()
     summary = RunSummary()

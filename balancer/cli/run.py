@@ -1,4 +1,4 @@
-"""What commands do while they run: a first plan, a bar, and how a summary is printed."""
+"""What commands share while they run: a first plan, a progress bar, and how a summary is printed."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ __all__ = ["READY_BUDGET", "compiling", "make_ready", "print_run", "progress", "
 
 
 READY_BUDGET = 0.1
-"""Seconds' worth of work, at most, in the plan that makes the kernels ready."""
+"""Most seconds' worth of work in the plan that makes the kernels ready."""
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def print_run(
     others: dict[str, RunSummary] | None = None,
     compile_s: float = 0.0,
 ) -> None:
-    """Print what a run amounts to, for a person or a machine; the seconds that kernels took to compile stand apart."""
+    """Print a run's summary as a table or as JSON; the seconds that kernels took to compile are told apart."""
     runtime_s -= compile_s
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})

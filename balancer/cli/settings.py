@@ -32,7 +32,7 @@ _NEED_PHASES = ("items", "outputs", "own", "feeds", "every_rank_nonempty", "mode
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A log, how it is planned, and what a person is told of that: a line, and what is assumed for want of options."""
+    """A log, how it is planned, and the lines that tell this and the assumptions where options are missing."""
 
     log: LengthLog
     settings: LogSettings
@@ -246,7 +246,7 @@ def chosen_strategies(text: str | None) -> tuple[str, ...]:
 
 
 def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]:
-    """Say, if it is so, that some of these strategies do not keep to what the phases ask for."""
+    """Yield a line if some of these strategies ignore constraints of the phases."""
     phases = settings.setup.phases
     asking = [phase for phase in phases if set(phase.constraints) - {"every_rank_nonempty"}]
     staying = {"as_sampled": asking, "llm_only": [phase for phase in asking if phase is not phases[-1]],

@@ -32,12 +32,12 @@ def _model_options(command: Any) -> Any:
     several: dict[str, Any] = {"multiple": True}
     options = (
         click.option(
-            "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file with such fields."
+            "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file of a cluster's fields."
         ),
         click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
         click.option(
             "--model", "models", metavar="[NAME=]MODEL", **several,
-            help="Of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
+            help="Model of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
         ),
         click.option(
             "--pieces", metavar="[NAME=]L", **several,
@@ -46,7 +46,7 @@ def _model_options(command: Any) -> Any:
         click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
         click.option(
             "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
-            help="Fraction of the peak that computing reaches; MFU is proportional to it.",
+            help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
         ),
         click.option(
             "--throughput", "curves", metavar="[NAME=]FILE.csv", **several,
@@ -54,7 +54,7 @@ def _model_options(command: Any) -> Any:
         ),
         click.option(
             "--overlap", type=float, default=0.0, show_default=True, metavar="F",
-            help="Fraction of every exchange that computing hides; assumed.",
+            help="Assumed fraction of every exchange that overlaps with computing.",
         ),
         click.option(
             "--waits", type=click.Choice(WAITS), default="phase", show_default=True,
@@ -68,7 +68,7 @@ def _model_options(command: Any) -> Any:
 @click.argument("log", type=click.Path())
 @planning_options
 @_model_options
-@comparison_options("Steps to simulate [default: the log's]; a short log is read again.")
+@comparison_options("Steps to simulate [default: as many as the log has]; a short log is read again.")
 @picture_options("what a step's seconds are spent on", "0")
 @json_option
 def simulate_command(

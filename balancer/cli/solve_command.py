@@ -21,7 +21,7 @@ __all__ = ["solve_command"]
 @click.argument("numbers", nargs=-1)
 @click.option("--groups", type=int, required=True, metavar="M", help="Into how many groups.")
 @method_option(PARTITIONERS)
-@click.option("--equal-counts", is_flag=True, help="As many in each as in any other, within one.")
+@click.option("--equal-counts", is_flag=True, help="Equally many numbers in each group, within one.")
 @budget_option
 @json_option
 def solve_command(

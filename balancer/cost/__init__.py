@@ -1,4 +1,4 @@
-"""What a sample and a mini-batch cost: integers to plan with, from coefficients, a model's shape, or measurements."""
+"""Cost models: integer costs of samples and mini-batches, from coefficients, a model's shape, or measurements."""
 
 from balancer.cost.hf_config import read_config
 from balancer.cost.integer import IntegerCost, integer_seconds

@@ -1,7 +1,7 @@
 """Cost models from measured steps: ``seconds = c0 + a * sum(l) + b * sum(l^2)`` by non-negative least squares.
 
-The error that counts is the one on steps that the fit has not seen. Steps of equal sums stay together, so that no step
-is predicted by its own repetition; what a fit cannot know is refused rather than guessed.
+A fit is judged by its held-out error (five-fold cross-validation). Steps of equal sums stay in one fold, so that no
+step is predicted by its own repetition. Measurements that cannot tell the coefficients apart are refused.
 """
 
 import math
@@ -41,14 +41,14 @@ class CostFit(Record):
     spreads : tuple of float
         Standard deviations of the three over 200 resamples of the steps, seeded.
     steps, distinct_steps : int
-        How many were measured, and how many of them differ in sum(l) or sum(l^2).
+        Number of measured steps, and of those that differ in sum(l) or sum(l^2).
     shortest, longest : int
         Lengths that were measured; beyond them the model extrapolates.
     held_out_error, held_out_worst : float
         Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four
         fifths that do not hold it.
     mean_error : float
-        The mean error of what knows no lengths, in the same way: one duration for all steps.
+        The held-out mean error of a model that ignores lengths: one duration for all steps.
     condition : float
         Condition number of the design with its columns scaled to norm 1.
     refusal : str or None
@@ -114,11 +114,11 @@ def fit_cost(
     seconds : float64[k]
         How long each took.
     weights : {"relative", "absolute"}
-        Whether to minimise squared errors relative to the measured seconds (noise grows with the step), or as they are.
+        Whether to minimise squared errors relative to the measured seconds (noise grows with them), or absolute ones.
     max_error : float
         Refuse a fit whose held-out error is larger.
     force : bool
-        Return a fit that would be refused for its errors, and say so in `refusal`.
+        Return a fit that would raise FitError, and say so in `refusal`.
 
     Returns
     -------

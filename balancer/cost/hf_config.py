@@ -1,7 +1,7 @@
-"""Shapes from a Hugging Face ``config.json``: each known ``model_type`` onto modules of :mod:`balancer.cost.shapes`.
+"""Shapes from a Hugging Face ``config.json``: each known ``model_type`` becomes modules of :mod:`balancer.cost.shapes`.
 
-A local file, no network. What a file leaves out has a default only where the model's own library writes it so: parts
-nested in a multimodal configuration are saved without the values that equal their class's.
+It reads local files only. A missing key has a default only where Hugging Face's library leaves it out itself: parts
+nested in a multimodal configuration are saved without the values that equal their class's defaults.
 """
 
 import json
@@ -142,11 +142,6 @@ def modules_of(config: Mapping[str, Any], where: str = "config") -> dict[str, Mo
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Module]:
     """Read the modules that a local ``config.json`` describes.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""From exact or measured coefficients to the integers that plans are made with, and the unit of those."""
+"""From exact or measured coefficients to the integers that plans are made with, and their unit."""
 
 import math
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class IntegerCost:
     factor : int
         One work unit is `factor` of them.
     rounding : float
-        Largest relative error, over all lengths up to the longest asked for, that rounding made; 0.0 if none.
+        Largest relative error by rounding, over all lengths up to the longest asked for; 0.0 if none.
     omitted_constant : float
-        Constant a sample (FLOPs), or a batch (times), which a :class:`CostModel` does not hold, in work units.
+        Constant per sample (FLOPs) or per batch (times), in work units, which a :class:`CostModel` leaves out.
     """
 
     model: CostModel
@@ -50,10 +50,8 @@ def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: 
     ----------
     constant, a, b : int
         FLOPs a sample, a unit of length and a unit of length squared.
-    total_length : int
-        A global batch must have its cost in int64 up to this sum of lengths,
-    longest : int
-        none of which is longer than this.
+    total_length, longest : int
+        The largest sum of lengths of a global batch, and the longest length: up to these all costs fit int64.
 
     Raises
     ------

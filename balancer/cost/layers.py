@@ -26,7 +26,7 @@ def exact_quotient(flops: int, parts: int, what: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Self-attention with `heads` query heads on `kv_heads` pairs of key and value heads (GQA; equal: MHA; 1: MQA)."""
+    """Self-attention with `heads` query heads and `kv_heads` key and value heads (GQA; equal: MHA; 1: MQA)."""
 
     hidden: int
     heads: int
@@ -92,7 +92,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A router and `experts` gated MLPs, `active` of which a token meets, besides those that all tokens share."""
+    """A router and `experts` gated MLPs, of which a token meets `active`, plus those that all tokens share."""
 
     hidden: int
     intermediate: int
@@ -147,7 +147,7 @@ class Block:
 
     @property
     def parameters(self) -> int:
-        """All of them, those of resting experts too."""
+        """All of them, inactive experts included."""
         return self.attention.parameters + self.mlp.parameters + self.norm_parameters
 
     @property

@@ -22,8 +22,8 @@ _LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 class CostModel:
     """``a * l + b * l^2`` for a sample of length l; a mini-batch costs the sum, or, padded, rows times the longest row.
 
-    With `c`, a convolution over padded rows stands before what is packed, as in audio encoders: a mini-batch costs the
-    sum, and ``c * rows * longest^p`` besides.
+    With `c`, as for audio encoders with a convolution over padded rows, a mini-batch costs the sum plus ``c * rows *
+    longest^p``.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class CostModel:
     def sample_costs(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].
 
-        With `c`, int64[n, 2]: what the sample costs wherever it is, and what each row costs that is padded to it.
+        With `c`, int64[n, 2]: the additive cost of the sample, and the cost of each row that is padded to it.
 
         Raises
         ------

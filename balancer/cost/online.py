@@ -1,9 +1,9 @@
 """A cost model corrected while a trainer runs, and left alone where that does not help.
 
-Least squares with exponential forgetting on three factors, one for each of c0, a and b, drawn weakly to 1, so that what
-steps do not teach stays as it was. Corrections are always learned; they are used only while, over the last `window`
-steps, they would have predicted better than the base model: the idea of "DFLOP: A Data-driven Framework for Multimodal
-LLM Training Pipeline Optimization", 2026 (arXiv:2603.25120).
+Recursive least squares with exponential forgetting on three factors, one for each of c0, a and b, with a weak prior at
+1. Corrections are always learned; they are used only while, over the last `window` steps, they predict better than the
+base model: the idea of "DFLOP: A Data-driven Framework for Multimodal LLM Training Pipeline Optimization", 2026
+(arXiv:2603.25120).
 """
 
 import math
@@ -34,7 +34,7 @@ class OnlineCost:
     forgetting : float
         In (0, 1]: weight of a step relative to the next one. 0.98 remembers about 50 steps, 1 all.
     window : int
-        Steps over which errors are compared; before as many have been seen, the base model is used.
+        Number of steps over which errors are compared; until it is reached, the base model is used.
     margin : float
         In [0, 1): the correction is switched on when its error is smaller than the base model's by this share, and off
         when it is not smaller.
@@ -92,7 +92,7 @@ class OnlineCost:
 
     @property
     def factors(self) -> tuple[float, float, float]:
-        """What the base model's c0, a and b are multiplied by, were the correction in use; never negative."""
+        """The factors on the base model's c0, a and b while the correction is in use; never negative."""
         c0, a, b = np.maximum(self._factors, 0.0).tolist()
         return c0, a, b
 
@@ -109,7 +109,7 @@ class OnlineCost:
 
     @property
     def corrected_error(self) -> float:
-        """The same of the correction, each step predicted before it was learned from."""
+        """The same for the correction; each step is predicted before it is learned from."""
         return _mean(self._corrected_errors)
 
     def _in_use(self) -> NDArray[np.float64]:

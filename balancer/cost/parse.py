@@ -32,7 +32,7 @@ COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
     "padded": ("padded[:a=1,b=0]", _padded),
     "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
 }
-"""Cost models by name: how to write one, and what makes it."""
+"""Cost models by name: the form of the text, and the function that makes the model."""
 
 
 def parse_cost(text: str | CostModel) -> CostModel:

@@ -67,10 +67,9 @@ class LengthPolynomial:
         return LengthPolynomial(self.constant * times, self.a * times, self.b * times, self.length_unit)
 
     def in_pieces(self, length: int, unit: str) -> "LengthPolynomial":
-        """For samples that are cut, or padded, into pieces of one `length`: FLOPs by the number of pieces.
+        """For samples cut or padded into pieces of one `length`: FLOPs by the number of pieces.
 
-        Attention stays within a piece, so the cost is linear, and the constant is no longer lost on the way to a
-        :class:`CostModel`.
+        Attention stays within a piece, so the cost is linear, and a :class:`CostModel` can hold the constant.
 
         Examples
         --------
@@ -92,7 +91,7 @@ class LengthPolynomial:
         return integer_flops(self.constant, self.a, self.b, total_length=total_length, longest=longest)
 
     def cost_model(self, *, total_length: int = 2**32, longest: int = 2**20) -> CostModel:
-        """Integer cost to plan with; :meth:`integer_cost` also says what its unit is, and what it leaves out.
+        """Integer cost to plan with; :meth:`integer_cost` also tells its unit, and the constant that it leaves out.
 
         Examples
         --------

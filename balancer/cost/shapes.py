@@ -43,13 +43,13 @@ class Decoder:
     Attributes
     ----------
     block : Block
-        What a layer is,
+        One layer.
     layers : int
-        how many there are,
+        How many there are.
     dense_layers : int
-        and in how many of them `dense_mlp` stands in for the experts.
+        How many of them have `dense_mlp` in place of the experts.
     vocabulary : int
-        Rows of the embedding, and of the head, which is the same matrix if `tied`: as many FLOPs, fewer parameters.
+        Rows of the embedding, and of the head, which is the same matrix if `tied`: equal FLOPs, fewer parameters.
     causal : bool
         Whether tokens see only those before them.
     extra_parameters : int

@@ -1,4 +1,4 @@
-"""Throughput curves: how many FLOP/s a module reaches with so many tokens at once, and hence how long it takes."""
+"""Throughput curves: FLOP/s that a module reaches by the number of tokens, and the seconds that follow."""
 
 import csv
 import math
@@ -44,7 +44,7 @@ def _as_tokens(tokens: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class SaturatingThroughput:
-    """``peak * tokens / (tokens + half_tokens)``: half the peak at `half_tokens`, for want of measurements.
+    """``peak * tokens / (tokens + half_tokens)``: half the peak at `half_tokens`; for use without measurements.
 
     Attributes
     ----------
@@ -85,16 +85,16 @@ class SaturatingThroughput:
 class ThroughputCurve(Record):
     """Measured points with straight lines between them.
 
-    Below the first point throughput falls in proportion to the tokens (a launch takes its time however few there
-    are); above the last it stays (saturated). More tokens never have less throughput, nor a proportionally larger
-    one, which would mean less time for more work: measurements that say so are moved, by at most 20 %.
+    Below the first point throughput is proportional to the tokens (a launch takes a fixed time); above the last it is
+    constant (saturated). More tokens never have less throughput, nor take less time: measurements that say so are
+    moved, by at most 20 %.
 
     Attributes
     ----------
     tokens, flops_per_second : float64[k]
         The points in ascending order, adjusted; read-only.
     adjusted : float
-        Largest relative change that made them so; noise of the measurements.
+        Largest relative change by moving points.
     """
 
     tokens: NDArray[np.float64]
@@ -108,7 +108,7 @@ class ThroughputCurve(Record):
         Raises
         ------
         ValueError
-            No points, not as many of one as of the other, one that is not positive and finite, or points that are more
+            No points, unequal numbers of tokens and FLOP/s, a value that is not positive and finite, or points more
             than 20 % away from every legal curve.
 
         Examples

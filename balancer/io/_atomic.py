@@ -1,4 +1,4 @@
-"""Replacing files as a whole or not at all: temporaries with locks, what killed runs leave, names made to last.
+"""Replacing files as a whole or not at all: locked temporary files, removal of those of killed runs, syncing.
 
 A new file grows under a temporary name, locked as long as its process lives, and is then renamed into place. A
 temporary whose lock is free is what a killed run left; the next run that succeeds removes it.
@@ -34,7 +34,7 @@ def reported(where: str, doing: str) -> Iterator[None]:
 
 
 def check_regular(path: str | os.PathLike[str], remedy: str = "") -> None:
-    """Refuse what is there and no regular file: a pipe or a device may never end. Folders are others' matter."""
+    """Refuse pipes and devices, which may never end; folders are not checked here."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"

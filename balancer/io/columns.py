@@ -1,8 +1,8 @@
 """The columns of a log: which of them make up a length, and how their cells become int64 lengths.
 
-Checks are a few vectorised passes; only after one failed is the offending row looked for. Every converter
-takes k cells and their `Place`, and gives int64[k] in [0, 2**63) or raises `InputError` about the first cell
-that is no length, or about the column if its type cannot hold lengths.
+Checks are a few vectorised passes; the offending row is looked for only after a check failed. Every converter takes k
+cells and their `Place`, and gives int64[k] in [0, 2**63) or raises `InputError` about the first cell that is no length,
+or about the column if its type cannot hold lengths.
 """
 
 import decimal
@@ -42,11 +42,11 @@ class LengthLog:
     columns : tuple of str
         Every column, in file order; ``("length",)`` for a plain 1-D ``.npy``.
     integer_columns : tuple of str
-        Those of them that hold integers. For CSV and JSON lines the first rows decide.
+        The columns that hold integers. For CSV and JSON lines the first rows decide.
     is_manifest : bool
         True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
     float_columns : tuple of str
-        Those that hold floats; as ``integer_columns``.
+        The columns that hold floats; as for ``integer_columns``.
     """
 
     path: Path
@@ -70,15 +70,7 @@ _NAMES_OF_LENGTHS = re.compile(
 def default_length(log: LengthLog) -> tuple[str, ...]:
     """Choose the columns whose sum is the length, when nobody named them.
 
-    Parameters
-    ----------
-    log : LengthLog
-        The log.
-
-    Returns
-    -------
-    tuple of str
-        ``("duration",)`` for a speech manifest, else the only column of integers.
+    They are ``("duration",)`` for a speech manifest, else the only column of integers.
 
     Raises
     ------
@@ -97,7 +89,7 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
 
 
 def is_named_so(name: str) -> bool:
-    """Whether a column's name says that it holds lengths, whatever the numbers look like."""
+    """Whether a column's name says that it holds lengths, whatever its numbers are."""
     return _NAMES_OF_LENGTHS.fullmatch(_last_word(name)) is not None
 
 
@@ -108,7 +100,7 @@ def _last_word(name: str) -> str:
 
 
 def not_told(log: LengthLog, why: str) -> InputError:
-    """Give the error about a log of which nobody said what the length is, with what to type."""
+    """Return the error about a log whose length column is not known, with what to type."""
     say = "say which with --length COLUMN[+COLUMN...]"
     if log.float_columns:
         say += (
@@ -119,22 +111,12 @@ def not_told(log: LengthLog, why: str) -> InputError:
 
 
 def parse_length(expression: str) -> tuple[str, ...]:
-    """Split an expression such as ``text_tokens+image_tokens`` into its columns.
-
-    Parameters
-    ----------
-    expression : str
-        Column names joined by ``+``; blanks around a name do not count.
-
-    Returns
-    -------
-    tuple of str
-        The names.
+    """Split column names joined by ``+``, such as ``text_tokens+image_tokens``; blanks around a name do not count.
 
     Raises
     ------
     InputError
-        If a name is empty or stands there twice.
+        If a name is empty or repeated.
 
     Examples
     --------
@@ -151,20 +133,7 @@ def parse_length(expression: str) -> tuple[str, ...]:
 
 
 def unit_of(log: LengthLog, columns: Sequence[str]) -> str:
-    """Name the unit of the lengths that come from `columns`.
-
-    Parameters
-    ----------
-    log : LengthLog
-        The log.
-    columns : sequence of str
-        The columns that are summed.
-
-    Returns
-    -------
-    str
-        ``as recorded``, or what the seconds of a speech manifest became.
-    """
+    """Name the unit of sums of these columns: ``as recorded``, or what the seconds of a speech manifest became."""
     if log.is_manifest and "duration" in columns:
         return "frames of 10 ms: ceil(100 * duration)"
     return "as recorded"
@@ -224,7 +193,7 @@ def _listed(names: Sequence[str], most: int = 30) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block of cells stands.
+    """The place of a block of cells in its log.
 
     Attributes
     ----------

@@ -100,22 +100,12 @@ _LIBRARY_ERRORS = (
 
 
 def open_log(path: str | os.PathLike[str]) -> LengthLog:
-    """Look at the head of a log.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Returns
-    -------
-    LengthLog
-        Format and columns.
+    """Find format and columns of a log from its head.
 
     Raises
     ------
     InputError
-        If there is no such file, it cannot be read, is damaged as far as its head shows, or holds no rows.
+        If the file does not exist, cannot be read, has a damaged head, or holds no rows.
     """
     if not os.fspath(path):
         raise InputError("the name of the log is empty")
@@ -196,9 +186,9 @@ def read_columns(
     Raises
     ------
     InputError
-        At once if nothing is asked for, a sum has no columns, a column is absent, or stands twice in the log or in a
-        sum, or the format has no lists; while iterating if the log is damaged, holds no rows, or a cell or a sum is
-        not what it must be: the message names column, row, value and rule.
+        At once if nothing is asked for, a sum has no columns, a column is absent, or repeated in the log or in a sum,
+        or the format has no lists; while iterating if the log is damaged, holds no rows, or a cell or a sum breaks a
+        rule: the message names column, row, value and rule.
 
     Notes
     -----
@@ -226,17 +216,7 @@ def read_columns(
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Digest a file without holding it in memory.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Returns
-    -------
-    str
-        SHA-256 in 64 hexadecimal digits.
+    """Return the SHA-256 of a file in 64 hexadecimal digits, without holding the file in memory.
 
     Raises
     ------

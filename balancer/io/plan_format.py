@@ -1,9 +1,9 @@
 """The form of plan files, which writer and reader share: names, column types, manifest, description.
 
-A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid.
-One row places one sample, or one of the items inside it, in one phase of one step; the description is JSON under
-the key ``balancer`` of the schema metadata (in the manifest, for a folder). Plan files are arrays and JSON: what a
-plan means, others check.
+A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid. One row
+places one sample, or one of the items inside it, in one phase of one step; the description is JSON under the key
+``balancer`` of the schema metadata (in the manifest, for a folder). Only the form is defined here, not what a plan
+means.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def from_json(text: bytes) -> dict[str, Any] | None:
 
 
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
-    """Return what stands before a plan's rows, in its metadata or its manifest."""
+    """Return the header of a plan, which is in its metadata or its manifest."""
     described = dict(description)
     own = {"format": FORMAT, "version": VERSION, "features": [], "description_sha256": _sha256(described)}
     return {**own, "description": described, **more}

@@ -1,6 +1,6 @@
-"""Plan files read as a stream: step by step, in constant memory, whoever wrote them.
+"""Plan files read as a stream: step by step, in constant memory.
 
-Only the form is checked here: a file that is damaged, or no plan, is refused where reading finds out.
+Only the form is checked here: a file that is damaged or no plan is refused when reading gets there.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     InputError
         If there is nothing, or something truncated, or something else than a plan.
     PlanError
-        If a part does not hold as many rows as the manifest says.
+        If the number of rows of a part is not that of the manifest.
     """
     where = os.fspath(path)
     if not os.path.isdir(where):

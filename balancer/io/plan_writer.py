@@ -1,13 +1,13 @@
 """Plan files written as a stream, and put in place as a whole or not at all.
 
-Why this encoding: 10 million rows in steps of 1,024 (64 ranks and 21 positions at random, consecutive
-samples, slot 0), encoded and decoded by pyarrow 26 on one core, in million rows a second and bytes a row:
-dictionary and snappy, pyarrow's default: 32 and 75, 5.67; delta for ``sample``, else dictionary: 51 and 273,
-1.40; delta and zstd: 47 and 131, 1.67; delta alone: 66 and 217, 1.79; delta and snappy, chosen: 62 and 206,
-1.71. Delta keeps its speed with many ranks, and snappy folds what it leaves of sorted columns. Nullable
-columns would cost 28 % of the writing speed and half of the reading speed; statistics on all columns a third
-of the writing speed, so ``step`` alone has them: who filters by step skips row groups. Page checksums (1 %)
-tell damaged files. With the buffering here and the reader's cutting into steps: 43 written and 137 read.
+Why this encoding: 10 million rows in steps of 1,024 (64 ranks and 21 positions at random, consecutive samples, slot 0),
+encoded and decoded by pyarrow 26 on one core, in million rows a second and bytes a row: dictionary and snappy,
+pyarrow's default: 32 and 75, 5.67; delta for ``sample``, else dictionary: 51 and 273, 1.40; delta and zstd: 47 and 131,
+1.67; delta alone: 66 and 217, 1.79; delta and snappy, chosen: 62 and 206, 1.71. Delta keeps its speed with many ranks,
+and snappy folds what it leaves of sorted columns. Nullable columns would cost 28 % of the writing speed and half of the
+reading speed; statistics on all columns a third of the writing speed, so ``step`` alone has them, by which readers skip
+row groups. Page checksums (1 %) tell damaged files. With the buffering here and the reader's cutting into steps: 43
+written and 137 read.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PlanWriter:
     item_column : bool
         Also store ``item``, for a plan with several items a sample.
     rows_per_part : int
-        A part file holds at most so many rows (folder form only).
+        The most rows of a part file (folder form only).
 
     Raises
     ------
@@ -213,11 +213,12 @@ class PlanWriter:
         sample, rank, position : int64[n], int32[n], int32[n]
             Row in the log, and the place it goes to.
         slot : int32[n] or int
-            The micro-batch; a number stands for all rows.
+            The micro-batch; a single number is that of all rows.
         length, home_rank : int64[n], int32[n]
-            Exactly when the writer was made with ``extra_columns=True``.
+            Given if and only if the writer was made with ``extra_columns=True``.
         item : int32[n]
-            Which item of its sample each row places; exactly when the writer was made with ``item_column=True``.
+            Which item of its sample each row places; given if and only if the writer was made with
+            ``item_column=True``.
 
         Raises
         ------

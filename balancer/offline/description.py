@@ -1,4 +1,4 @@
-"""What a plan file says of itself besides its rows: how it was planned, from which log, with which result."""
+"""The description in a plan file: how it was planned, from which log, with which result."""
 
 import hashlib
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["FellBack", "PlanDigest", "describe", "unreadable"]
 
 
 class PlanDigest:
-    """The digest of a plan file: SHA-256 over the digests of its plans in order; and what no replay can find out."""
+    """The digest of a plan file, SHA-256 over the digests of its plans in order; and why plans fell back."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -38,9 +38,9 @@ class PlanDigest:
 
     @property
     def fell_back(self) -> dict[str, dict[str, list[list[int]]]]:
-        """Of each phase why samples were not relocated, and in which steps: first and last of each run.
+        """Of each phase, reasons why samples were not relocated, and the steps: first and last of each run of steps.
 
-        Reasons that differ in a percentage alone are one, told with its range: so there are few.
+        Reasons that differ in a percentage alone are joined to one, with its range.
         """
         return {
             name: {text: self._runs[name, kind] for kind, text in reasons.told().items()}

@@ -1,4 +1,4 @@
-"""One step of a plan file checked against its problem, and planned again from its placements: nothing is copied."""
+"""One step of a plan file, checked against its problem; loads and bounds are recomputed from its placements."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ __all__ = ["Claims", "replay_step"]
 
 
 class Claims:
-    """What a file says that a replay takes over; by default that nothing fell back, and no bound."""
+    """What a replay takes over from a file; by default that nothing fell back, and no bound."""
 
     def fell_back(self, phase: str) -> str:
         """Say why samples of a phase were not relocated."""

@@ -1,4 +1,4 @@
-"""How a log is planned: what the command line asks for, and what a plan file's description says again."""
+"""How a log is planned: what the command line asks for, and a plan file's description repeats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ def _in_log(log: LengthLog, rows: Rows) -> Iterator[None]:
 
 
 class Steps:
-    """Makes of a log's rows what the phases of a step share."""
+    """Makes a :class:`Step` of a log's rows."""
 
     def __init__(self, log: LengthLog, settings: LogSettings) -> None:
         self._log, self._settings = log, settings
@@ -190,9 +190,9 @@ def compare_log(
     strategies : sequence of str
         Names in :data:`balancer.planning.strategies.STRATEGIES`.
     num_steps : int, optional
-        Stop after so many steps.
+        Stop after this number of steps.
     window : int
-        Steps that ``sorted_batches`` sorts together, and that are held in memory; without it, one step is.
+        Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
     endless : bool
         Read the log over and over, so that all steps are full; they end with `num_steps` alone.
 

@@ -47,12 +47,12 @@ class DispatchPlan(Record):
     home_loads, loads : int64[num_ranks]
         Load of each rank in cost units, before and after.
     makespan : int
-        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over
-        speed, rounded up; with micro-batches, what their schedule makes of it.
+        Cost units until the last rank is done: the largest load; where ranks have speeds, the largest load over speed,
+        rounded up; with micro-batches, the time of their schedule.
     lower_bound : int
         Proven: no placement under the same constraints has a smaller makespan.
     bound_name : str
-        The argument that proves it; see :mod:`solvers.bounds`.
+        The name of the bound; see :mod:`solvers.bounds`.
     status : SolveStatus
     method : str
         The partition method asked for.
@@ -67,15 +67,14 @@ class DispatchPlan(Record):
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
-        What relocation was allowed to give up of the makespan, as a fraction.
+        How much larger relocation was allowed to make the makespan, as a fraction of it.
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
-        The sample whose cost alone exceeds a fair share, so that it and nothing else sets the makespan's bound: an
-        index into `lengths`.
+        The costliest sample, as an index into `lengths`, where its cost alone exceeds the mean load; else None.
     dropped : int64[d]
-        Samples of the global batch that are left out, ascending: those over the micro-batches' cap, where
-        ``over_long="drop"`` asks for it. All other arrays are of the samples that are kept, in order.
+        Samples of the global batch that ``over_long="drop"`` leaves out, ascending. All other arrays are of the samples
+        that are kept, in order.
     dropped_lengths : int64[d]
         Their lengths.
     runtime_s : float
@@ -132,7 +131,7 @@ class DispatchPlan(Record):
         problem : Problem
         target : Placement
         prove : callable
-            From the plan's makespan to the best bound on any plan's.
+            Returns the best lower bound on any plan's makespan, given this plan's.
         settings : PlanSettings
             How it was planned.
         placement : str
@@ -140,7 +139,7 @@ class DispatchPlan(Record):
         slots : (int32[n], int), optional
             The micro-batch of each sample, and how many there are.
         status : SolveStatus, optional
-            How the solver ended; what the bound says about it goes first.
+            How the solver ended; the bound decides whether that is OPTIMAL.
         fell_back : str
         started : float, optional
             When planning began, by ``time.perf_counter``.
@@ -225,7 +224,7 @@ class DispatchPlan(Record):
 
     @property
     def equal_counts(self) -> bool:
-        """Whether every rank holds the same number of samples, within one, by constraint."""
+        """Whether a constraint gives every rank the same number of samples, within one."""
         return self.constraints.equal_counts
 
     @property
@@ -322,7 +321,7 @@ class DispatchPlan(Record):
         )
 
     def digest(self) -> str:
-        """SHA-256, in hex, of topology and both placements: ranks whose digests agree hold the same plan.
+        """SHA-256, in hex, of topology, placements, slots and dropped samples: equal on ranks that hold the same plan.
 
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
@@ -336,6 +335,8 @@ class DispatchPlan(Record):
         ------
         InputError
             If the path cannot be written.
+        PlanError
+            If samples do not lie at home in their order, which a plan file cannot tell.
         """
         from balancer.plan.rows import save  # those who plan at run time need no files
 
@@ -343,7 +344,7 @@ class DispatchPlan(Record):
         save(path, setup, batch, {SINGLE_PHASE: (items, self)}, self.digest())
 
     def alone(self, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
-        """Return what a step plan says besides, whose only phase is this plan's, named ``"all"``."""
+        """Return setup, batch and items of the step plan whose only phase, ``"all"``, is this plan."""
         kept, lengths = self.constraints, self.lengths
         phase = Phase(
             SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, equal_counts=kept.equal_counts,

@@ -1,7 +1,7 @@
 """One rank's part in moving samples from one placement to another: split sizes and orders, for an all-to-all.
 
-An exchange knows nothing of plans: a dispatch is home -> target, its way back target -> home, and an encoder's output
-goes from the encoder's placement straight to the LLM's.
+It takes any two placements: dispatch is home -> target, its way back target -> home, and an encoder's output goes from
+the encoder's placement to the LLM's.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ class Reason(str):
 
 
 class Reasons:
-    """Why something was not done, and in how many steps; told again, a reason with a range stays as it is."""
+    """Why something was not done, and in how many steps."""
 
     __slots__ = ("_found",)
 
@@ -36,7 +36,7 @@ class Reasons:
         self._found: dict[tuple[str, ...], Counter[float]] = {}
 
     def add(self, reason: str) -> tuple[str, ...]:
-        """Take in the reason of one more step; return which of those in :meth:`told` it is."""
+        """Add the reason of one more step; return its key in :meth:`told`."""
         kind = reason.around if isinstance(reason, Reason) else (reason,)
         self._found.setdefault(kind, Counter())[reason.percent if isinstance(reason, Reason) else 0.0] += 1
         return kind

@@ -24,7 +24,7 @@ __all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_
 
 
 class Parts(NamedTuple):
-    """What the samples of a fed phase are put together from, sample after sample, each in the order of its parts.
+    """The parts of which the samples of a fed phase consist, sample after sample, in the order in which they are read.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class StepPlan:
     part_order : Ragged or None
         In which order the last phase reads the parts of its samples, as :func:`balancer.orchestrate` takes it.
     detour : dict of str to Stream
-        What a strategy sends another way, in place of the streams of these names.
+        Streams that a strategy puts in place of the usual ones of these names.
     runtime_s : float
         Seconds that planning took; not part of the digest.
     """
@@ -103,7 +103,7 @@ class StepPlan:
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that takes from home besides.
+        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
         """  # noqa: D205 (one sentence)
         streams: dict[str, Stream] = {}
         for name, phase in self.phases.items():
@@ -123,7 +123,7 @@ class StepPlan:
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:
-        """Of every fed phase, what its samples are put together from."""
+        """Of every fed phase, the parts of its samples."""
         items = {name: phase.items for name, phase in self.phases.items()}
         last = list(items)[-1]
         fed = [name for name, phase in items.items() if phase.fed_by or phase.feeds is None]
@@ -201,13 +201,13 @@ class StepPlan:
     def inputs_of(self, phase: str) -> Stream:
         """Return all that a fed phase takes as one stream, so that one all-to-all brings everything.
 
-        Each rank sends, one after the other in order of ``parts[phase].streams``, what it holds of each stream; the
-        parts arrive, after ``receive_order``, sample by sample and part by part, as the phase reads them.
+        Each rank's payload is what it holds of each stream, in the order of ``parts[phase].streams``. After
+        ``receive_order`` the parts are in the order in which the phase reads them, sample by sample.
 
         Raises
         ------
         KeyError
-            A phase that no other feeds.
+            An unknown phase, or one that no other feeds.
         """
         if phase not in self.parts:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(self.parts) or 'none'}")
@@ -254,7 +254,7 @@ class StepPlan:
 
 
 def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) -> StepPlan:
-    """Return a plan as a step plan: a dispatch plan is the only phase of one, ``"all"``, and says no bytes."""
+    """Return a plan as a step plan: a dispatch plan becomes its only phase, ``"all"``."""
     if isinstance(plan, StepPlan):
         return plan
     setup, batch, items = plan.alone(bytes_per_element)

@@ -16,7 +16,7 @@ __all__ = ["Stream", "Traffic", "fused"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a stream moves, in bytes.
+    """What a stream moves, in bytes (a dispatch plan's: in elements).
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target
     ----------
     name : str
     streams : sequence of Stream
-        What each rank sends stands in the order of the streams, each as that stream's source has it.
+        Each rank sends in the order of the streams, and within one in the order of its source placement.
     order : int64[k]
-        The items of all streams, counted through stream by stream, in the order in which `target` numbers them.
+        The items of all streams, numbered stream by stream, in the order in which `target` numbers them.
     target : Placement
         Of the items so ordered.
 

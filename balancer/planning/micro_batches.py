@@ -1,8 +1,8 @@
 """Rank and slot of every sample, under a cap on each micro-batch: all at once, or ranks first where constraints bind.
 
-Without constraints one search lays out all micro-batches of all ranks. A constraint is about what a rank holds, however
-that is cut; then samples are partitioned over the ranks under the constraints and with room for K micro-batches, and
-each rank's share is cut into K that are as even as they can be, or in lockstep as even as where all ranks wait anyway.
+Without constraints one search lays out all micro-batches of all ranks. Constraints are about what a rank holds, however
+that is cut: then samples are partitioned over the ranks under the constraints, with room for K micro-batches, and each
+rank's share is cut into K that are as even as possible (in lockstep: each up to what all ranks wait for anyway).
 """
 
 from collections.abc import Iterable
@@ -152,9 +152,9 @@ def _ranks_first(
 
 
 def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
-    """Return the best bound on what any schedule takes; that on micro-batches comes with a schedule.
+    """Return the best bound on what any schedule takes, found by making one.
 
-    Where their number is asked for, be it as the fewest, the bound is on schedules with `num_slots`.
+    Unless the number of slots is free, the bound is on schedules with `num_slots`.
     """
     if micro_batches.count is not None:
         micro_batches = replace(micro_batches, count=num_slots)

@@ -1,7 +1,7 @@
-"""Micro-batches where ranks are settled without a thought of them: every rank cuts its own share.
+"""Micro-batches cut after ranks are decided: every rank cuts its own share, by :func:`solvers.packing.cut_shares`.
 
-What trainers do that balance ranks, or nothing, and accumulate gradients: see :func:`solvers.packing.cut_shares`. To
-plan rank and slot together is :mod:`balancer.planning.micro_batches`' matter.
+It is what trainers do that accumulate gradients and plan no micro-batches. :mod:`balancer.planning.micro_batches` plans
+rank and slot together.
 """
 
 from dataclasses import replace
@@ -38,8 +38,8 @@ def keep_last(step: Step, samples: Placement) -> DispatchPlan:
 def balance_last(step: Step, problem: Problem) -> DispatchPlan:
     """Balance the last phase over the ranks and, with micro-batches, let every rank cut its share.
 
-    Where none may be empty and a rank gets fewer samples than they are, the ranks are balanced anew, so that each gets
-    as many.
+    Where no micro-batch may be empty and a rank gets fewer samples than micro-batches, ranks are balanced anew, so that
+    each gets enough.
     """
     items, micro_batches = step.items[-1], step.settings.micro_batches
     problem = replace(problem, micro_batches=None)

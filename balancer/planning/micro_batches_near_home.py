@@ -1,7 +1,7 @@
 """Micro-batches near home: samples relocated as if there were none, and what each rank then has cut into them.
 
-A schedule laid out for all ranks at once has no regard to where samples lie, and most of them cross nodes. Here few do;
-the step may take longer for it, and where that is more than was asked for, the other schedule stays.
+A schedule laid out for all ranks at once ignores where samples lie, and most of them cross nodes. Here few do; the step
+may take longer for it, and where it takes more than 1 + `eps` times as long, the other schedule stays.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""From a batch to a dispatch plan, one phase: the staircase to read first.
+"""From a batch to a dispatch plan, one phase: read this module first.
 
 lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.problem.problem.Problem`
 -> a solver's groups -> ranks -> :class:`~balancer.plan.dispatch_plan.DispatchPlan`.
@@ -70,8 +70,9 @@ def balance(
         The rank on which each sample lies now. By default equal contiguous shares: sample i on rank
         ``i // ceil(n / num_ranks)``.
     cost : str or CostModel
-        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"padded"`` for rows times the longest row, or
-        ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of a*l + b*l^2 and rows times c * longest^p.
+        ``"linear"``, ``"quadratic:a=24576,b=1"`` for a*l + b*l^2, ``"flops:qwen2-7b"`` for the same from a model's
+        shape, ``"padded"`` for rows times the longest row, or ``"convolution:a=24576,b=1,c=100,p=1"`` for the sum of
+        a*l + b*l^2 and rows times c * longest^p.
     method : str
         A name in :data:`balancer.problem.settings.METHODS`; ``"auto"`` suits every cost and constraint.
     equal_counts : bool
@@ -95,23 +96,22 @@ def balance(
     rank_speeds : int64[num_ranks], optional
         Cost units that a rank does in a unit of time; the plan's makespan is then in that time, rounded up.
     micro_batch_tokens : int, optional
-        Cut every rank's share into micro-batches of at most so many elements: the same number on every rank. Other
-        constraints, but not `initial_loads` and `rank_speeds`, hold for a rank's micro-batches together.
+        Cut every rank's share into micro-batches of at most this many elements, the same number on every rank. Not with
+        `initial_loads`, `rank_speeds` or padding; other constraints hold for a rank's micro-batches together.
     schedule : str
         With micro-batches, where ranks wait for each other: ``"lockstep"`` (in every slot, as with FSDP), ``"step"``
         or ``"pipeline"``; see :class:`balancer.MicroBatches`.
     micro_batches : MicroBatches, optional
-        In place of `micro_batch_tokens` and `schedule`, to say more: how many, a multiple of what, over-long samples.
+        In place of `micro_batch_tokens` and `schedule`, for all settings of micro-batches.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
-        most 1 + `eps` times the best found; with micro-batches, what each rank then has is cut. Where that cannot be,
-        ``fell_back`` of the plan says why, and groups are rearranged. ``"rearrange"``: the best partition, its groups
-        on the ranks where most of them lies; the makespan is the best found. ``"any"``: groups on ranks as they come.
-        By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
+        most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
+        says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
+        ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
     eps : float
-        What relocation may give up of the makespan, as a fraction.
+        How much larger relocation may make the makespan, as a fraction of it.
     objective : str
-        What ``placement="rearrange"`` makes small: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
+        What ``placement="rearrange"`` minimises: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
         rank sends across.
 
     Returns
@@ -192,9 +192,8 @@ def replay_plan(
 ) -> DispatchPlan:
     """Make the plan of a placement that is known already, with loads and bound computed anew.
 
-    The bound is the closed-form one. Where that leaves a gap and a `search` is asked for whose work is counted, the
-    problem is solved again for the bound that proves, as when the plan was made. What else is known of the bound is
-    for `settle` to say, from that and the makespan.
+    The bound is the closed-form one. Where that leaves a gap, `search` solves the problem again for the bound that this
+    proves, unless the method reads a clock. `settle` may replace the bound, given it and the makespan.
     """
 
     def prove(makespan: int) -> Bound:
@@ -348,7 +347,7 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     Parameters
     ----------
     methods : sequence of str
-        Methods to make ready; by default all but ``exact``, which is not compiled.
+        Methods to make ready; by default all that read no clock (not ``exact`` and ``arc_flow``).
     """
     rng = np.random.default_rng(0)
     for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few

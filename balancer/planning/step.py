@@ -97,7 +97,7 @@ class Step:
 
 @contextmanager
 def of_items(step: Step, items: PhaseItems) -> Iterator[None]:
-    """Let errors about a phase name it, and call what its plan calls samples what they are: items of samples."""
+    """Let errors about a phase name the phase, and call its items what they are: items of samples."""
     try:
         yield
     except WordedError as error:
@@ -139,20 +139,20 @@ def orchestrate(
     phases : sequence of Phase, or mapping of name to items
         In the order in which they compute; the others feed the last one unless they say otherwise.
     topology : Topology or int
-        Ranks and nodes; a number stands for so many ranks of one node.
+        Ranks and nodes; a number is a single node with this number of ranks.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
-    method, placement, eps, time_budget
+    method, placement, eps, time_budget, objective
         As :func:`balancer.balance` takes them, for every phase.
     mode : str
-        ``"separate"``: every encoder even by itself, for when ranks wait for each other between encoders. ``"joint"``:
-        the sum of the encoders even, for when they run one after the other without waiting; their costs must be in
-        one unit. ``"auto"``: joint if that makes the largest sum smaller.
+        ``"separate"``: balance every encoder by itself, for ranks that wait for each other between encoders.
+        ``"joint"``: balance the sum of the encoders, for encoders that run one after the other without waiting; they
+        need additive costs in one unit, and no constraints. ``"auto"``: joint if that makes the largest sum smaller.
     part_order : Ragged, optional
-        Of each sample, in which order its parts are read by the last phase: a permutation of its parts as
-        :class:`balancer.plan.step_plan.Parts` counts them by default, encoder after encoder and then its own.
+        Of each sample, the order in which the last phase reads its parts: a permutation of its parts, which are counted
+        encoder after encoder, and then its own.
     group_size : int, optional
-        Plan within groups of so many consecutive ranks, with nothing exchanged between groups; must divide the ranks.
+        Plan within groups of this number of consecutive ranks and exchange nothing between them; must divide the ranks.
     micro_batches : MicroBatches, optional
         Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
         item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.
@@ -215,7 +215,7 @@ def finished(
 
 
 def rehearse(setup: Setup) -> StepPlan | None:
-    """Plan a step without samples: what it refuses, every step would. None if so few are too few."""
+    """Plan a step without samples, to raise what every step would. None if the constraints need samples."""
     try:
         return plan_step(make_step(setup, columns_of_none(setup.phases) or {"": []}, np.empty(0, dtype=np.int32)))
     except ContradictionError:

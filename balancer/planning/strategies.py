@@ -1,10 +1,8 @@
 """Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
 
-A strategy takes what all phases of a step share and returns a step plan; every one goes through one contract test.
-
-With micro-batches all but ``orchestrated`` settle ranks first, as without; then every rank cuts its own share into them
-(:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder computes an item in the slot of its
-sample, or before the first.
+A strategy takes a step and returns its plan. With micro-batches all but ``orchestrated`` decide ranks first, as without
+them; then every rank cuts its own share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder
+computes an item in the slot of its sample, or before the first.
 """
 
 import time
@@ -75,9 +73,9 @@ def with_outputs_home(plan: StepPlan) -> StepPlan:
 
 
 def sorted_batches(step: Step) -> StepPlan:
-    """Deal the samples anew by the length of the last phase, before the step: ranks get alike ones, nothing moves.
+    """Deal the samples to ranks by length in the last phase, before the step: ranks get similar ones, nothing moves.
 
-    Over a window of several steps :func:`sorted_window` first cuts batches of alike samples.
+    Over a window of several steps :func:`sorted_window` first makes batches of similar samples.
     """
     started = time.perf_counter()
     order = np.argsort(step.items[-1].lengths, kind="stable")
@@ -96,7 +94,7 @@ def orchestrated(step: Step) -> StepPlan:
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
     strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
 }
-"""From what the phases of a step share to its plan, by name; each but the last is what others do."""
+"""From a step to its plan, by name; all but the last are what other systems do."""
 
 
 def plan_with(
@@ -121,7 +119,7 @@ def plan_with(
     ----------
     strategy : str
         A name in :data:`STRATEGIES`. Those that leave a phase where it lies ignore its constraints, and all but
-        ``"orchestrated"`` ignore `mode`. Their micro-batches are what every rank makes of its own share.
+        ``"orchestrated"`` ignore `mode` and let every rank cut micro-batches from its own share.
 
     Returns
     -------
@@ -130,7 +128,7 @@ def plan_with(
     Raises
     ------
     ValueError
-        A strategy that is not there; else as :func:`balancer.orchestrate`.
+        An unknown strategy; else as :func:`balancer.orchestrate`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A step plan as integers: what the rank that plans for all tells the others, and the same plan made of it there."""
+"""A step plan as integers, which the rank that plans for all broadcasts, and the plan made from them on the others."""
 
 import json
 import time

@@ -73,7 +73,7 @@ class GlobalBatch(Record):
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """What errors call these samples: int64[n]."""
+        """The numbers of these samples in error messages: int64[n]."""
         return self.kept + self.first_sample
 
     def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":

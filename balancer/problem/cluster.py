@@ -1,4 +1,4 @@
-"""Clusters: what a step runs on. Ready names for nodes that many have, each with its source."""
+"""Clusters: what a step runs on. Common nodes by name, each with the source of its numbers."""
 
 import json
 import os
@@ -73,11 +73,11 @@ class Cluster:
         return self.gpus_per_rank * self.peak_flops
 
     def with_ranks_of(self, gpus_per_rank: int) -> "Cluster":
-        """Return the same cluster with ranks of so many GPUs."""
+        """Return the same cluster with this number of GPUs per rank."""
         return replace(self, gpus_per_rank=gpus_per_rank)
 
     def topology(self, num_ranks: int) -> Topology:
-        """So many ranks on whole nodes, or, if they are fewer than a node holds, on a part of one."""
+        """Return `num_ranks` ranks on whole nodes, or, if fewer than a node holds, on a part of one."""
         return Topology.uniform(num_ranks, min(self.ranks_per_node, as_count("num_ranks", num_ranks)))
 
 
@@ -125,7 +125,7 @@ CLUSTERS: dict[str, Cluster] = {
         "eight GPUs, eight 400 Gb/s ports",
     ),
 }  # fmt: skip
-"""Nodes by name: peaks of data sheets, which no program reaches; one network port a GPU."""
+"""Nodes by name: peaks from data sheets, which no program reaches; one network port per GPU."""
 
 
 def read_cluster(name: str) -> Cluster:

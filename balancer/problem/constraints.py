@@ -15,7 +15,7 @@ __all__ = ["Cap", "Constraints"]
 
 
 MAX_TOKENS = "max_tokens_per_rank"
-"""What the cap on the sum of lengths is called."""
+"""The name of the cap on the sum of lengths."""
 
 
 class Cap(NamedTuple):
@@ -37,7 +37,7 @@ class Constraints:
     max_tokens_per_rank : int or None
         No rank gets a larger sum of lengths (padded costs: rows times the longest).
     min_samples_per_rank : int
-        Every rank gets at least so many samples.
+        Every rank gets at least this number of samples.
     max_samples_per_rank : int or None
         No rank gets more samples.
     keep_together : array[n] or None
@@ -127,7 +127,7 @@ class Constraints:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a plan file keeps: numbers, and lists of one number a rank; nothing that each sample has."""
+        """Return what a plan file keeps: numbers, and lists of one number per rank; nothing per sample."""
         per_rank = {"initial_loads": self.initial_loads, "rank_speeds": self.rank_speeds}
         return {
             "equal_counts": self.equal_counts,
@@ -142,7 +142,7 @@ class Constraints:
         return tuple(name for name in self.names() if name in ("keep_together", "allowed_ranks", "caps"))
 
     def all_caps(self, lengths: NDArray[np.int64]) -> tuple[Cap, ...]:
-        """Return every quantity of which no rank gets too much, tokens among them, in the order that solvers see."""
+        """Return every capped quantity, tokens among them, in the order that solvers see."""
         if self.max_tokens_per_rank is None:
             return self.caps
         return (Cap(MAX_TOKENS, lengths, self.max_tokens_per_rank), *self.caps)
@@ -164,7 +164,7 @@ class Constraints:
         return {name: value for name, value in given.items() if value is not None}
 
     def wording(self, error: SolverError, numbers: NDArray[np.int64]) -> Wording:
-        """Return what an error of the solvers calls samples, by their `numbers`, ranks and constraints here."""
+        """Return the words for samples (with their `numbers`), ranks and constraints in an error of the solvers."""
         caps = self.all_caps(np.empty(0, dtype=np.int64))
         certificate = getattr(error, "certificate", None)
         if certificate is not None and certificate.quantity is not None:
@@ -195,9 +195,9 @@ class Constraints:
     def violation(
         self, rank_of_sample: NDArray[np.int32], tokens: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> str | None:
-        """Say which constraint a placement breaks first, given what each rank holds in tokens; None if it keeps all.
+        """Say which constraint a placement breaks first, given the tokens on each rank; None if it keeps all.
 
-        Samples are called by their `numbers`.
+        The message calls samples by their `numbers`.
         """
         num_ranks = len(tokens)
         counts = np.bincount(rank_of_sample, minlength=num_ranks)

@@ -18,7 +18,7 @@ SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
 
 OVER_LONG = ("error", "own", "drop")
-"""What a sample over the cap gets."""
+"""What happens to a sample over the cap; see :class:`MicroBatches`."""
 
 ENCODERS = ("slot", "step")
 """When encoders compute an item: in the slot of its sample, or before the first micro-batch of the step."""
@@ -28,7 +28,7 @@ PACKING = Wording({
     "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
     "slots_multiple_of": "micro_batches_multiple_of", "slots": "micro-batches",
 })  # fmt: skip
-"""What the arguments of :mod:`solvers.packing` are called here, by the fields that set them."""
+"""The arguments of :mod:`solvers.packing` under the names of the fields that set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class MicroBatches:
         No micro-batch holds more elements.
     schedule : str
         ``"lockstep"``: ranks meet in every micro-batch slot, as FSDP's do; a step takes the sum over the slots of the
-        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: a step takes
-        (K + pipeline_stages - 1) times the largest micro-batch. In doubt lockstep: its plans are nearly as even once
-        a step, while those for ``"step"`` may take twice as long in lockstep.
+        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: a step takes (K
+        + pipeline_stages - 1) times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as even
+        where ranks meet once a step, while those for ``"step"`` may take twice as long in lockstep.
     count : int, "fewest" or None
         K, the same on all ranks; None: whichever is fastest.
     at_least, multiple_of : int
@@ -98,9 +98,9 @@ class MicroBatches:
             )  # fmt: skip
 
     def slots_for(self, used: int) -> int:
-        """Return K where the last micro-batch that holds anything on any rank is the `used`-th.
+        """Return K, given that the `used`-th micro-batch is the last that holds anything on any rank.
 
-        Those behind it hold nothing, so a plan's rows do not tell of them: there are as many as K must have.
+        A plan's rows do not show the empty ones behind it: there are as many as the rules on K need.
         """
         if isinstance(self.count, int):
             return max(self.count, used)
@@ -120,7 +120,7 @@ class MicroBatches:
         }
 
     def explained(self, error: SolverError, lengths: NDArray[np.int64], num_ranks: int) -> SolverError:
-        """Return an error of the solvers in these fields' names, with what the cap would have to be."""
+        """Return an error of the solvers in the names of these fields, with the cap that would do."""
         too_few = getattr(getattr(error, "certificate", None), "constraint", None) == "num_slots"
         if too_few and isinstance(self.count, int) and self.over_long != "own":
             what = f"with {{num_micro_batches}} = {self.count} {{micro_batch_tokens}}"
@@ -147,7 +147,7 @@ class MicroBatches:
         return taken
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
-        """Return what a step would take were all even, as a fraction: numerator and denominator."""
+        """Return what a perfectly even step would take, as a fraction: numerator and denominator."""
         if self.schedule == "pipeline":
             return (num_slots + self.pipeline_stages - 1) * total, num_ranks * num_slots
         return total, num_ranks
@@ -178,7 +178,7 @@ class MicroBatches:
 
 
 def as_micro_batches(tokens: int | None, schedule: str, given: MicroBatches | None) -> MicroBatches | None:
-    """Return the micro-batches that a caller asks for, in short or in full."""
+    """Return the micro-batches that a caller asks for, by token cap or in full."""
     _check_choice("schedule", schedule, SCHEDULES)
     if tokens is None:
         return given

@@ -24,7 +24,7 @@ __all__ = ["CONSTRAINTS", "SINGLE_PHASE", "Columns", "Phase", "PhaseItems", "col
            "in_phase", "of_phase", "resolve_phases"]  # fmt: skip
 
 SINGLE_PHASE = "all"
-"""What the phase is called where there is one and nobody named it."""
+"""The name of the only phase of a step whose phases nobody named."""
 
 Columns = Mapping[str, ArrayLike | Ragged]
 
@@ -41,13 +41,12 @@ class Phase:
         encoder has no item where that is 0), or a function of columns of lists, ``"qwen2vl_patches(widths,heights)"``
         or ``"lengths(clips)"``, for several items a sample.
     cost : str or CostModel
-        As :func:`balancer.balance` takes it. Phases that are balanced jointly need one unit of work.
+        As :func:`balancer.balance` takes it. Phases that are balanced jointly need costs in one unit.
     outputs : str, optional
         What gives the elements that each item puts out, in the same form; by default its length.
     own : str, optional
-        Of a phase that is fed: what each sample brings in from home besides, such as ``"text_tokens"``; by default
-        its length less what it is fed, and nothing where that is less than 0. Also as a function of lists, for text in
-        several segments.
+        Of a phase that others feed: the elements that each sample adds from home, such as ``"text_tokens"``; by default
+        its length less what it is fed, at least 0. Also a function of lists, for text in several segments.
     feeds : str, optional
         The phase that takes the outputs; by default the last one.
     bytes_in, bytes_out : int
@@ -57,17 +56,17 @@ class Phase:
     max_tokens_per_rank : int or None
         No rank gets a larger sum of lengths.
     every_rank_nonempty : bool
-        Every rank gets an item, where there are enough; where not, the plan names the ranks that need a dummy.
+        Every rank gets an item, if there are enough; otherwise the plan names the ranks that need a dummy.
     totals : str, optional
-        Columns of numbers that the lengths of each sample's items must add up to: a check.
+        A check: columns of numbers whose sum the lengths of each sample's items must add up to.
     min_samples_per_rank, max_samples_per_rank : int, int or None
         How many items a rank gets at least and at most.
     keep_together : str, optional
         A column of integers or text: items of samples with equal keys run on one rank.
     caps : mapping of str to int
-        Further quantities, in the form of `outputs`, each with the most that a rank gets of it.
+        Further quantities, in the form of `outputs`, each with its cap on a rank's sum.
     allowed_ranks : str, optional
-        A column that lists the ranks on which a sample's items may run, or names the one.
+        A column with the rank, or a list of the ranks, on which a sample's items may run.
     initial_loads, rank_speeds : tuple of int or None
         One number a rank, as :func:`balancer.balance` takes them.
     """
@@ -179,7 +178,7 @@ class PhaseItems(Record):
     fed_by : tuple of str
         The phases whose outputs it takes, in order.
     sample_of_item : int64[k]
-        Ascending; an item is what stands at an index of these arrays.
+        The sample of each item, ascending; an item is an index into these arrays.
     lengths, outputs : int64[k]
         Elements of each item, and elements that it puts out.
     own : Ragged
@@ -273,8 +272,8 @@ def resolve_phases(
     Raises
     ------
     TypeError, ValueError
-        A name that is not there or twice, a phase that feeds an earlier one, columns of unequal length, outputs that
-        are not as many as the items; it names them.
+        A missing or repeated name, a phase that feeds an earlier one, columns of unequal length, or not as many outputs
+        as items; it names them.
     """
     feeds, fed_by = feeding(phases)
     batch = _Batch(columns)
@@ -460,7 +459,7 @@ class _Batch:
 
 
 def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ragged:
-    """Return the piece that each whole sample brings in besides what it is fed, where nobody says: all the rest."""
+    """Return the default piece that each whole sample adds: its length less what it is fed."""
     rest = lengths
     for feeder in feeders:
         fed = np.zeros(len(lengths), dtype=np.int64)
@@ -488,7 +487,7 @@ def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, t
 
 
 def columns_of_none(phases: Sequence[Phase]) -> dict[str, ArrayLike | Ragged]:
-    """Return the columns that phases name, of no samples: what they refuse then, they refuse in every step."""
+    """Return the columns that phases name, with no samples: errors about them would come in every step."""
     names = dict.fromkeys(part.strip() for phase in phases for text in phase.numbers for part in text.split("+"))
     keys = [phase.keep_together for phase in phases] + [phase.allowed_ranks for phase in phases]
     columns: dict[str, ArrayLike | Ragged] = {name: np.empty(0, dtype=np.int64) for name in (*names, *keys) if name}

@@ -115,8 +115,7 @@ class Problem:
         Raises
         ------
         ValueError
-            A cost or a sum of costs that does not fit int64, naming the sample; constraints that nothing here keeps
-            together.
+            A cost or a sum of costs that does not fit int64, naming the sample; constraints that cannot be combined.
         InfeasibleError
             A token cap that a sample, or all of them together, exceed; it says by how much.
         """
@@ -179,7 +178,7 @@ class Problem:
 
 
 def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
-    """Raise ValueError where nothing here keeps to all of a cost, constraints of these names and micro-batches."""
+    """Raise ValueError if cost, constraints (by name) and micro-batches cannot be combined."""
     if micro_batches is not None and not cost.additive:
         raise UsageError(
             "{micro_batch_tokens} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "

@@ -78,7 +78,7 @@ class Ragged(Record):
 
     @classmethod
     def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Put the rows of several one after the other; of none, there are no rows."""
+        """Concatenate the rows of several; without any, there are no rows."""
         if len(parts) == 1:
             return parts[0]
         counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
@@ -151,7 +151,7 @@ class Ragged(Record):
 
 
 def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """Return where rows with so many entries begin and end: int64[n + 1]."""
+    """Return where rows with these numbers of entries begin and end: int64[n + 1]."""
     counts = np.asarray(counts, dtype=np.int64)
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])

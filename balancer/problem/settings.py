@@ -19,19 +19,19 @@ METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
 
 COUNTED_METHODS = tuple(method for method in METHODS if method not in solvers.USES_CLOCK)
-"""Those whose budget is counted work, so that every rank computes the same plan."""
+"""The methods whose budget is counted work, so that every rank computes the same plan."""
 
 PLACEMENTS = ("relocate", "rearrange", "any")
 """How samples come to ranks, by name."""
 
 OBJECTIVES = ("sum", "max")
-"""What rearrangement makes as small as possible: all that crosses nodes, or the most that one rank sends across."""
+"""What rearrangement minimises: all that crosses nodes, or the most that one rank sends across."""
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
 
 EPS = 1e-3
-"""What relocation may give up of the makespan unless told otherwise, as a fraction."""
+"""How much larger relocation may make the makespan by default, as a fraction of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class PlanSettings:
     objective : str
         A name in :data:`OBJECTIVES`, for the placement ``"rearrange"``.
     eps : float or Fraction
-        What relocation may give up of the makespan, as a fraction.
+        How much larger relocation may make the makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work, counted and not timed, in each phase.
     mode : str
         A name in :data:`MODES`.
     group_size : int or None
-        Plan within groups of so many consecutive ranks.
+        Plan within groups of this number of consecutive ranks.
     micro_batches : MicroBatches or None
         How each rank's share of the last phase is cut into slots.
 
@@ -121,7 +121,7 @@ def default_placement(homes_known: bool) -> str:
 
 
 def check_method(method: str, cost: CostModel) -> str:
-    """Return the partition method for `cost` by that name, or raise ValueError saying which there are."""
+    """Return the partition method of that name for `cost`; ValueError lists those that there are."""
     _check_known("method", method, METHODS)
     own = "padded" if cost.padded else "mixed" if cost.c else None
     if own is not None and method not in ("auto", own):

@@ -25,7 +25,7 @@ def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
 
 
 def as_topology(topology: Topology | int) -> Topology:
-    """Read what a caller gives: a number stands for so many ranks of one node."""
+    """Read what a caller gives: a number is a single node with this number of ranks."""
     return topology if isinstance(topology, Topology) else Topology.uniform(topology, None)
 
 
@@ -43,8 +43,8 @@ class Setup:
     Raises
     ------
     TypeError, ValueError, InfeasibleError
-        Whatever every step would be refused for: phases that do not fit together, constraints that contradict each
-        other or that nothing here keeps; it names the phase and the rule.
+        What every step would raise: phases that do not fit together, constraints that contradict each other or cannot
+        be combined; it names the phase and the rule.
     """
 
     topology: Topology

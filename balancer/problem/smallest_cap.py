@@ -1,4 +1,4 @@
-"""What a cap that was too small would have to be: said with the error, so that nobody has to find it by trying."""
+"""The smallest cap that would do in place of one that was too small, told with the error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def needed(
     Parameters
     ----------
     name : str
-        The cap's, as errors have them: in braces where a border may call it otherwise.
+        The cap's, as a template: in braces where other interfaces may have another name for it.
     amounts : int64[n]
     num_bins : int
     cap : int
@@ -63,7 +63,7 @@ def needed(
 def with_smallest_cap(
     error: SolverError, caps: Sequence[tuple[str, NDArray[np.int64], int]], keywords: dict[str, Any], num_ranks: int
 ) -> SolverError:
-    """Return an error that is, or may be, about a cap with what that would have to be, the other constraints kept.
+    """Return an error that may be about a cap with the cap that would do under the other constraints.
 
     Each cap has a name, amounts and a limit; `keywords` are all constraints, as :func:`solvers.partition` takes them.
     """

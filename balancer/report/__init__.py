@@ -1,4 +1,4 @@
-"""What a plan is worth, as numbers and text."""
+"""What a plan gains, as numbers, text, charts and pages."""
 
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary
 

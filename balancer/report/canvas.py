@@ -1,7 +1,7 @@
-"""What charts are drawn on: colours, a figure without a display, inline SVG for the page, files for ``--plot``.
+"""Drawing of charts: colours, figures without a display, inline SVG for the page, files for ``--plot``.
 
-Needs matplotlib, which is an extra and is loaded here alone, when used. Charts hold no name that a person chose: those
-stand in the page around them, as text.
+Needs matplotlib, which is an extra and is loaded only here, when used. Charts hold no names that users chose (phases,
+files): those are text of the page.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ class Colors:
 ON_PAPER = Colors(
     "#1a1a1a", "#8a8a8a", "#d55e00", "#0072b2", ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d")
 )
-"""Okabe and Ito's (2008), which colour-blind eyes tell apart."""
+"""Okabe and Ito's colours (2008), which colour-blind readers can tell apart."""
 
 IN_PAGE = Colors("#010101", "#010102", "#010103", "#010104", tuple(f"#01011{i}" for i in range(NUM_PHASE_COLORS)))
 """Marks that :func:`svg_of` replaces by the page's variables, so that one chart suits light, dark and print."""
@@ -103,7 +103,7 @@ def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6) -> str:
     Parameters
     ----------
     name : str
-        Ours, not a person's; it keeps the ids of the page's charts apart.
+        Not chosen by a user; it keeps the ids of the page's charts apart.
     draw : callable
         Takes a matplotlib figure and draws in :data:`IN_PAGE`.
     """

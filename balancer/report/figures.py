@@ -1,4 +1,4 @@
-"""The charts of the page of a plan, and of its ``--plot``; drawn with what :mod:`balancer.report.canvas` has."""
+"""The charts of the page of a plan, and of its ``--plot``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def lengths(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
 
 
 def by_step(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
-    """Draw the imbalance of every step: before, after, and what is proven to be out of reach."""
+    """Draw the imbalance ratio of every step: before, after, and at the proven lower bound."""
     axis = figure.subplots()
     ratios = np.asarray(phase.ratios)
     width = -(-len(ratios) // MOST_STEPS)

@@ -1,4 +1,4 @@
-"""What the page shows of a run, added up step by step: its size depends on neither the samples nor the steps' ranks."""
+"""What the page shows of a run, added up step by step; its size does not grow with samples or ranks."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from balancer.problem.topology import Topology
 __all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep", "coarse"]
 
 MOST_POINTS = 128
-"""Points of a curve over ranks; more ranks are taken together, the busiest of each for all of them."""
+"""Points of a curve over ranks; if there are more, neighbours are joined, the busiest standing for all."""
 MOST_ROWS = 64
 """Rows of the timeline."""
 MOST_NODES = 32
-"""Rows and columns of the heat map; more nodes are taken together."""
+"""Rows and columns of the heat map; if there are more nodes, neighbours are joined."""
 MOST_WORST = 10
 """Steps in the table of the worst ones."""
 BINS_AN_OCTAVE = 4
@@ -104,7 +104,7 @@ class StepPicture:
 
 
 def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
-    """Say what a plan was asked to do: what counts as even, what moves, and what each rank keeps to.
+    """Say what a plan was asked to do: cost, placement, constraints and micro-batches.
 
     An encoder's micro-batches have no cap of their own; `encoder_slots` says where it computes.
     """
@@ -132,7 +132,7 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
 
 @dataclass(slots=True)
 class PageData:
-    """What the page shows besides what a :class:`balancer.report.summary.RunSummary` says.
+    """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class PageData:
         The step to draw by rank; by default the one in which the plan saves most.
     phases : dict of str to PhaseData
     asked : dict of str to str
-        What the plan of each phase was asked to do, in words; names of columns in it are a person's.
+        What the plan of each phase was asked to do, in words; it may hold column names, which users chose.
     picture : StepPicture or None
     traffic : float64[k, k]
         What moves from node to node over all steps, within a node not counted: bytes, or elements where there is one
@@ -161,7 +161,7 @@ class PageData:
 
     @property
     def nodes_a_row(self) -> int:
-        """Nodes that a row of the heat map stands for."""
+        """Nodes per row of the heat map."""
         return -(-self.num_nodes // MOST_NODES)
 
     def add(self, plan: StepPlan) -> None:
@@ -215,7 +215,7 @@ def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
 
 
 def coarse(values: Floats, most: int) -> Floats:
-    """Take neighbours together, the largest for all of them, so that at most so many are left."""
+    """Join neighbours, the largest standing for all of them, so that at most so many are left."""
     width = -(-len(values) // most)
     largest: Floats = np.maximum.reduceat(values, np.arange(0, len(values), width))
     return largest

@@ -1,4 +1,4 @@
-"""What the page of a simulation shows besides its totals: every step's time, one step by rank, the slowest steps."""
+"""What the page of a simulation shows in addition to totals: every step's time, one step by rank, the slowest steps."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class StepBars:
 
 @dataclass(slots=True)
 class SimulationData:
-    """Filled as :func:`balancer.simulate.simulate_log` goes; as small for many samples and ranks as for few.
+    """Filled while :func:`balancer.simulate.simulate_log` runs; its size does not grow with samples or ranks.
 
     Attributes
     ----------

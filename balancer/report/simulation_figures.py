@@ -1,4 +1,4 @@
-"""The charts of the page of a simulation, and of its ``--plot``; strategies are ours by name, phases are not."""
+"""The charts of the page of a simulation, and of its ``--plot``; they name strategies, but never phases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

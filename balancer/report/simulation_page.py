@@ -1,4 +1,4 @@
-"""The page of a simulation: what each strategy is worth on a cluster, where the time goes, and what was assumed."""
+"""The page of a simulation: what each strategy gains on a cluster, where the time goes, and what was assumed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Assumptions:
     overlap : float
     waits : str
     bytes_given : bool
-        Whether what exchanges move was said.
+        Whether the user gave the bytes that exchanges move.
     """
 
     cluster_name: str

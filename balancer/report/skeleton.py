@@ -1,4 +1,4 @@
-"""What pages are built of: a document without script that fetches nothing, sections, cards, charts, tables, names."""
+"""Parts of pages: a document without scripts that loads nothing, sections, cards, charts, tables, names."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ def document(source: str, what: str, about: str, cards: Iterable[str], sections:
     Parameters
     ----------
     source : str
-        What the page is of, such as a file's path: a person's words, and its heading.
+        What the page is about, such as a file's path: its heading, in a user's words.
     what : str
         Stands behind `source` in the title.
     about, footer : str
@@ -63,7 +63,7 @@ def write_document(path: str, text: str) -> None:
 
 
 def named(name: str, longest: int = LONGEST_NAME) -> str:
-    """Return a name that a person chose as HTML text that keeps its direction to itself."""
+    """Return a name that a user chose as HTML text whose direction (left or right) does not affect its neighbours."""
     return f"<bdi>{_plain(name, longest)}</bdi>"
 
 
@@ -80,14 +80,14 @@ def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> s
 
 
 def section(title: str, words: str, charts: Iterable[str] = (), before: str = "", after: str = "") -> str:
-    """Return a part of the page: words of HTML, charts side by side, and what stands before and after those."""
+    """Return a part of the page: words of HTML, charts side by side, and HTML before and after those."""
     drawn = "".join(charts)
     side_by_side = f'<div class="charts">{drawn}</div>' if drawn else ""
     return f"<section><h2>{title}</h2><p>{words}</p>{before}{side_by_side}{after}</section>"
 
 
 def chart(key: str, caption: str, description: str, svg: str, note: str = "") -> str:
-    """Return one figure; the description, which may hold names, is for those who do not see it."""
+    """Return one figure; the description, which may hold names, is for screen readers."""
     below = f'<p class="note">{note}</p>' if note else ""
     head = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure id="{key}">{head}<div role="img" aria-label="{_plain(description)}">{svg}</div>{below}</figure>'
@@ -103,7 +103,7 @@ def keys(names: Iterable[str]) -> str:
 
 
 def facts(groups: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
-    """Return what is so, by name, in groups under headings; all of it HTML."""
+    """Return facts by name, in groups under headings; all of it HTML."""
     bodies = []
     for heading, pairs in groups:
         rows = "".join(f"<tr><th scope=row>{key}</th><td>{value}</td></tr>" for key, value in pairs)

@@ -1,4 +1,4 @@
-"""What a run of plans amounts to, phase by phase: the numbers behind the table and the JSON."""
+"""Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
 from collections.abc import Callable
@@ -19,8 +19,8 @@ __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 class PhaseSummary:
     """Sums over the steps of one phase; constant memory.
 
-    Ratios over many steps are of rank-time: what all ranks spend, each as long as the slowest of its step, over what
-    they would spend were all even. So a step counts for as long as it takes.
+    Ratios over many steps are of rank-time: what all ranks spend until the slowest is done, over what they would spend
+    if all were even. So a long step counts for more than a short one.
     """
 
     steps: int = 0
@@ -67,9 +67,9 @@ class PhaseSummary:
         row_of_item : callable
             From an item to the row of the log that it is of.
         before_slots : bool
-            An encoder that computes before the first micro-batch is not cut into them, whatever its plan says.
+            For an encoder that computes before the first micro-batch: ignore the micro-batches of its plan.
         single : bool
-            It is the only phase, and what moves is told with it, in elements; else that is its streams' matter.
+            It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
         ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
@@ -131,7 +131,7 @@ class PhaseSummary:
 
     @property
     def ratio_bound(self) -> float:
-        """The imbalance ratio that is proven to be out of reach from below."""
+        """The imbalance ratio at the proven lower bound: no plan has a smaller one."""
         return _ratio(self.spent_at_bound, self.worked_after)
 
     def _share(self, volume: int) -> float:
@@ -184,7 +184,7 @@ def _ratio(spent: Fraction, worked: Fraction) -> float:
 
 
 def as_range(fewest: int, most: int) -> str:
-    """Show from how many to how many, or the one number."""
+    """Show a range, or one number where both ends are equal."""
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 

@@ -1,4 +1,4 @@
-"""The table that a person reads on a terminal."""
+"""The tables that commands print on a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -28,7 +28,7 @@ NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 
 BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks meet once a step."
-"""What a table or page adds where ranks meet in micro-batches."""
+"""A note of tables and pages where ranks wait in every micro-batch."""
 
 
 def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
@@ -90,7 +90,7 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:
-    """Say which steps have groups laid on nodes as well as can be instead of samples moved from their homes."""
+    """Say which steps were rearranged instead of relocated."""
     reasons = list(phase.fell_back.counted())
     why = " ".join(f"{count:,} {_plural('step', count)}: {reason}." for reason, count in reasons)
     if len(reasons) == 1:
@@ -141,7 +141,7 @@ def as_bytes(count: float) -> str:
 
 
 def as_alike(values: Sequence[float], digits: int = 3, least: bool = False) -> list[str]:
-    """Show numbers that stand together with as many decimals each: so many digits of the largest, or of the `least`."""
+    """Show numbers with equally many decimals: so many digits of the largest, or of the `least`."""
     there = [value for value in values if value > 0]
     if not there:
         return ["0"] * len(values)
@@ -199,7 +199,7 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
 
 
 def as_ratios(values: Iterable[float]) -> list[str]:
-    """Show ratios that stand together with as many decimals each, and none as perfect that is not."""
+    """Show ratios with equally many decimals, enough that none looks perfect that is not."""
     values = list(values)
     decimals = 6 if any(1 < value < 1.0005 for value in values) else 3
     return [f"{value:.{decimals}f}" for value in values]

@@ -1,4 +1,4 @@
-"""Foreign text, such as names in a file, made fit to be shown: on a terminal it must not act, nor fill it."""
+"""Text from outside, such as names in a file, made safe to show: no control characters, limited length."""
 
 import html
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _MOST = 2000
 
 
 def printable(text: str, most: int = _MOST) -> str:
-    r"""Return a text with escapes in place of what a terminal would act on, cut where it is very long.
+    r"""Return a text with escapes in place of control characters, cut where it is very long.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a plan is worth on a cluster: step time split into compute, waiting and exchange; MFU, memory, samples a second.
+"""What a plan gains on a cluster: step time split into compute, waiting and exchange; MFU, memory, samples per second.
 
 plan -> :func:`~balancer.simulate.step.step_time` -> :class:`~balancer.simulate.run.Simulation` of many steps.
 """

@@ -1,4 +1,4 @@
-"""What a phase's module does with its items: useful and executed FLOPs, how fast, and what it keeps in memory."""
+"""A phase's module: useful and executed FLOPs of its items, throughput, and memory of activations."""
 
 from dataclasses import dataclass
 
@@ -33,8 +33,8 @@ class PhaseModel:
     working_bytes : float
         Besides, those of the layer that is at work: only with checkpointing.
     piece : int or None
-        Items are cut into pieces of so many elements, such as tiles of an image; attention stays within a piece. A
-        last, shorter piece counts as the fraction that it is.
+        Items are cut into pieces of this length, such as tiles of an image; attention stays within a piece. A last,
+        shorter piece counts as a fraction.
     stem : LengthPolynomial or None
         What of `executed` the convolutions of an audio encoder take: they see rows padded to the longest of a rank (or
         of a micro-batch) if the phase's cost is ``convolution``.
@@ -85,7 +85,7 @@ class PhaseModel:
         piece: int | None = None,
         checkpointing: bool = False,
     ) -> "PhaseModel":
-        """As :meth:`of`, at a fraction `efficiency` of a GPU's peak, of which `half_tokens` elements reach half."""
+        """As :meth:`of`, at a fraction `efficiency` of a GPU's peak; `half_tokens` elements reach half of that."""
         if not 0 < efficiency <= 1:
             raise ValueError(f"efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency!r}")
         throughput = SaturatingThroughput(efficiency * peak_flops, half_tokens)

@@ -202,9 +202,9 @@ def simulate_log(
     strategies : sequence of str
         Names in :data:`balancer.planning.strategies.STRATEGIES`.
     num_steps : int, optional
-        More than the log has: it is read again from its start. By default what the log has, at least one.
+        If more than the log has, it is read again from its start. By default as many as the log has, at least one.
     window : int
-        Steps that ``sorted_batches`` sorts together, and that are held in memory; without it, one step is.
+        Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
     overlap, waits
         As :func:`balancer.simulate.step_time` takes them.
     tick : callable

@@ -1,7 +1,7 @@
 """The time of one step from its plan: compute, waiting, exchange; and what it holds in memory.
 
 ``step = compute + waiting + exposed exchange``: compute is the mean over ranks, waiting what the slowest rank adds to
-it, and an exchange takes as long as the rank that is longest at it.
+it, and an exchange takes as long as its slowest rank.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from solvers.errors import ArgumentError
 __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
 
 WAITS = ("phase", "step")
-"""Where ranks wait for each other: after every phase, or once a step, which no exchange between phases allows for."""
+"""When ranks wait for each other: after every phase, or once per step (as if phases exchanged nothing)."""
 
 _LONGEST_S = 1e30  # beyond it sums and products of seconds leave the range of numbers
 _ONE_WAY = (":in", ":own")  # raw inputs, which have no gradients
@@ -62,7 +62,7 @@ class ExchangeTime:
     Attributes
     ----------
     seconds : float
-        Of the rank that is longest at it.
+        Of the slowest rank.
     inter_node_bytes, intra_node_bytes : int
         That all ranks send, both ways together.
     """
@@ -84,9 +84,9 @@ class StepTime:
     compute_s : float
         Mean over ranks of all phases' computing.
     waiting_s : float
-        What ranks wait for each other, on average; a pipeline's bubble too.
+        Time that ranks wait for each other, on average; a pipeline's bubble too.
     exchange_s : float
-        What of all exchanges is not hidden.
+        Exposed exchange: the part that computing does not hide.
     samples : int
     peak_flops : float
         Of all GPUs together.
@@ -141,13 +141,13 @@ def step_time(
     models : mapping of str to PhaseModel, or PhaseModel
         Of every phase.
     cluster : Cluster
-        Its ``gpus_per_rank`` are a rank's; which ranks share a node, the plan's topology says.
+        Which ranks share a node is taken from the plan's topology.
     overlap : float
         Fraction, 0 to 1, of every exchange that computing hides. An assumption: 0 hides nothing.
     waits : str
         ``"phase"``: ranks wait for each other after every phase. ``"step"``: only once all phases are computed.
     bytes_per_element : int
-        What a dispatch plan moves of each element; step plans know.
+        Bytes of each element of a dispatch plan; step plans have their own.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Items into as few groups as fit a cap, and contiguous splits: one file an algorithm, and the registry of them."""
+"""Bin packing, contiguous splits and micro-batch schedules: one file per algorithm, and the registry of packers."""
 
 from typing import Protocol
 
@@ -39,7 +39,7 @@ PACKERS: dict[str, Packer] = {
     "best_fit_decreasing": best_fit_decreasing,
     "exact": exact,
 }
-"""Every method, by name; none reads a clock. The errors and the tests derive their lists from it."""
+"""Every method, by name; none reads a clock. Errors and tests derive their lists from it."""
 
 
 def pack(
@@ -77,7 +77,7 @@ def pack(
     ValueError
         An unknown method, a negative size, sizes of the wrong shape, a sum past int64, a budget that is not positive.
     InfeasibleError
-        If an item is larger than the cap; what to do with it is for the caller to decide.
+        If an item is larger than the cap.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The border of this room: the cap, that every item fits it, and what is asked of micro-batches."""
+"""Checks of arguments: the cap, that every item fits it, and the rules on micro-batches."""
 
 from typing import Any, Literal, SupportsIndex
 
@@ -28,7 +28,7 @@ def as_cap(cap: SupportsIndex) -> int:
 
 
 def slots_for(used: int, at_least: int, multiple_of: int) -> int:
-    """Return the least K that the rules permit and that has room for so many micro-batches a rank."""
+    """Return the least K that the rules permit and that is at least `used`."""
     return -(-max(used, at_least) // multiple_of) * multiple_of
 
 

@@ -1,6 +1,6 @@
 """A packing problem made ready for the packers, and the result made from what they return.
 
-What stands before (checks, sorting) and after (loads, certificate) is the same for all packers, and is here.
+Here is what all packers share before (checks, sorting) and after (loads, certificate).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The method for who does not want to choose: first fit and best fit decreasing, then search while the budget lasts."""
+"""The default method: first fit and best fit decreasing, then search while the budget lasts."""
 
 import time
 

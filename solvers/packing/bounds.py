@@ -1,4 +1,4 @@
-"""The lower bound on the number of groups; :mod:`solvers.group_bounds` lists all of them with their reasons."""
+"""The lower bound on the number of groups; :mod:`solvers.group_bounds` lists all of them with their proofs."""
 
 from numpy.typing import ArrayLike
 
@@ -31,24 +31,17 @@ def groups_lower_bound(sizes: ArrayLike, cap: int, max_items: int | None = None)
     cap : int
         At least 1.
     max_items : int, optional
-        Bound only the packings with at most so many items a group.
+        Bound only the packings with at most this number of items per group.
 
     Returns
     -------
     int
-        Proven: no packing has fewer groups. O(n) after the sort.
+        Proven: no packing has fewer groups; see :mod:`solvers.dual_feasible`. O(n) after the sort.
 
     Raises
     ------
     TypeError, ValueError, InfeasibleError
         As :func:`solvers.packing.pack`.
-
-    References
-    ----------
-    Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete Applied Mathematics
-    28(1), 1990. Fekete & Schepers, "New classes of fast lower bounds for bin packing problems", Mathematical
-    Programming 91(1), 2001. Carlier, Clautiaux & Moukrim, "New reduction procedures and lower bounds for the
-    two-dimensional bin packing problem with fixed orientation", Computers & Operations Research 34(8), 2007.
 
     Examples
     --------

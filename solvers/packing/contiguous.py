@@ -1,4 +1,4 @@
-"""Contiguous splits: items keep their order and are cut into segments. Both problems are exact in next to no time.
+"""Contiguous splits: items keep their order and are cut into segments. Both problems are solved exactly, and fast.
 
 Under a cap, taking as many items as fit is best for the first segment, because it leaves the fewest for the others;
 so greedy cuts give the fewest segments. And the smallest cap for which greedy needs no more than m segments is the
@@ -35,7 +35,7 @@ class SplitResult(Record):
     lower_bound : int
         Proven: no contiguous split under the same constraints has less. Equal to `minimised`.
     bound_name : str
-        ``"greedy"``: at one below, greedy cuts, which none beat, do not do.
+        ``"greedy"``: greedy cuts, which are best, do not reach one less.
     status : SolveStatus
         ``OPTIMAL``.
     method : str

@@ -1,4 +1,4 @@
-"""Exact packing by branch and bound: fill one group after the other, and look at no filling that another replaces.
+"""Exact packing by branch and bound: fill one group after the other, and skip fillings that others dominate.
 
 Groups are filled in turn, and each starts with the largest item left, so that no two branches differ only in the
 numbers of groups; items of one size are one class, so none differ only in equal items. Of the fillings of a group,
@@ -137,7 +137,7 @@ def assign_better(problem: PackingProblem) -> tuple[Assignment, str, Bound]:
 
 
 def search(problem: PackingProblem, assignment: Assignment, bound: Bound, work: int) -> tuple[Assignment, Bound, bool]:
-    """Better `assignment` until it meets `bound` or the work ends; also returns the bound proven, and whether it ended.
+    """Improve `assignment` until it meets `bound` or the work ends; also returns the bound, and whether work ran out.
 
     The assignments are of items. O(n + d) memory for d distinct sizes.
     """

@@ -1,9 +1,9 @@
-"""Micro-batch schedules: a rank and a slot for every sample, under a cap on tokens and even where ranks meet.
+"""Micro-batch schedules: a rank and a slot for every sample, under a cap on tokens and balanced where ranks wait.
 
-Every rank runs the same number K of micro-batches. What has to be even depends on where the ranks wait for each other:
-once a step, in every slot, or along a pipeline. In lockstep the slots may differ in height, and should: where costs
-grow faster than tokens, the longest samples fill a slot of their own kind, tall and under the cap, so that no other
-slot has to be that tall; the other slots share the rest evenly.
+Every rank runs the same number K of micro-batches. What has to be even depends on where ranks wait for each other: once
+a step, in every slot, or along a pipeline. In lockstep slots should differ in cost: where costs grow faster than
+tokens, the longest samples of all ranks share one expensive slot under the cap, and the other slots share the rest
+evenly.
 """
 
 import time
@@ -326,8 +326,8 @@ def schedule_micro_batches(
         costliest micro-batch. ``"step"``: once a step; the largest sum of a rank. ``"pipeline"``:
         (K + stages - 1) times the costliest micro-batch.
     num_slots : int, "fewest" or None
-        K; ``"fewest"``: as few as the cap permits; None: free. Then the fewest are tried first, and up to three more
-        numbers unless the objective is within 1/512 of its bound; the best counts.
+        K; ``"fewest"``: as few as the cap permits; None: the best of the fewest and up to three more numbers, which are
+        tried unless the objective is within 1/512 of its bound.
     min_slots, slots_multiple_of : int
         What K must be at least, and a multiple of.
     stages : int

@@ -1,7 +1,6 @@
-"""Shares cut into micro-batches: each rank by itself, for the samples that it has; only their number is agreed on.
+"""Shares cut into micro-batches, by each rank for the samples that it has; ranks agree only on their number.
 
-It is what a trainer does that plans no micro-batches: every rank packs its samples under the cap, all ranks take the
-largest number that one of them needs, and each makes its own as even as it can. To choose rank and slot together, see
+It is what a trainer does that plans no micro-batches. To choose rank and slot together, see
 :func:`solvers.packing.schedule_micro_batches`.
 """
 
@@ -195,29 +194,15 @@ def cut_shares(
 
     Parameters
     ----------
-    costs : int64[n]
-        Non-negative integers: the work of each sample.
-    tokens : int64[n]
-        Non-negative integers: what each sample takes of the cap.
+    costs, tokens, num_ranks, cap, min_slots, slots_multiple_of, allow_empty, over_long
+        As for :func:`solvers.packing.schedule_micro_batches`.
     rank_of_item : int[n]
         The rank of each sample, within 0..R-1.
-    num_ranks : int
-        R, at least 1.
-    cap : int
-        The most tokens that a micro-batch may hold, at least 1.
     num_slots : int, "fewest" or None
         K; ``"fewest"`` and None alike: as few as first fit decreasing needs.
-    min_slots, slots_multiple_of : int
-        What K must be at least, and a multiple of.
-    allow_empty : bool
-        Whether a micro-batch may hold no sample.
-    over_long : str
-        What to do with samples of more than `cap` tokens. ``"error"``: refuse them; ``"own"``: a micro-batch for each
-        of them alone, reported in ``own``; ``"drop"``: leave them out, reported in ``dropped``.
     targets : int64[K], optional
-        What micro-batches of each slot should not cost more than, descending; needs a `num_slots`. Ranks then deal so
-        that all are as far below them as each other, and exchange samples between those above and others. By default
-        those of a rank are to cost the same.
+        The most that micro-batches of each slot should cost, descending; needs a `num_slots`. Each rank then aims to be
+        equally far below all of them. By default the micro-batches of a rank should cost the same.
 
     Returns
     -------
@@ -234,7 +219,7 @@ def cut_shares(
         If a sample is over the cap and ``over_long="error"``, if a rank's samples cannot fit in `num_slots` slots, or
         if a rank has fewer samples than slots and none may be empty.
     SolverError
-        If first fit decreasing does not fit a rank's samples into `num_slots` slots, though nothing excludes it.
+        If first fit decreasing does not fit a rank's samples into `num_slots` slots, though a fit is not excluded.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Items to groups, the largest load as small as possible: one file an algorithm, and the registry of them."""
+"""Items to groups, the largest load as small as possible: one file per algorithm, and their registry."""
 
 from collections.abc import Sequence
 from typing import Protocol

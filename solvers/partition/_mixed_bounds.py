@@ -14,7 +14,7 @@ j B up to every s_(j+1), and at most m B in all. Which cuts weigh least is a sho
 
 With equal counts, two more. ``row_filler``: the longest item's group holds floor(n/m) items at least, each padded to
 it, and weighs at least the smallest u besides. ``even_runs``: the j groups with the longest rows hold no more than the
-j largest counts, so the next group's longest row is no shorter than the one that stands behind so many; floor(n/m)
+j largest counts, so the next group's longest row is no shorter than the row after that many in sorted order; floor(n/m)
 times all of these rows, and the n mod m shortest of them once more, is padding that no one avoids.
 """
 

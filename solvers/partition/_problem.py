@@ -1,7 +1,7 @@
 """A partition problem made ready for the solvers, and the result made from what they return.
 
-Every solver sees only the costs in stable descending order and returns a group for each *position* of that order.
-What stands before (checks, sorting, bounds) and after (loads, certificate) is the same for all, and is here.
+Every solver sees only the costs in stable descending order and returns a group for each *position* of that order. Here
+is what all share before (checks, sorting, bounds) and after (loads, certificate).
 """
 
 import time

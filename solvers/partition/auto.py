@@ -1,4 +1,4 @@
-"""The method for who does not want to choose: the portfolio, and under equal counts the search that keeps them."""
+"""The default method: a portfolio of searches, and under equal counts a search that keeps them."""
 
 import time
 
@@ -17,10 +17,9 @@ __all__ = ["auto"]
 def auto(
     costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
 ) -> PartitionResult:
-    """Partition by whatever helps: several starts, local search on each, then proofs and searches that close the gap.
+    """Partition by a portfolio: several starts, local search on each, then proofs and searches that close the gap.
 
-    What runs, and in which order, :mod:`solvers.partition.portfolio` says, and under equal counts
-    :mod:`solvers.partition.even_counts` too.
+    Their order is in :mod:`solvers.partition.portfolio`, and for equal counts in :mod:`solvers.partition.even_counts`.
 
     Parameters
     ----------
@@ -29,8 +28,8 @@ def auto(
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
-        Seconds' worth of work. Sorting and LPT are always paid for, 10 to 15 ns an item; then SLACK, as much, and what
-        follows, while the budget lasts and the gap is not 0.
+        Seconds' worth of work. Sorting and LPT always run, 10 to 15 ns per item; then SLACK, as much, and the rest
+        while the budget lasts and the gap is not 0.
 
     Returns
     -------

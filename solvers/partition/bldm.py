@@ -1,7 +1,7 @@
 """BLDM: balanced largest differencing, the equal-counts Karmarkar-Karp of public trainers (Michiels et al. 2003).
 
 A baseline. The sorted items are cut into blocks of m, and each group gets one item of each block. Where lengths have a
-long tail, the first block's spread exceeds what all the others can repair: 16 to 29 % over the mean.
+long tail, the first block's spread is more than all others can compensate: 16 to 29 % over the mean.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Diving: patterns that the linear program likes become groups, one after another, until all items are in one.
+"""Diving: patterns of the linear program's solution become groups, one after another, until all items are placed.
 
 The linear program of :mod:`solvers.partition.patterns` says which patterns, in fractions, cover all items under T with
 m groups. Give one group the pattern that it uses most, solve for what is left (a few steps of the simplex method, from
 where it stands), and so on; the last few groups are filled by bin completion. Where the dive ends in items that need
-more groups than are left, go back, mostly not far, and let a generator with a fixed seed choose otherwise.
+more groups than are left, go back, usually not far, and let a generator with a fixed seed choose otherwise.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Equal counts: the portfolio to begin with, then exchanges of many items for as many, as under any constraint."""
+"""Equal counts: first the portfolio, then exchanges of items for as many others, as under any constraint."""
 
 import numpy as np
 from numpy.typing import NDArray

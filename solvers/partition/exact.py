@@ -1,4 +1,4 @@
-"""Exact partition by CP-SAT: the one method here that reads a clock, and the one that proves what bounds cannot."""
+"""Exact partition by CP-SAT, which reads a clock, and proves what bounds cannot."""
 
 import math
 import os
@@ -103,9 +103,9 @@ def exact(
     Returns
     -------
     PartitionResult
-        Never worse than the start, and with a bound at least the closed-form one. ``TIME_LIMIT`` where the gap is
-        not closed. What CP-SAT could not take in the time, or not at all (sums from 2^60 on), is solved as by
-        :func:`auto`. Two runs may differ: plan on one rank and broadcast.
+        Never worse than the start, and with a bound at least the closed-form one. ``TIME_LIMIT`` where the gap is not
+        closed. What CP-SAT cannot load in the time, or at all (sums from 2^60 on), :func:`auto` solves. Two runs may
+        differ: plan on one rank and broadcast.
 
     Notes
     -----

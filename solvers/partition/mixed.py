@@ -1,7 +1,7 @@
-"""Mixed costs: a group costs the sum of its items' costs, and its count times its longest row; as audio encoders do.
+"""Mixed costs: a group costs the sum of its items' costs plus its count times its longest row, as in audio encoders.
 
-There, rows are padded through a convolution and packed behind it. No structure gives the optimum away; starts, local
-search and bounds come close (:mod:`solvers.partition._mixed_starts`, ``_mixed_refine``, ``_mixed_bounds``).
+There, rows are padded through a convolution and packed behind it. The optimum has no known simple structure; starts,
+local search and bounds come close (:mod:`solvers.partition._mixed_starts`, ``_mixed_refine``, ``_mixed_bounds``).
 """
 
 import time
@@ -161,22 +161,22 @@ def mixed(
 ) -> PartitionResult:
     """Partition under mixed costs: minimise the largest sum(costs in S) + |S| * max(row_costs in S) of a group S.
 
-    The audio encoder's case: a convolution over rows padded to the longest, and a transformer over what is packed.
+    As for an audio encoder: a convolution over rows padded to the longest, and a transformer over packed rows.
 
     Parameters
     ----------
     costs : int64[n]
-        What each item costs wherever it is; non-negative.
+        The cost of each item in any group; non-negative.
     row_costs : int64[n]
-        What each row of a group costs whose longest item this is; non-negative. Both must be non-decreasing functions
-        of one length, so that the order of one is the order of the other.
+        The cost of each row of a group whose longest item this is; non-negative. Both must be non-decreasing functions
+        of one length, so that they have the same order.
     num_groups : int
         At least 1; may exceed n.
     equal_counts : bool
         Exactly n/m items a group, within one where m does not divide n.
     time_budget : float
         Seconds' worth of work for the search, counted and not timed. Contiguous runs and LPT on ``costs + row_costs``
-        always run. A third as much again at most goes into the bound.
+        always run. The bound takes up to a third more.
 
     Returns
     -------

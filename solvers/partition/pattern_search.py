@@ -1,4 +1,4 @@
-"""Patterns at work: a bound raised step by step from below, and then assignments by diving.
+"""Search by patterns: a bound raised step by step from below, and then assignments by diving.
 
 Every target that the linear program of :mod:`solvers.partition.patterns` refutes raises the bound, by one at least:
 its weights refute all targets under which no pattern becomes heavier, and the table of the knapsack says which those
@@ -28,7 +28,7 @@ _ATTEMPTS = 32  # at a dive to one target
 
 @dataclass(slots=True)
 class PatternSearch:
-    """The search on one problem; it can be stopped and gone on with.
+    """The search on one problem; it can be stopped and resumed.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class PatternSearch:
         return int(self.table.size) * 20 // 14
 
     def raise_bound(self, reached: int, work: int) -> int:
-        """Raise the bound, to `reached` at most, until solved or `work` is spent; returns the work left."""
+        """Raise the bound, to `reached` at most, until solved or `work` is spent; return the work left."""
         m = self.problem.num_groups
         while work > 0 and not self.solved:
             verdict, work = solve(self.program, self.bound, m, False, False, self.table, work)

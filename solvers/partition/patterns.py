@@ -1,4 +1,4 @@
-"""What groups can hold: a linear program over patterns, whose weights prove that a makespan cannot be had.
+"""Patterns: a linear program over what groups can hold, whose dual weights prove that a makespan is impossible.
 
 A *pattern* is a set of items that one group can hold under a makespan T. If m groups can hold all items under T, then
 the items can be covered by patterns that, fractions allowed, number m at most (Gilmore & Gomory 1961; the flow of
@@ -6,8 +6,8 @@ Valerio de Carvalho 1999 has the same optimum). The dual of this linear program 
 pattern weighs more than 1: all items together then weigh at most m, or T is out of reach.
 
 The program is solved by column generation: a simplex method with a row for each distinct cost, and a knapsack that
-finds the heaviest pattern there is. The simplex method calculates in floating point, but no proof hangs on that: its
-weights are rounded down to integers, and the knapsack, exact, says what these prove.
+finds the heaviest pattern there is. The simplex method calculates in floating point, but proofs do not depend on it:
+its weights are rounded down to integers, and the exact knapsack says what these prove.
 """
 
 from typing import NamedTuple

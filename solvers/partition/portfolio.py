@@ -1,4 +1,4 @@
-"""The plain searches in the order in which they pay, until one is optimal: what `auto` runs, and others start from."""
+"""The searches without constraints, the most profitable first, until one is optimal: `auto` runs them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Two groups at a time, divided anew by differencing: what exchanges leave, this evens out.
+"""Two groups at a time, divided anew by differencing: this evens out what exchanges leave uneven.
 
 Put the items of two groups together and divide them by Karmarkar-Karp: with a hundred items the two new loads differ
 by next to nothing, however the old ones did. A sweep does so with the largest and the smallest group, the second

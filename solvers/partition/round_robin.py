@@ -31,7 +31,7 @@ def round_robin(
     Returns
     -------
     PartitionResult
-        With no bound on how far from the optimum it is, but the one it carries. O(n) after the sort for the bound.
+        With no guarantee but its own lower bound. O(n) after the sort for the bound.
 
     Examples
     --------

@@ -51,7 +51,7 @@ def assign_slack(problem: PartitionProblem) -> Assignment:
 def slack(
     costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
 ) -> PartitionResult:
-    """Partition by LPT with slack: what must be evened out most is placed first.
+    """Partition by LPT with slack: the most uneven block of items is placed first.
 
     The sorted items are cut into blocks of m; the blocks go by descending spread (first minus last item); then each
     item to the least loaded group. Nearly always much better than :func:`lpt` where n/m is large.

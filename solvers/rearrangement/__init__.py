@@ -1,4 +1,4 @@
-"""Finished groups to ranks, so that least crosses nodes: one file an algorithm, and the registry of them."""
+"""Finished groups to ranks, so that least crosses nodes: one file per algorithm, and their registry."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -43,7 +43,7 @@ REARRANGERS: dict[str, Rearranger] = {
     "sum": least_sum,
     "max": least_max,
 }
-"""Every method, by name; the command line, the errors and the tests derive their lists from it."""
+"""Every method, by name; errors and tests derive their lists from it."""
 
 USES_CLOCK = frozenset({"max"})
 """Methods whose result depends on the time of day; rearrange with them on one rank and broadcast."""
@@ -60,10 +60,10 @@ def rearrange(
     class_of_group: ArrayLike | None = None,
     class_of_rank: ArrayLike | None = None,
 ) -> RearrangementResult:
-    """Put finished groups on ranks, one each, so that least of what they hold crosses nodes; then, inside nodes, ranks.
+    """Put finished groups on ranks, one each, so that least crosses nodes, and then least moves inside them.
 
-    Loads do not change, as long as the groups exchanged are interchangeable: where ranks differ (in speed, caps,
-    initial loads, or the items they may take), give classes, and only groups and ranks of one class come together.
+    Loads do not change if ranks are interchangeable. Where they differ (in speed, caps, initial loads, or the items
+    they may take), give classes: a group only goes to ranks of its class.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def rearrange(
     Returns
     -------
     RearrangementResult
-        The bijection, what it moves, and a proven lower bound. Never worse than no rearrangement by what the method
-        aims at: the objective, for ``"max"`` always the largest send.
+        The bijection, what it moves, and a proven lower bound. Never worse than no rearrangement in the objective (the
+        method ``"max"``: in the largest send).
 
     Raises
     ------

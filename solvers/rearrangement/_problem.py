@@ -1,8 +1,8 @@
 """A rearrangement made ready for the solvers, and the result made from what they return.
 
-What stands before (checks, levels, classes, places) and after (what moves, the better of it and no change, the
-certificate) is the same for all methods, and is here. In between, groups stand in *class order*: position i is group
-``group_order[i]``, so that the groups of one class, and the places they may take, are two contiguous ranges.
+Here is what all methods share before (checks, levels, classes, places) and after (what moves, the better of it and no
+change, the certificate). In between, groups stand in *class order*: position i is group ``group_order[i]``, so that the
+groups of one class, and the places they may take, are two contiguous ranges.
 """
 
 import time
@@ -250,7 +250,7 @@ class RearrangementProblem:
         return sends
 
     def value_of(self, rank_of_group: NDArray[np.int32]) -> int:
-        """Return what the objective comes to."""
+        """Return the value of the objective."""
         sends = self.sends(rank_of_group)
         return int(sends.sum() if self.objective == "sum" else sends.max())
 

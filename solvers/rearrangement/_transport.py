@@ -353,7 +353,7 @@ def solve_transport(offsets, places, kept, starts, place_of_group, price, small,
     kept : int64[k]
         Group g keeps ``kept[e] >= 0`` in ``places[e]``, for e from ``offsets[g]`` to ``offsets[g + 1]``; 0 elsewhere.
     starts : int64[num_places + 1]
-        Place p has room for ``starts[p + 1] - starts[p]`` groups; together they have room for just all.
+        Place p has room for ``starts[p + 1] - starts[p]`` groups; together they have room for exactly all groups.
     place_of_group : int32[num_groups]
         A complete assignment; replaced by the best found.
     price : int64[num_places]

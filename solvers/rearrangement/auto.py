@@ -1,4 +1,4 @@
-"""The method for who does not want to choose: greedy, then what the budget affords on the way to a proven optimum."""
+"""The default method: greedy, then a search for a proven optimum while the budget lasts."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Identity: no rearrangement. What others are measured against."""
+"""Identity: no rearrangement, the baseline."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The least largest send, by CP-SAT: the one method here that reads a clock. NP-hard, so not always to the end."""
+"""The least largest send, by CP-SAT: the only rearrangement that reads a clock. NP-hard, so not always proven."""
 
 import math
 import os

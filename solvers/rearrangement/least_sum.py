@@ -1,4 +1,4 @@
-"""The least sum: what crosses, all in all, as little as any bijection allows, and the prices that prove it."""
+"""The least sum: the least volume that crosses by any bijection, and the prices that prove it."""
 
 import time
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ class RearrangementResult(Record):
     objective : str
         ``"sum"``: the weighted volume that crosses; ``"max"``: the most of it that any one rank sends.
     value : int
-        What the objective comes to. With one level of weight 1, `inter_node_volume` or `max_rank_send`.
+        The value of the objective. With one level of weight 1, `inter_node_volume` or `max_rank_send`.
     crossing_volume : int64[num_levels], read-only
         The volume that crosses between units of each level; the first level is the nodes.
     inter_node_volume, intra_node_volume : int

@@ -45,7 +45,7 @@ def check_rearrangement(
 
     Notes
     -----
-    O(groups * places) time: every cell that the solvers never store is looked at.
+    O(groups * places) time: it checks every pair, also those that solvers do not store.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Items to ranks with their present home known: balanced, and as little moved as possible, with proof of how little."""
+"""Items to ranks, given their present homes: balanced, with as little moved as possible, and proven bounds on it."""
 
 import time
 from typing import SupportsIndex
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 RELOCATORS = ("auto", "rearrange", "exact")
-"""Every method, by name: search; the partition's groups laid on ranks (the baseline); CP-SAT."""
+"""Every method, by name: a search; the partition with its groups rearranged (the baseline); CP-SAT."""
 
 USES_CLOCK = frozenset({"exact"})
 """Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
@@ -79,8 +79,8 @@ def relocate(
     sizes, caps : int64[n] and int or int64[num_ranks], optional
         A second quantity (tokens), and what each rank may hold of it.
     groups : int32[n], optional
-        The group of each item in a partition under the same constraints, where the caller has one: M is then its
-        makespan, and it is what is fallen back on.
+        The group of each item in a known partition under the same constraints: it gives M, and is what is fallen back
+        on.
     time_budget : float
         Seconds' worth of work, counted and not timed, except for methods in :data:`USES_CLOCK`.
     method : str
@@ -89,8 +89,7 @@ def relocate(
     Returns
     -------
     RelocationResult
-        Never over its cap. Where the search finds nothing under it, the partition with its groups laid on ranks, and
-        ``fell_back`` says so.
+        Never over its cap. Where the search finds nothing under it: the partition, rearranged; ``fell_back`` says why.
 
     Raises
     ------

@@ -315,8 +315,8 @@ def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work
 def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
-    Two ways: rank by rank, or nodes first. The second is gone where the first did not get there by exact amounts, as
-    long as there is work left, and where items are few; what moves less, first across, then inside, is returned.
+    Two ways: rank by rank, or nodes first. The second is tried where the first did not succeed by exact amounts, while
+    there is work left, and where items are few; the one that moves less, first across, then inside, is returned.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):

@@ -1,4 +1,4 @@
-"""What must move, whatever the assignment: proven least volumes.
+"""Lower bounds on the volume that any assignment under a cap moves.
 
 Take a node whose residents (the items of which most lies there) cost more than its ranks may carry together. Whatever
 the assignment, items whose cost reaches the excess leave, and each adds at least what leaving adds. The cheapest such

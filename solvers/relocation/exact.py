@@ -1,4 +1,4 @@
-"""Exact relocation by CP-SAT, first across nodes, then inside: for small instances, and to judge the others by."""
+"""Exact relocation by CP-SAT, first across nodes, then inside: for small instances, and to judge other methods."""
 
 import math
 import os

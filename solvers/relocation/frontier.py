@@ -1,4 +1,4 @@
-"""How much less moves if loads may be less even: points of makespan against volume, from one preparation."""
+"""The trade-off between makespan and volume moved (Pareto front), from one preparation."""
 
 import itertools
 import time

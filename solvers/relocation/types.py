@@ -1,4 +1,4 @@
-"""What relocation returns: who goes where, how much moves, and proof of how little could."""
+"""What relocation returns: a rank for every item, how much moves, and proven bounds on that."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""From keywords to a result under constraints: which method takes what, and how each is run."""
+"""Partition under constraints: which method takes which, and how each is run."""
 
 import time
 from collections.abc import Callable, Mapping

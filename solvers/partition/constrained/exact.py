@@ -1,4 +1,4 @@
-"""CP-SAT under any combination of constraints: what no method here proves by itself."""
+"""CP-SAT under any combination of constraints."""
 
 import math
 import os

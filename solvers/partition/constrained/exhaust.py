@@ -1,8 +1,9 @@
 """Depth-first search through every assignment that could still be better: for small problems, with proof.
 
-Units in the given order, each to every group with room, the one that finishes first at first. Groups that are alike in
-everything (what they hold, limits, speed, masks) are tried once. A branch ends where the makespan of what is placed, or
-the water filling of what is left, reaches the best known, or where groups can no longer get the items they need.
+Units in the given order, each to every group with room, the one that finishes first before the others. Groups that are
+alike in everything (what they hold, limits, speed, masks) are tried once. A branch ends where the makespan of what is
+placed, or the water filling of what is left, reaches the best known, or where groups can no longer get the items they
+need.
 """
 
 import numpy as np

@@ -3,8 +3,8 @@
 Where caps are tight, list scheduling by load fills groups evenly with costs and unevenly with tokens; then a group that
 has room for the one has none for the other, and no small exchange helps. Here a group's room is a vector, the makespan
 that the bound allows less its load beside its caps less what it holds, and a unit goes where the vector of what it has
-makes the smallest angle with it: what is dear for its tokens goes where tokens are scarce. (The cosine, the unit's own
-length left out as it is the same for all groups. Compare the dot product heuristics of Panigrahy, Talwar, Uyeda &
+makes the smallest angle with it: what is expensive for its tokens goes where tokens are scarce. (The cosine, the unit's
+own length left out as it is the same for all groups. Compare the dot product heuristics of Panigrahy, Talwar, Uyeda &
 Wieder, "Heuristics for vector bin packing", Microsoft Research, 2011.)
 """
 

@@ -249,7 +249,7 @@ def _targets(found: Search, slot: list[int], shift: int, current: Ints) -> list[
 
 
 def exhaust_small(found: Search) -> None:
-    """Where units and groups are few, search all of it: the optimum, or the proof that nothing is feasible."""
+    """Where units and groups are few, search exhaustively: the optimum, or a proof of infeasibility."""
     state = found.state
     u, m = len(state.amounts), state.problem.num_groups
     if found.done or u > _SMALL or m > _SMALL:
@@ -272,7 +272,7 @@ def exhaust_small(found: Search) -> None:
 def shake(found: Search) -> None:
     """Mix a few groups anew and go on from there, until the best is proven optimal or the work is spent.
 
-    For one cost component. What breaks a constraint is not gone on from.
+    For one cost component. Assignments that break a constraint are discarded.
     """
     state, rng = found.state, np.random.default_rng(0)
     m = state.problem.num_groups

@@ -8,7 +8,7 @@ arrays.
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper
 
 __all__ = ["group_bits", "sift_down_packed", "sift_down_wide"]
 
@@ -18,7 +18,7 @@ def group_bits(num_groups: int) -> int:
     return max(1, (num_groups - 1).bit_length())
 
 
-@kernel
+@helper
 def sift_down_packed(keys, size, key):
     """Replace the root of the heap ``keys[:size]`` by `key` and restore the heap order. O(log size)."""
     vertex = 0
@@ -46,7 +46,7 @@ def sift_down_packed(keys, size, key):
     keys[vertex] = key
 
 
-@kernel
+@helper
 def sift_down_wide(loads, groups, size, load, group):
     """As :func:`sift_down_packed` for the heap of pairs ``(loads[i], groups[i])``, i < size."""
     vertex = 0

@@ -1,6 +1,7 @@
 """How kernels are compiled; nothing else calls numba's compiler.
 
-Every kernel is decorated with :func:`kernel` and nothing else: compiled at its first call (never at import),
+What Python calls is decorated with :func:`kernel`. What only kernels call is part of theirs: :func:`inlined` where
+there is one call, :func:`helper` where there are several. All are compiled at its first call (never at import),
 releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
 are kept on disk. numba's own cache is made safer in two ways: a cache that cannot be read or written is no error,
 only a compilation; and a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
@@ -16,7 +17,7 @@ from typing import Any
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-__all__ = ["kernel"]
+__all__ = ["helper", "inlined", "kernel"]
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -54,8 +55,24 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     ``NUMBA_DISABLE_JIT=1`` leaves the Python function as it is, which is how coverage is measured.
     """
-    compiled: Callable[..., Any] = numba.njit(nogil=True)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True)(function)
     if compiled is not function:
         with contextlib.suppress(RuntimeError):  # numba found no folder that it may write to
             compiled._cache = _KernelCache(function)  # type: ignore[attr-defined]
+    return compiled
+
+
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function` for kernels alone: without the wrapper through which Python would call it, nor a cache.
+
+    Its code lies in the caches of the kernels that call it. Half the time of compiling a small function goes into what
+    this leaves out. *Calling it from Python ends the process.*
+    """
+    compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
+    return compiled
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Put `function` into the one kernel that calls it before anything is compiled."""
+    compiled: Callable[..., Any] = numba.njit(nogil=True, inline="always")(function)
     return compiled

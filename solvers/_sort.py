@@ -8,7 +8,7 @@ one word.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers.groups import read_only
 
 __all__ = ["insertion_sort", "radix_sort", "sort_descending"]
@@ -16,7 +16,7 @@ __all__ = ["insertion_sort", "radix_sort", "sort_descending"]
 _FEW = 64  # below this, insertion beats counting
 
 
-@kernel
+@helper
 def insertion_sort(keys, size):
     """Sort ``keys[:size]`` in place. O(size^2), and O(size) where they are nearly sorted."""
     for i in range(1, size):
@@ -28,7 +28,7 @@ def insertion_sort(keys, size):
         keys[j] = key
 
 
-@kernel
+@helper
 def radix_sort(keys, scratch, counts, low_bit, high_bit):
     """Sort non-negative int64 `keys` in place by their bits ``low_bit .. high_bit - 1``, stably.
 

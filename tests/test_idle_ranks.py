@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import fix_sizes
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation.auto import _balance_nodes, _lpt_with_room, _settle_each, _start
+
+kept_by, hold, first_of, update = map(from_python, (kept_by, hold, first_of, update))
 
 FEW = [7919 * i % 4000 + 1 for i in range(200)]
 HOMES = [i // 8 for i in range(200)]

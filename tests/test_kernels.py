@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
 from solvers._sort import insertion_sort, radix_sort, sort_descending
+
+radix_sort, insertion_sort = map(from_python, (radix_sort, insertion_sort))
+sift_down_packed, sift_down_wide = map(from_python, (sift_down_packed, sift_down_wide))
 
 PACKAGE = Path(solvers.__file__).parent
 

@@ -7,7 +7,7 @@ item of no tokens, and no swap can move it.
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 
 __all__ = ["deal", "fill_densest", "fill_empty_bins", "level"]
 
@@ -55,7 +55,7 @@ def fill_densest(costs, tokens, candidates, bins, height, cap, bin_of_item, load
     return work
 
 
-@kernel
+@helper
 def _key(load, used, base, load_unit, token_unit):
     return max((load - base * used) // load_unit, used // token_unit)
 
@@ -109,14 +109,14 @@ def deal(costs, tokens, candidates, bins, ceilings, load_units, token_unit, base
     return True
 
 
-@kernel
+@helper
 def _renew(keys, room, below, v):
     keys[v] = min(keys[2 * v], keys[2 * v + 1])
     room[v] = max(room[2 * v], room[2 * v + 1])
     below[v] = max(below[2 * v], below[2 * v + 1])
 
 
-@kernel
+@helper
 def _least_full(keys, room, below, tokens, cost, leaves, stack):
     """Return the leaf of least key, ties to the lowest, with room for `tokens` and `cost`; -1 if there is none."""
     best, best_key = np.int64(-1), np.int64(_NEVER)
@@ -162,7 +162,7 @@ def fill_empty_bins(bin_of_item, num_bins):
             item -= 1
 
 
-@kernel
+@inlined
 def _lists(bin_of_item, num_bins):
     """Items by bin with room to grow: members, start[num_bins + 1], sizes."""
     sizes = np.zeros(num_bins, dtype=np.int64)
@@ -180,7 +180,7 @@ def _lists(bin_of_item, num_bins):
     return members, start, sizes
 
 
-@kernel
+@inlined
 def _best_pair(costs, tokens, given, taken, room_given, room_taken, low, high, ideal, may_move):
     """Best exchange of an item of `given` for one of `taken` (or for nothing): d = difference of costs nearest `ideal`.
 
@@ -203,7 +203,7 @@ def _best_pair(costs, tokens, given, taken, room_given, room_taken, low, high, i
     return best, best_i, best_j
 
 
-@kernel
+@inlined
 def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
     """Item i of bin b goes to bin c and item j of bin c, if there is one, to bin b."""
     leaving = members[start[b] + i]
@@ -224,7 +224,7 @@ def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
         sizes[c] += 1
 
 
-@kernel
+@inlined
 def _best_exchange(
     costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, mean, may_empty, limit
 ):

@@ -5,7 +5,7 @@ A *position* is a sample in an order that runs rank by rank; ``offsets[r] : offs
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
 
@@ -68,7 +68,7 @@ def level_shares(costs, tokens, offsets, cap, head_starts, packed, slot_of_posit
         _number_by_cost(costs[first:end], num_slots, slots)
 
 
-@kernel
+@helper
 def _number_by_cost(costs, num_slots, slots):
     """Number the slots by descending cost, those that hold nothing last. Returns whether any number changes."""
     loads = np.zeros(num_slots, dtype=np.int64)
@@ -88,7 +88,7 @@ def _number_by_cost(costs, num_slots, slots):
     return changed
 
 
-@kernel
+@inlined
 def _lpt_under_cap(costs, tokens, cap, loads, used, counts, slots):
     """Return whether every sample found room; `loads` begin as they are."""
     used[:] = 0
@@ -152,7 +152,7 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
             numbered = not _number_by_cost(c, num_slots, slots) or left == 0
 
 
-@kernel
+@inlined
 def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
     """Return the item that slot `worst` gives and the item it takes; n + slot for none; -1 where nothing helps.
 
@@ -180,7 +180,7 @@ def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
     return best_give, best_take
 
 
-@kernel
+@inlined
 def _exchange(costs, tokens, slots, above, used, counts, give, other, take):
     """Move item `give` to slot `other`, and item `take`, where it is one, the other way."""
     worst = slots[give]

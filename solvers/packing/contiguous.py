@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import as_costs, as_count
 from solvers.errors import InfeasibleError
 from solvers.packing._arguments import as_cap, check_fits
@@ -76,7 +76,7 @@ class SplitResult(Record):
         return groups
 
 
-@kernel
+@helper
 def _segment_end(sums, start, cap):
     """How far the segment from `start` reaches under `cap`: gallop, then bisect. O(log of its length)."""
     n = len(sums) - 1
@@ -95,7 +95,7 @@ def _segment_end(sums, start, cap):
     return low
 
 
-@kernel
+@inlined
 def _covers(sums, num_groups, cap):
     """Whether `num_groups` segments under `cap`, which is at least the largest cost, cover all items."""
     start = 0

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
@@ -31,7 +31,7 @@ __all__ = ["assign_better", "exact", "search"]
 _WORK_OF_PLACING = 8
 
 
-@kernel
+@helper
 def _next_fitting(sizes, left, room, start):
     """The first class from `start` on, so the largest, that has an item left of at most `room`; len(sizes) if none."""
     low, high = start, len(sizes)
@@ -46,7 +46,7 @@ def _next_fitting(sizes, left, room, start):
     return low
 
 
-@kernel
+@inlined
 def _is_replaceable(sizes, left, room, may_add, filling):
     """Whether a left item could be added to the group, or take the place of a smaller one than itself in it."""
     if may_add and _next_fitting(sizes, left, room, 0) < len(sizes):
@@ -60,7 +60,7 @@ def _is_replaceable(sizes, left, room, may_add, filling):
     return False
 
 
-@kernel
+@inlined
 def _needs_more(sizes, left, items_left, volume_left, cap, max_items, limit):
     """Whether what is left needs more than `limit` groups, by volume, counts or l2."""
     if limit <= 0 or (volume_left - 1) // cap >= limit or (items_left - 1) // max_items >= limit:

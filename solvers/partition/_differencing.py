@@ -6,23 +6,23 @@ which it is -1. The spread of a tuple is its largest minus its smallest sum. The
 spread and name of each tuple: larger spread first, ties to the lower name.
 """
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined
 
 __all__ = ["heap_pop", "heap_push", "label_groups", "merge_tuples"]
 
 
-@kernel
+@helper
 def _before(heap, a, b):
     return heap[a, 0] > heap[b, 0] or (heap[a, 0] == heap[b, 0] and heap[a, 1] < heap[b, 1])
 
 
-@kernel
+@helper
 def _exchange(heap, a, b):
     heap[a, 0], heap[b, 0] = heap[b, 0], heap[a, 0]
     heap[a, 1], heap[b, 1] = heap[b, 1], heap[a, 1]
 
 
-@kernel
+@helper
 def heap_push(heap, size, spread, name):
     """Push a tuple on the heap of `size` tuples; returns the new size. O(log size)."""
     heap[size, 0], heap[size, 1] = spread, name
@@ -33,7 +33,7 @@ def heap_push(heap, size, spread, name):
     return size + 1
 
 
-@kernel
+@helper
 def heap_pop(heap, size):
     """Drop the first tuple of the heap; returns the new size. O(log size)."""
     size -= 1
@@ -50,7 +50,7 @@ def heap_pop(heap, size):
     return size
 
 
-@kernel
+@inlined
 def _sort_by_sum(subsets, size, spare):
     """Bottom-up merge sort of ``subsets[:size]`` by descending sum, stable. O(size log size)."""
     width = 1
@@ -69,7 +69,7 @@ def _sort_by_sum(subsets, size, spare):
         width *= 2
 
 
-@kernel
+@helper
 def merge_tuples(a, b, num_groups, joined, merged, spare):
     """Merge tuples `a` and `b`, the largest subset of one with the smallest of the other, into `merged`.
 
@@ -88,7 +88,7 @@ def merge_tuples(a, b, num_groups, joined, merged, spare):
     return size
 
 
-@kernel
+@helper
 def label_groups(joined, subsets, label, group_of_position):
     """Give each item the index of its subset in `subsets`. Near linear: paths are halved as they are walked."""
     for g in range(len(subsets)):

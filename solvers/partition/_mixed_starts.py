@@ -9,7 +9,7 @@ room, and without it long items, few of which fit a group, would leave much of t
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition._problem import Assignment
 
 __all__ = ["best_fill"]
@@ -19,7 +19,7 @@ _STEPS = 24  # of a bisection: from the whole range down to a sixteen-millionth 
 _WORK_OF_ITEM = 2  # measured: filling takes about 5 ns an item
 
 
-@kernel
+@helper
 def _live(links, i):
     """The first position from `i` on that is not taken; taken ones link onwards."""
     while links[i] != i:
@@ -28,7 +28,7 @@ def _live(links, i):
     return i
 
 
-@kernel
+@inlined
 def _live_before(back, i):
     """The last position before `i`, plus one, that is not taken; 0 if there is none."""
     while back[i] != i:
@@ -37,7 +37,7 @@ def _live_before(back, i):
     return i
 
 
-@kernel
+@helper
 def _first_within(costs, low, room):
     """The first position from `low` on whose cost is at most `room`."""
     high = len(costs)
@@ -50,7 +50,7 @@ def _first_within(costs, low, room):
     return low
 
 
-@kernel
+@inlined
 def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
     """Fill groups under `bound`; returns whether all items found a place."""
     n = len(costs)
@@ -78,7 +78,7 @@ def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
     return _live(links, first) == n
 
 
-@kernel
+@inlined
 def _fill_even(costs, rows, bound, num_groups, links, back, group_of_position):
     """As :func:`_fill`, with n // m items a group and one more in the last n mod m.
 

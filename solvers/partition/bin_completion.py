@@ -10,7 +10,7 @@ and one that leaves room for an item not placed yet need not be tried, because a
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -21,7 +21,7 @@ WORK_PER_NODE = 2
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
 
 
-@kernel
+@helper
 def _begin_group(left, values, suffix):
     """Sums of the items left from each value on; returns the largest value that is left."""
     total = np.int64(0)
@@ -34,7 +34,7 @@ def _begin_group(left, values, suffix):
     return first
 
 
-@kernel
+@inlined
 def _fits_another(left, values, capacity):
     """Whether an item that is left fits `capacity`."""
     for v in range(len(values) - 1, -1, -1):

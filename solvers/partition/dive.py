@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition.bin_completion import WORK_PER_NODE, decide
 from solvers.partition.patterns import copy_program, fix, solve
 
@@ -34,7 +34,7 @@ class _Saved(NamedTuple):
     basis: NDArray[np.int64]
 
 
-@kernel
+@helper
 def _save(saved, level, program, g):
     saved.groups[level] = g
     saved.counts[level] = program.counts
@@ -44,7 +44,7 @@ def _save(saved, level, program, g):
     saved.basis[level] = program.basis
 
 
-@kernel
+@inlined
 def _restore(saved, level, program):
     program.counts[:] = saved.counts[level]
     program.inverse[:] = saved.inverse[level]
@@ -54,7 +54,7 @@ def _restore(saved, level, program):
     return saved.groups[level]
 
 
-@kernel
+@inlined
 def _finish(program, cap, used):
     """Fill the groups of `used` by bin completion; returns whether it could, and the work."""
     live = np.flatnonzero(program.counts)
@@ -67,7 +67,7 @@ def _finish(program, cap, used):
     return verdict == 1, (_NODES - nodes) * WORK_PER_NODE
 
 
-@kernel
+@inlined
 def _fill_groups(program, used, g, noise, state):
     """Fill groups from `g` on by the patterns that the program uses whole, or by one; returns the next, and the state.
 
@@ -90,7 +90,7 @@ def _fill_groups(program, used, g, noise, state):
     return g, state
 
 
-@kernel
+@inlined
 def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, work):
     """One dive from a saved level; returns whether all items are in groups, the deepest level, the state, the work."""
     num_groups = len(used)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import as_budget
 from solvers.partition._differencing import heap_pop, heap_push, label_groups, merge_tuples
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -28,7 +28,7 @@ __all__ = ["assign_karmarkar_karp", "karmarkar_karp"]
 _START, _SIZE, _ROOM = 0, 1, 2  # columns of `where`: a tuple's place in the storage; a bare item has size 0
 
 
-@kernel
+@inlined
 def _insert_item(subsets, size, num_groups, cost, item, joined):
     """Merge one item into a tuple: as a subset of its own while there are fewer than m, else into the smallest."""
     place = min(size, num_groups - 1)
@@ -44,7 +44,7 @@ def _insert_item(subsets, size, num_groups, cost, item, joined):
     return min(size + 1, num_groups)
 
 
-@kernel
+@helper
 def _move(where, name, source, target, to):
     start, size = where[name, _START], where[name, _SIZE]
     target[to : to + size] = source[start : start + size]
@@ -52,7 +52,7 @@ def _move(where, name, source, target, to):
     return to + size
 
 
-@kernel
+@inlined
 def _make_room(where, name, needed, heap, heap_size, storage, spare, end):
     """Move tuple `name` to where it has room for `needed` subsets; returns storage, spare and the end of what is used.
 
@@ -73,7 +73,7 @@ def _make_room(where, name, needed, heap, heap_size, storage, spare, end):
     return storage, spare, end + needed
 
 
-@kernel
+@helper
 def _pop_first(costs, alone, heap, heap_size, queue):
     """Take the tuple with the largest spread, a merged one or the next bare item; returns name, heap size, queue."""
     bare = queue < len(costs)

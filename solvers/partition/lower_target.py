@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["lower_target"]
@@ -36,7 +36,7 @@ class _State(NamedTuple):
     place: NDArray[np.int32]  # where in `members` each position is listed
 
 
-@kernel
+@inlined
 def _make_state(costs, group, loads):
     n, num_groups = len(costs), len(loads)
     sizes = np.zeros(num_groups, dtype=np.int64)
@@ -56,7 +56,7 @@ def _make_state(costs, group, loads):
     return _State(costs, group, loads, start, sizes, members, place)
 
 
-@kernel
+@helper
 def _first_at_most(costs, low, cost):
     """Return the first position from `low` on whose cost is at most `cost`."""
     high = len(costs)
@@ -69,7 +69,7 @@ def _first_at_most(costs, low, cost):
     return low
 
 
-@kernel
+@helper
 def _relocate(state, position, g):
     """Take `position` out of its group and list it in group g, which has room."""
     old = state.group[position]
@@ -85,7 +85,7 @@ def _relocate(state, position, g):
     state.loads[g] += state.costs[position]
 
 
-@kernel
+@inlined
 def _swap(state, g, target, room):
     """Swap an item of group g for a smaller one. Returns whether it did, and the work."""
     costs, loads = state.costs, state.loads
@@ -112,7 +112,7 @@ def _swap(state, g, target, room):
     return False, work
 
 
-@kernel
+@inlined
 def _two_for_one(state, g, target, room, limit):
     """Give two items of group g for one of another. Returns whether it did, and the work."""
     costs, loads = state.costs, state.loads
@@ -143,7 +143,7 @@ def _two_for_one(state, g, target, room, limit):
     return False, work
 
 
-@kernel
+@inlined
 def _bring_under(state, target, keep_counts, work):
     """Bring all groups under `target`, or stop at the first that cannot be. Returns the work left."""
     room = target - state.loads.min()  # in the emptiest group; what is smallest never becomes smaller

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers._sort import insertion_sort, radix_sort
 from solvers.partition._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
@@ -16,7 +16,7 @@ _ROUND_DIGIT_BITS = 9
 _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort than a heap
 
 
-@kernel
+@helper
 def _sort_keys(keys, scratch, digits, mask):
     """Sort packed keys by the bits in which they differ."""
     base = keys.min() & ~mask

@@ -10,7 +10,7 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers.groups import check_padded_overflow, padded_loads
 from solvers.partition._problem import Assignment, PartitionProblem, scatter
 from solvers.types import PartitionResult, SolveStatus
@@ -18,7 +18,7 @@ from solvers.types import PartitionResult, SolveStatus
 __all__ = ["assign_equal_counts", "padded"]
 
 
-@kernel
+@helper
 def _runs_needed(rows, bound, limit):
     """How many runs cover `rows` (descending) with count times longest <= bound; stops counting past `limit`."""
     n = len(rows)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 
 __all__ = [
     "MOST_ITEMS",
@@ -93,7 +93,7 @@ def begin(program, cap):
         program.duals[v] = 1 / copies
 
 
-@kernel
+@helper
 def _fill_table(program, cap, table, item):
     """Fill ``table[k, c]``, the most that the first k items weigh under c, for c <= cap; return the last k.
 
@@ -117,7 +117,7 @@ def _fill_table(program, cap, table, item):
     return k
 
 
-@kernel
+@inlined
 def _add_pattern(program, cap, table, item, k):
     """Read the heaviest pattern whose last item is ``item[k - 1]`` off the table, into the pool if it helps.
 
@@ -143,7 +143,7 @@ def _add_pattern(program, cap, table, item, k):
     return reduced < -_TINY
 
 
-@kernel
+@inlined
 def _add_heavy(program, cap, table, item, k, at_once):
     """Add the heaviest patterns that there are, of each value that is smallest in one at most one; returns how many."""
     weight = np.zeros(len(program.values), dtype=np.int64)
@@ -161,7 +161,7 @@ def _add_heavy(program, cap, table, item, k, at_once):
     return added
 
 
-@kernel
+@helper
 def _replace(program, leaving, change, reduced, name):
     """Bring a column into the basis in place of row `leaving`.
 
@@ -183,7 +183,7 @@ def _replace(program, leaving, change, reduced, name):
     program.basis[leaving] = name
 
 
-@kernel
+@helper
 def _enter(program, change, reduced, name):
     """Bring a column into the basis in place of the row that it empties first; returns whether there is one."""
     amounts = program.amounts
@@ -199,7 +199,7 @@ def _enter(program, change, reduced, name):
     return leaving >= 0
 
 
-@kernel
+@helper
 def _inverse_times(program, k):
     """The inverse times pattern k."""
     change = np.zeros(len(program.duals))
@@ -210,7 +210,7 @@ def _inverse_times(program, k):
     return change
 
 
-@kernel
+@inlined
 def _enter_best(program, surplus_first):
     """Bring in the column with the most negative reduced cost; returns whether there is one.
 
@@ -236,7 +236,7 @@ def _enter_best(program, surplus_first):
     return _enter(program, change, least, best)
 
 
-@kernel
+@inlined
 def _lift(program):
     """Replace the row with the most negative amount by what changes the duals least; returns whether it did."""
     inverse, duals = program.inverse, program.duals
@@ -264,7 +264,7 @@ def _lift(program):
     return found
 
 
-@kernel
+@inlined
 def copy_program(program):
     """Return a program that can be changed without changing this one; what patterns it makes, both have."""
     return Program(
@@ -296,7 +296,7 @@ def forget_patterns(program):
     program.size[0] = size
 
 
-@kernel
+@helper
 def fix(program, r, used):
     """Give one group the pattern of row r, as far as items are left: into ``used[v]``, and out of the program."""
     for v in program.pool[program.basis[r]]:
@@ -308,13 +308,13 @@ def fix(program, r, used):
     program.amounts[r] -= 1
 
 
-@kernel
+@helper
 def _work_of_pivot(program):
     d = len(program.values)
     return d * d // 8 + 8 * d + program.size[0] + 200
 
 
-@kernel
+@inlined
 def _set_weights(program, inwards):
     """Set the weights to the duals, moved inwards by so much of the way; returns what all items weigh."""
     weight = np.int64(0)

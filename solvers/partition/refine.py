@@ -8,14 +8,14 @@ nothing, b = 0.)
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["members_by_group", "refine", "replace_member"]
 
 
-@kernel
+@inlined
 def _best_swap(costs, given, taken, difference, may_move):
     """Return the best d and where in `given` and `taken` its items are (len(taken): nothing). d is 0 if none helps.
 
@@ -41,7 +41,7 @@ def _best_swap(costs, given, taken, difference, may_move):
     return best, best_i, best_j
 
 
-@kernel
+@helper
 def replace_member(members, size, out, entering):
     """In ``members[:size]``, ascending, drop index `out` (none if `size`) and insert `entering` (none if -1)."""
     if out < size:
@@ -58,7 +58,7 @@ def replace_member(members, size, out, entering):
     return size
 
 
-@kernel
+@helper
 def members_by_group(group_of_position, num_groups, longer):
     """Positions by group, ascending, with room for each group to grow: members, start[m + 1], sizes."""
     sizes = np.zeros(num_groups, dtype=np.int64)

@@ -8,7 +8,7 @@ seed, so that every rank draws the same.
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -20,14 +20,14 @@ _MOST_GROUPS = 6
 _NODES = 4_000  # of one search
 
 
-@kernel
+@helper
 def draw(state, below):
     """Next number of a linear congruential generator, 0 <= number < below, and its state, which stays below 2^31."""
     state = (state * 1103515245 + 12345) % 2147483648
     return (state >> 8) % below, state
 
 
-@kernel
+@inlined
 def _choose(loads, over, count, target, chosen, state):
     """Choose group `over` and ``count - 1`` others that have, all together, room for all; returns success and state."""
     chosen[0] = over
@@ -47,7 +47,7 @@ def _choose(loads, over, count, target, chosen, state):
     return room >= 0, state
 
 
-@kernel
+@inlined
 def _solve_anew(costs, group, loads, chosen, count, target):
     """Divide the items of the chosen groups anew under `target`; returns success and the nodes searched."""
     index = np.full(len(loads), -1, dtype=np.int64)
@@ -79,7 +79,7 @@ def _solve_anew(costs, group, loads, chosen, count, target):
     return verdict == 1, _NODES - nodes
 
 
-@kernel
+@inlined
 def _bring_under(costs, group, loads, target, state, work):
     """Bring all groups under `target`, one after another; returns state and the work left."""
     chosen = np.empty(_MOST_GROUPS, dtype=np.int64)

@@ -10,7 +10,7 @@ With equal counts the differencing starts from pairs of neighbours in the sorted
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.refine import members_by_group
@@ -20,7 +20,7 @@ __all__ = ["resplit"]
 _WORK_PER_ITEM = 28
 
 
-@kernel
+@inlined
 def _push(heap, size, value, item):
     """Insert into a heap of (value, item), largest value first; ties to the lowest item."""
     k = size
@@ -33,7 +33,7 @@ def _push(heap, size, value, item):
     heap[k, 0], heap[k, 1] = value, item
 
 
-@kernel
+@helper
 def _sink(heap, size, value, item):
     """Replace the root of a heap of `size` entries."""
     k = 0
@@ -53,7 +53,7 @@ def _sink(heap, size, value, item):
     heap[k, 0], heap[k, 1] = value, item
 
 
-@kernel
+@inlined
 def difference_two(costs, in_pairs, heap, merged, side):
     """Divide `costs`, which descend, in two by differencing: ``side[i]`` is 0 or 1; returns by how much sums differ.
 
@@ -85,7 +85,7 @@ def difference_two(costs, in_pairs, heap, merged, side):
     return heap[0, 0]
 
 
-@kernel
+@inlined
 def _merge(one, other, out):
     """Merge two ascending lists of positions."""
     i, j = 0, 0
@@ -98,7 +98,7 @@ def _merge(one, other, out):
             j += 1
 
 
-@kernel
+@helper
 def _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch):
     """Divide groups g and h anew if that makes the larger load smaller; returns whether it did."""
     positions, values, heap, merged, side = scratch

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.refine import members_by_group
@@ -41,7 +41,7 @@ class _State(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-@kernel
+@inlined
 def _draw_between(state, low, high):
     """Draw a number of low .. high, in steps that leave at most 2^22 of them; the generator's state comes second."""
     shift = 0
@@ -51,7 +51,7 @@ def _draw_between(state, low, high):
     return low + (steps << shift), state
 
 
-@kernel
+@helper
 def _draw_items(walk, g, state):
     """Bring up to six items of group g, drawn at random, to the front of its list; returns how many."""
     first, size = walk.start[g], walk.sizes[g]
@@ -63,7 +63,7 @@ def _draw_items(walk, g, state):
     return count, state
 
 
-@kernel
+@helper
 def _list_subsets(walk, g, count, subsets, spare):
     """List ``sum << 6 | subset`` for all subsets of the first `count` items of group g, ascending; returns how many."""
     size = 1
@@ -83,7 +83,7 @@ def _list_subsets(walk, g, count, subsets, spare):
     return size
 
 
-@kernel
+@inlined
 def _best_exchange(given, taken, low, high, wanted):
     """Return the subsets to give and to take: what goes over within low .. high, or else near it, and near `wanted`."""
     best_given, best_taken = np.int64(0), np.int64(0)  # nothing for nothing, which is always there
@@ -102,7 +102,7 @@ def _best_exchange(given, taken, low, high, wanted):
     return best_given, best_taken
 
 
-@kernel
+@inlined
 def _exchange(walk, g, h, count_g, count_h, given, taken, spare):
     """Exchange two subsets of the items drawn, if both lists have room; returns whether they had."""
     from_g, from_h = walk.start[g], walk.start[h]
@@ -139,7 +139,7 @@ def _exchange(walk, g, h, count_g, count_h, given, taken, spare):
     return True
 
 
-@kernel
+@inlined
 def _walk(walk, target, state, work):
     """Walk until no load is over `target` or the work is spent; returns the generator's state and the work left."""
     loads = walk.loads

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import inlined, kernel
 from solvers.rearrangement._transport import solve_transport, take_largest
 
 __all__ = ["count_entries", "kept_in_places", "measure", "settle", "weighted_sends"]
@@ -64,7 +64,7 @@ def kept_in_places(order, offsets, ranks, amounts, unit_of_rank, weights, unit_s
         row_starts[i + 1] = filled
 
 
-@kernel
+@inlined
 def _inside(groups, first_rank, room, offsets, ranks, amounts, slot_of_rank):
     """The entries of `groups` on the ranks of their place, as rows over its slots."""
     count = 0

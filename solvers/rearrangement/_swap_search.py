@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.rearrangement._problem import RearrangementProblem
 
 __all__ = ["SwapSearch"]
@@ -25,7 +25,7 @@ def _transpose(offsets, ranks, amounts, column_starts, groups, column_amounts):
             filled[r] += 1
 
 
-@kernel
+@helper
 def _move(g, source, target, rows, unit_of_rank, weights, change):
     """Add to `change` what each rank sends more if group g goes from rank `source` to rank `target`."""
     offsets, ranks, amounts = rows
@@ -40,7 +40,7 @@ def _move(g, source, target, rows, unit_of_rank, weights, change):
                 change[r] -= weights[level] * amounts[e]
 
 
-@kernel
+@helper
 def _largest_after(g, rows, sends, change):
     """The largest of the sends that moving group g changes, and the sum of the changes; forgets them."""
     offsets, ranks, _ = rows
@@ -54,7 +54,7 @@ def _largest_after(g, rows, sends, change):
     return largest, total
 
 
-@kernel
+@inlined
 def _best_swap(
     top,
     rank_of_group,
@@ -103,7 +103,7 @@ def _best_swap(
     return outsider, insider, work
 
 
-@kernel
+@inlined
 def _unlike(ranks, group_of_rank, offsets, class_of_rank, seen, turn):
     """Those of `ranks` whose groups differ: of groups that hold nothing, the first of each class stands for all."""
     unlike = np.empty(len(ranks), dtype=ranks.dtype)

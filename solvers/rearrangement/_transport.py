@@ -17,7 +17,7 @@ problem is solved without them.
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 
 __all__ = ["dual_value", "kept_by", "solve_transport", "take_largest"]
 
@@ -27,7 +27,7 @@ _PATIENCE = 64  # an auction longer than this many passes over the data is left 
 _FEW_GROUPS = 1024  # that keep nothing cost less than the thought of leaving them out
 
 
-@kernel
+@helper
 def _two_cheapest(price):
     """The two places of lowest price, ties to the lowest; the second is -1 if there is but one."""
     first, second = 0, -1
@@ -40,7 +40,7 @@ def _two_cheapest(price):
     return first, second
 
 
-@kernel
+@inlined
 def _best_two(g, offsets, places, kept, price, first, second):
     """Where group g gains most, how much, and the most that it gains elsewhere (its own gain if there is no else)."""
     best, gain, other = first, -price[first], -price[second]
@@ -57,7 +57,7 @@ def _best_two(g, offsets, places, kept, price, first, second):
     return best, gain, other
 
 
-@kernel
+@inlined
 def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
     """Assign every group by bids that raise prices by more than `step`: at most (groups * step) below the optimum.
 
@@ -102,7 +102,7 @@ def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
     return work
 
 
-@kernel
+@helper
 def _surpluses(offsets, places, kept, price, surplus):
     cheapest = price.min()
     for g in range(len(offsets) - 1):
@@ -123,7 +123,7 @@ def dual_value(offsets, places, kept, starts, price):
     return value
 
 
-@kernel
+@helper
 def _kept_in(g, p, offsets, places, kept):
     for e in range(offsets[g], offsets[g + 1]):
         if places[e] == p:
@@ -131,7 +131,7 @@ def _kept_in(g, p, offsets, places, kept):
     return np.int64(0)
 
 
-@kernel
+@inlined
 def _drop_loose(offsets, places, kept, price, place_of_group):
     """Take out of their places (-1) the groups whose surplus is larger elsewhere; return how many are out."""
     surplus = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -145,7 +145,7 @@ def _drop_loose(offsets, places, kept, price, place_of_group):
     return out
 
 
-@kernel
+@helper
 def _push(heap, keys, size, vertex, key):
     i = size
     while i > 0:
@@ -160,7 +160,7 @@ def _push(heap, keys, size, vertex, key):
     return size + 1
 
 
-@kernel
+@inlined
 def _pop(heap, keys, size):
     """Drop the root; returns the new size."""
     size -= 1
@@ -182,7 +182,7 @@ def _pop(heap, keys, size):
     return size
 
 
-@kernel
+@inlined
 def _shortest_path(
     root, offsets, places, kept, starts, price, surplus, slots, filled, distance, settled, by_group, heap, keys
 ):
@@ -246,7 +246,7 @@ def _shortest_path(
         count = filled[vertex]
 
 
-@kernel
+@inlined
 def _augment(offsets, places, kept, starts, price, place_of_group, work):
     """Complete an assignment to an optimal one: each group without a place (-1), in turn, by a shortest path.
 
@@ -301,7 +301,7 @@ def _augment(offsets, places, kept, starts, price, place_of_group, work):
     return work
 
 
-@kernel
+@helper
 def kept_by(offsets, places, kept, place_of_group):
     """What an assignment keeps."""
     total = np.int64(0)
@@ -330,7 +330,7 @@ def take_largest(offsets, places, kept, order, starts, place_of_group):
     _fill(place_of_group, room)
 
 
-@kernel
+@helper
 def _fill(place_of_group, room):
     """Groups without a place (-1) to what room is left, both in ascending order."""
     p = 0
@@ -381,7 +381,7 @@ def solve_transport(offsets, places, kept, starts, place_of_group, price, small,
     return _solve(offsets, places, kept, starts, place_of_group, price, small, work)
 
 
-@kernel
+@inlined
 def _busy(offsets, places, starts):
     """Groups that keep something somewhere, the places where, and how much of their room matters.
 
@@ -395,7 +395,7 @@ def _busy(offsets, places, starts):
     return groups, wanted, np.minimum(starts[wanted + 1] - starts[wanted], entries[wanted] + 1)
 
 
-@kernel
+@inlined
 def _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms):
     """As :func:`solve_transport`, of the busy groups and places alone; all the rest is one place, the last.
 
@@ -435,7 +435,7 @@ def _solve_busy(offsets, places, kept, starts, place_of_group, price, small, wor
     return work
 
 
-@kernel
+@helper
 def _solve(offsets, places, kept, starts, place_of_group, price, small, work):
     """As :func:`solve_transport`, of all groups and places."""
     num_groups, num_places = len(offsets) - 1, len(starts) - 1

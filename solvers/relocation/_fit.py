@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined
 
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
@@ -44,7 +44,7 @@ class Pick(NamedTuple):
     steps: NDArray[np.int64]
 
 
-@kernel
+@helper
 def make_side(capacity):
     return Side(
         np.empty(capacity, dtype=np.int64),
@@ -54,7 +54,7 @@ def make_side(capacity):
     )
 
 
-@kernel
+@inlined
 def make_pick():
     return Pick(
         np.empty(5, dtype=np.int64),
@@ -64,7 +64,7 @@ def make_pick():
     )
 
 
-@kernel
+@helper
 def _rate(amount, volume, size, limits):
     """Score of a choice whose net amount is allowed; NO_SCORE if its net size is not."""
     if size > limits[6] or -size > limits[5]:
@@ -72,14 +72,14 @@ def _rate(amount, volume, size, limits):
     return volume if limits[4] else abs(amount - limits[2])
 
 
-@kernel
+@helper
 def _keep(pick, score, a0, a1, a2, b0, b1):
     pick.score[0] = score
     chosen = pick.chosen
     chosen[0], chosen[1], chosen[2], chosen[3], chosen[4] = a0, a1, a2, b0, b1
 
 
-@kernel
+@helper
 def _giver_pairs(pick, give, first, end, third, b0, amount, volume, size, low, high):
     """Pairs of ``give[first:end]`` whose sum lies in low..high.
 
@@ -112,7 +112,7 @@ def _giver_pairs(pick, give, first, end, third, b0, amount, volume, size, low, h
     pick.steps[0] += rated + max(0, end - first)
 
 
-@kernel
+@helper
 def pure_move(pick, give, size):
     """One, two or three items of the giver."""
     cost, limits = give.cost, pick.limits
@@ -139,7 +139,7 @@ def pure_move(pick, give, size):
         work += k
 
 
-@kernel
+@inlined
 def _swaps(pick, give, size, take, taken):
     cost, volumes, sizes, limits, best = give.cost, give.volume, give.size, pick.limits, pick.score[0]
     low, high = limits[0], limits[1]
@@ -159,7 +159,7 @@ def _swaps(pick, give, size, take, taken):
     pick.steps[0] += rated + size + taken
 
 
-@kernel
+@helper
 def _for_two(pick, take, taken, a0, a1, amount, volume, size):
     """Give `amount` and take two items back."""
     cost, volumes, sizes, limits, best = take.cost, take.volume, take.size, pick.limits, pick.score[0]
@@ -182,7 +182,7 @@ def _for_two(pick, take, taken, a0, a1, amount, volume, size):
     pick.steps[0] += rated + taken
 
 
-@kernel
+@helper
 def _two_for_two(pick, give, size, take, taken, most):
     """Two items of the giver for two of the taker, until one fits or `most` steps are done."""
     cost, low = give.cost, pick.limits[0]
@@ -198,7 +198,7 @@ def _two_for_two(pick, give, size, take, taken, most):
             break
 
 
-@kernel
+@helper
 def exchange(pick, give, size, take, taken, keep_counts, most):
     """Items of the giver for fewer, as many or more of the taker; long searches end after `most` steps."""
     low, high = pick.limits[0], pick.limits[1]

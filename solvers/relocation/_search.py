@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.arguments import INT64_MAX
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation._transfer import (
@@ -29,7 +29,7 @@ _TRIES = 4
 _LISTING = 6  # work units an item and round
 
 
-@kernel
+@helper
 def list_residents(order, where, num_ranks, start, items):
     """Items by rank in the sequence of `order` reversed: ascending in cost where `order` descends."""
     start[:] = 0
@@ -44,7 +44,7 @@ def list_residents(order, where, num_ranks, start, items):
         filled[where[i]] += 1
 
 
-@kernel
+@helper
 def _window(state):
     """How much of the slack one rank may take now."""
     numbers = state.numbers
@@ -52,20 +52,20 @@ def _window(state):
     return min(slack, 2 * slack // max(numbers[ACTIVE], 1))
 
 
-@kernel
+@helper
 def _close(state, rank):
     """The rank is done: what it has below the cap is slack used."""
     state.numbers[SLACK] -= state.numbers[CAP] - state.loads[rank]
     state.numbers[ACTIVE] -= 1
 
 
-@kernel
+@helper
 def _left(room, excess):
     """What is left of the room of a taker, within int64: who hands on for another may be far below the cap itself."""
     return min(room, INT64_MAX + min(excess, 0)) - excess
 
 
-@kernel
+@inlined
 def _move_between(state, scratch, giver, taker):
     cap = state.numbers[CAP]
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
@@ -77,7 +77,7 @@ def _move_between(state, scratch, giver, taker):
     return transfer(state, scratch, giver, taker, low, room, room)
 
 
-@kernel
+@inlined
 def _class_of(excess, room, fine, comfortable):
     if excess <= room:
         left = _left(room, excess)
@@ -85,7 +85,7 @@ def _class_of(excess, room, fine, comfortable):
     return 1 if excess - room >= comfortable else 2
 
 
-@kernel
+@inlined
 def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
     cap, typical = state.numbers[CAP], state.numbers[TYPICAL]
     excess = state.loads[giver] - cap
@@ -104,7 +104,7 @@ def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
     return best
 
 
-@kernel
+@helper
 def _give(state, scratch, giver, takers, num_takers, tried):
     """Let `giver` give to the first of a few takers with which it works. Returns the number of takers, or -1."""
     cap = state.numbers[CAP]
@@ -128,7 +128,7 @@ def _give(state, scratch, giver, takers, num_takers, tried):
     return -1
 
 
-@kernel
+@inlined
 def _hand_over(state, scratch, giver, node_start, ranks):
     """Shift the excess of `giver` to another rank of its node, which may have the items to give it. Returns who."""
     k = state.node[giver]
@@ -142,7 +142,7 @@ def _hand_over(state, scratch, giver, node_start, ranks):
     return -1
 
 
-@kernel
+@inlined
 def _push(state, giver, node_start, ranks):
     """Give the least item that is enough to the emptiest rank of the node, over the cap or not. Returns who has it.
 
@@ -167,7 +167,7 @@ def _push(state, giver, node_start, ranks):
     return -1
 
 
-@kernel
+@helper
 def _drop(members, count, rank):
     """Take `rank` off the list if it is on it. Returns the number left."""
     for k in range(count):
@@ -177,7 +177,7 @@ def _drop(members, count, rank):
     return count
 
 
-@kernel
+@inlined
 def _largest_ahead(state, givers, num_givers):
     g = num_givers - 1
     for k in range(max(0, num_givers - _AHEAD), num_givers):
@@ -186,7 +186,7 @@ def _largest_ahead(state, givers, num_givers):
     return g
 
 
-@kernel
+@inlined
 def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks):
     """By plain sums if possible: exchanges across nodes move more than the excess, exchanges inside one do not cross.
 
@@ -212,7 +212,7 @@ def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, r
     return giver, left, num_takers
 
 
-@kernel
+@inlined
 def _give_plainly(state, scratch, giver, takers, num_takers, tried):
     """By plain sums to any of a few takers, and only then by exchanges. Returns the number of takers, or -1."""
     state.numbers[MEANS] = PURE
@@ -223,7 +223,7 @@ def _give_plainly(state, scratch, giver, takers, num_takers, tried):
     return left
 
 
-@kernel
+@helper
 def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
     """Let givers give to takers until either list ends, or the work."""
     crossing = state.numbers[CROSSING]
@@ -255,7 +255,7 @@ def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_st
         givers[g] = givers[num_givers]
 
 
-@kernel
+@helper
 def _list_sides(state, ranks, least_room, givers, takers):
     """Who is over the cap, and who has at least `least_room` under it. Returns how many of each."""
     cap = state.numbers[CAP]
@@ -270,14 +270,14 @@ def _list_sides(state, ranks, least_room, givers, takers):
     return num_givers, num_takers
 
 
-@kernel
+@inlined
 def _close_what_fits(state, least_room):
     for r in range(len(state.loads)):
         if 0 <= state.numbers[CAP] - state.loads[r] < least_room:
             _close(state, r)
 
 
-@kernel
+@inlined
 def _use_own_slack(state, inside, slack):
     """What ranks may stay below the cap is their node's own room, if it has any. Returns the least room of a taker."""
     numbers = state.numbers
@@ -289,7 +289,7 @@ def _use_own_slack(state, inside, slack):
     return least_room
 
 
-@kernel
+@helper
 def _scratch_for(start):
     capacity = np.int64(1)
     for r in range(len(start) - 1):

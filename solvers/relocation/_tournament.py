@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper
 
 __all__ = ["Tournament", "first_of", "hold", "update"]
 
@@ -24,7 +24,7 @@ class Tournament(NamedTuple):
     room: NDArray[np.int64]
 
 
-@kernel
+@helper
 def hold(major, minor, room):
     """The tournament of ranks with these numbers and this room."""
     width = 1
@@ -41,20 +41,20 @@ def hold(major, minor, room):
     return tree
 
 
-@kernel
+@helper
 def _before(tree, v, other):
     major, minor = tree.major, tree.minor
     return major[v] < major[other] or (major[v] == major[other] and minor[v] < minor[other])
 
 
-@kernel
+@helper
 def _decide(tree, v):
     winner = 2 * v + 1 if _before(tree, 2 * v + 1, 2 * v) else 2 * v
     tree.major[v], tree.minor[v] = tree.major[winner], tree.minor[winner]
     tree.room[v] = max(tree.room[2 * v], tree.room[2 * v + 1])
 
 
-@kernel
+@helper
 def update(tree, rank, major, minor, room):
     """Give a rank other numbers."""
     v = (len(tree.room) >> 1) + rank
@@ -65,7 +65,7 @@ def update(tree, rank, major, minor, room):
         v >>= 1
 
 
-@kernel
+@helper
 def first_of(tree, low, high, need):
     """The rank that comes first of those from `low` to `high` - 1 with room for `need`; -1 if none has."""
     width = len(tree.room) >> 1

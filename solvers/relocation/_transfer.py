@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
 CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME, PLAIN = range(10)
@@ -45,7 +45,7 @@ class Scratch(NamedTuple):
     returned: NDArray[np.int64]
 
 
-@kernel
+@inlined
 def make_scratch(capacity):
     return Scratch(
         make_side(capacity),
@@ -56,7 +56,7 @@ def make_scratch(capacity):
     )
 
 
-@kernel
+@helper
 def _gather(state, side, rank):
     """List the items that are still where the lists say, ascending in cost. Items of cost zero move no load."""
     size = 0
@@ -76,7 +76,7 @@ def _gather(state, side, rank):
     return size
 
 
-@kernel
+@helper
 def move(state, item, rank):
     old = state.where[item]
     state.where[item] = rank
@@ -90,7 +90,7 @@ def move(state, item, rank):
         state.leave_node[item] = 0
 
 
-@kernel
+@helper
 def _peel(state, scratch, size, low, reserve):
     """Set large items aside until what is left to give is a matter of three items. Returns size, number, sum."""
     give = scratch.give
@@ -125,7 +125,7 @@ def _peel(state, scratch, size, low, reserve):
     return size, set_aside, amount, size_amount
 
 
-@kernel
+@inlined
 def _gather_cheapest(state, scratch, rank, low, reserve):
     """Set aside items of least volume for their cost until little is left to give, and list the next ones.
 
@@ -164,7 +164,7 @@ def _gather_cheapest(state, scratch, rank, low, reserve):
     return size, set_aside, amount, size_amount
 
 
-@kernel
+@helper
 def _apply(state, scratch, giver, taker, set_aside):
     for k in range(set_aside):
         move(state, scratch.peeled[k], taker)
@@ -176,7 +176,7 @@ def _apply(state, scratch, giver, taker, set_aside):
             move(state, np.int64(scratch.take.item[index]), giver)
 
 
-@kernel
+@helper
 def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amount):
     limits = pick.limits
     pick.score[0] = NO_SCORE
@@ -188,7 +188,7 @@ def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amoun
     limits[6] = state.room[taker] - state.held[taker] - size_amount
 
 
-@kernel
+@inlined
 def _large_against_small(state, scratch, giver, taker, low, high, target):
     """Give an item that is more than enough, and take the change back in smaller ones."""
     give, take, pick = scratch.take, scratch.give, scratch.pick  # the taker is who gives change
@@ -214,14 +214,14 @@ def _large_against_small(state, scratch, giver, taker, low, high, target):
     return False
 
 
-@kernel
+@helper
 def _take_out(side, k, size):
     for j in range(k, size - 1):
         side.cost[j], side.volume[j] = side.cost[j + 1], side.volume[j + 1]
         side.size[j], side.item[j] = side.size[j + 1], side.item[j + 1]
 
 
-@kernel
+@inlined
 def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     """Large against small, until one swap may do the rest. Returns the number of pairs, their amount and net size.
 
@@ -254,7 +254,7 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     return pairs, amount, net_size
 
 
-@kernel
+@inlined
 def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     """As :func:`transfer`; every rank keeps its number of items."""
     pick = scratch.pick
@@ -288,7 +288,7 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     return False
 
 
-@kernel
+@inlined
 def _near_then_wide(pick, give, size, near):
     """As :func:`pure_move`, first near the target: two pointers find most sums of a wide window at its far end."""
     limits = pick.limits
@@ -302,7 +302,7 @@ def _near_then_wide(pick, give, size, near):
     pure_move(pick, give, size)
 
 
-@kernel
+@helper
 def _work_left(state, pick):
     """Book the steps of searches, and return the work that is left."""
     state.numbers[WORK] -= pick.steps[0]
@@ -310,7 +310,7 @@ def _work_left(state, pick):
     return state.numbers[WORK]
 
 
-@kernel
+@helper
 def transfer(state, scratch, giver, taker, low, high, target):
     """Move items so that `giver` loses low..high to `taker`, as near to `target` as may be. Returns whether it did."""
     state.numbers[WORK] -= _TRANSFER

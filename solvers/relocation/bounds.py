@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
@@ -45,7 +45,7 @@ class MoveBounds(NamedTuple):
     leave_name: str
 
 
-@kernel
+@helper
 def _sift(heap, size, place, volume, weight):
     """Least volume per weight on top, by exact cross multiplication; ties to the lower item."""
     item = heap[place]
@@ -62,13 +62,13 @@ def _sift(heap, size, place, volume, weight):
     heap[place] = item
 
 
-@kernel
+@helper
 def _before(a, b, volume, weight):
     left, right = volume[a] * weight[b], volume[b] * weight[a]
     return left < right or (left == right and a < b)
 
 
-@kernel
+@inlined
 def _cut(members, volume, weight, excess, heap):
     """Least volume of `members`, the last one cut, that weighs `excess`. All products fit int64."""
     size = 0
@@ -91,7 +91,7 @@ def _cut(members, volume, weight, excess, heap):
     return least
 
 
-@kernel
+@helper
 def _subsets(members, volume, weight, volumes, weights):
     volumes[0], weights[0] = 0, 0
     size = 1
@@ -103,7 +103,7 @@ def _subsets(members, volume, weight, volumes, weights):
     return size
 
 
-@kernel
+@inlined
 def _whole(members, volume, weight, excess):
     """Least volume of whole `members` that weigh `excess`, by meeting in the middle. O(2^(k/2) k)."""
     half = len(members) // 2

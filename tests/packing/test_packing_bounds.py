@@ -3,6 +3,7 @@
 import numpy as np
 import packing_oracles as oracles
 import pytest
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
 from solvers.group_bounds import best_bound
 from solvers.packing import groups_lower_bound
 from solvers.packing.bounds import groups_bound
+
+threshold_bound = from_python(threshold_bound)
 
 caps_and_sizes = st.integers(1, 60).flatmap(
     lambda cap: st.tuples(st.just(cap), st.lists(st.integers(0, cap), max_size=9))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import rearrangement_oracles as oracles
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from scipy.optimize import linear_sum_assignment
 import solvers
 from solvers.rearrangement import _transport
 from solvers.rearrangement._transport import dual_value, kept_by, solve_transport, take_largest
+
+kept_by = from_python(kept_by)
 
 Sparse = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
 ENDLESS = 2**62

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from compiled import from_python
 
 import solvers
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick
+
+exchange = from_python(exchange)
 
 
 def side(costs: list[int]) -> Side:

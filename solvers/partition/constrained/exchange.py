@@ -8,7 +8,7 @@ violation of its two groups together, so the search ends. Costs may be in breach
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["exchange"]
@@ -24,7 +24,7 @@ _LOOKS = 48  # pairs of the other group that one pair is tried against
 _FAR = 2**61
 
 
-@kernel
+@helper
 def _group_violation(held, upper, lower, factor, shift, g):
     total = np.int64(0)
     for d in range(held.shape[1]):
@@ -34,7 +34,7 @@ def _group_violation(held, upper, lower, factor, shift, g):
     return total
 
 
-@kernel
+@inlined
 def _after(amounts, held, upper, lower, factor, shift, hard_from, g, h, a, a2, b, b2, enough):
     """Violation of g and h together after g gave a, a2 for b, b2 (-1: none); _IMPOSSIBLE if not below `enough`."""
     total = np.int64(0)
@@ -64,7 +64,7 @@ def _after(amounts, held, upper, lower, factor, shift, hard_from, g, h, a, a2, b
     return total
 
 
-@kernel
+@helper
 def _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset, window, pairs, firsts, seconds,
           values):  # fmt: skip
     """None, one or (with `pairs`) two units of g that may be in h, and what they have of dimension d. Returns count."""
@@ -85,7 +85,7 @@ def _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset,
     return count
 
 
-@kernel
+@inlined
 def _scarcest(held, upper, lower, factor, shift, g, h):
     """The dimension that leaves least choice, and between what g may give of it, net, for both to keep their limits.
 
@@ -103,7 +103,7 @@ def _scarcest(held, upper, lower, factor, shift, g, h):
     return scarcest, least, most
 
 
-@kernel
+@inlined
 def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
                g, h, offset, pairs, enough, good, found, sets):  # fmt: skip
     """The best exchange of a set of units of g for one of h, found by what they have of the scarcest dimension.
@@ -145,7 +145,7 @@ def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, m
     return best, work
 
 
-@kernel
+@inlined
 def _worst_dimension(held, upper, lower, factor, shift, g):
     worst, where = np.int64(-1), 0
     for d in range(held.shape[1]):
@@ -156,7 +156,7 @@ def _worst_dimension(held, upper, lower, factor, shift, g):
     return where
 
 
-@kernel
+@inlined
 def _rank_partners(held, upper, lower, factor, shift, g, d_worst, score, tie):
     """Score each group by what g and it would violate together if units were sand; ties to the most room."""
     over = held[g, d_worst] > upper[g, d_worst]
@@ -173,7 +173,7 @@ def _rank_partners(held, upper, lower, factor, shift, g, d_worst, score, tie):
     score[g] = _IMPOSSIBLE
 
 
-@kernel
+@inlined
 def _take_best(score, tie):
     best = -1
     for h in range(len(score)):
@@ -184,7 +184,7 @@ def _take_best(score, tie):
     return best
 
 
-@kernel
+@inlined
 def _move(unit, g, h, members, start, size, place, group_of_unit, amounts, held):
     """Move a unit from g to h. Returns False if h has no place left in `members`: lay them out anew."""
     last = members[start[g] + size[g] - 1]
@@ -201,7 +201,7 @@ def _move(unit, g, h, members, start, size, place, group_of_unit, amounts, held)
     return start[h] + size[h] + 2 < start[h + 1]
 
 
-@kernel
+@helper
 def _lay_out(group_of_unit, num_groups, start, size, place):
     size[:] = 0
     for g in group_of_unit:
@@ -219,7 +219,7 @@ def _lay_out(group_of_unit, num_groups, start, size, place):
     return members
 
 
-@kernel
+@inlined
 def _find(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
           g, turn, violation, score, tie, found, sets, work):  # fmt: skip
     """A partner for an exchange that lowers the violation of both, written to `found` (-1: none), and the work.

@@ -9,7 +9,7 @@ need.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import inlined, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["exhaust"]
@@ -17,7 +17,7 @@ __all__ = ["exhaust"]
 Ints = NDArray[np.int64]
 
 
-@kernel
+@inlined
 def _objective(held, speeds, components, as_sum):
     total = np.int64(0)
     for k in range(components):
@@ -28,7 +28,7 @@ def _objective(held, speeds, components, as_sum):
     return total
 
 
-@kernel
+@inlined
 def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
     """Whether what remains cannot be placed below `best`, by sums alone."""
     m, dims = held.shape
@@ -49,7 +49,7 @@ def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
     return False
 
 
-@kernel
+@inlined
 def _alike(held, twin, g, h):
     same = twin[g] == twin[h]
     for d in range(held.shape[1]):
@@ -57,7 +57,7 @@ def _alike(held, twin, g, h):
     return same
 
 
-@kernel
+@inlined
 def _branches(unit, amounts, held, upper, twin, allowed, mask, components, out):
     """Groups for a unit, the least loaded first, one of those alike. Returns how many."""
     count = 0

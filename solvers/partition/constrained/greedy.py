@@ -8,7 +8,7 @@ every group look through the groups that they may be in.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["greedy"]
@@ -16,7 +16,7 @@ __all__ = ["greedy"]
 Ints = NDArray[np.int64]
 
 
-@kernel
+@helper
 def _finish(low, node, costs, unit, speed):
     """When the group (or at the earliest any group below the node) would finish with the unit."""
     latest = np.int64(0)
@@ -25,7 +25,7 @@ def _finish(low, node, costs, unit, speed):
     return latest if speed == 1 else -(-latest // speed)
 
 
-@kernel
+@helper
 def _fits(room, node, amounts, unit):
     fits = True
     for d in range(amounts.shape[1]):
@@ -33,19 +33,19 @@ def _fits(room, node, amounts, unit):
     return fits
 
 
-@kernel
+@helper
 def _keeps_slack(want, node, amount, slack):
     """Whether the groups short of items can still get them after `amount` items went here: see :func:`_greedy`."""
     return amount - min(amount, want[node]) <= slack
 
 
-@kernel
+@inlined
 def _build(low, room, want, fast, first):
     for node in range(first - 1, 0, -1):
         _pull(low, room, want, fast, node)
 
 
-@kernel
+@helper
 def _pull(low, room, want, fast, node):
     left, right = 2 * node, 2 * node + 1
     for k in range(low.shape[1]):
@@ -56,7 +56,7 @@ def _pull(low, room, want, fast, node):
     fast[node] = max(fast[left], fast[right])
 
 
-@kernel
+@inlined
 def _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stack):
     """The leaf at which the unit finishes first, or -1; of equal leaves the first that is met."""
     best, best_leaf = np.int64(2**63 - 1), -1
@@ -83,7 +83,7 @@ def _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stac
     return best_leaf
 
 
-@kernel
+@inlined
 def _search_list(low, room, want, fast, leaves, costs, amounts, unit, slack):
     best, best_leaf = np.int64(2**63 - 1), -1
     items = amounts[unit, amounts.shape[1] - 1]
@@ -95,7 +95,7 @@ def _search_list(low, room, want, fast, leaves, costs, amounts, unit, slack):
     return best_leaf
 
 
-@kernel
+@inlined
 def _least_harm(room, first, num_groups, leaves, amounts, unit, factor, shift):
     """Of the leaves that the unit may be in (all of them if `leaves` is empty), the one it overfills least."""
     best, best_leaf = np.int64(2**63 - 1), -1

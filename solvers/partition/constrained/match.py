@@ -11,7 +11,7 @@ Wieder, "Heuristics for vector bin packing", Microsoft Research, 2011.)
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["match"]
@@ -22,7 +22,7 @@ _WINDOW = 256  # groups that a unit is compared with
 _BITS = 20  # of a coordinate: a whole group is 2^20
 
 
-@kernel
+@helper
 def _scaled(value, whole):
     """``value / whole`` in units of 2^-20, between -1 and 1; whole >= 1."""
     if value >= whole:
@@ -34,7 +34,7 @@ def _scaled(value, whole):
     return value // (whole >> _BITS)
 
 
-@kernel
+@helper
 def _place(room, whole, direction, length, g):
     """Bring the scaled vector of a group's room up to date."""
     square = np.int64(1)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
+from solvers._loops import copy
 from solvers.groups import read_only
 
 __all__ = ["insertion_sort", "radix_sort", "sort_descending"]
@@ -56,7 +57,7 @@ def radix_sort(keys, scratch, counts, low_bit, high_bit):
             counts[b] += 1
         source, target = target, source
     if ((high_bit - low_bit + digit_bits - 1) // digit_bits) % 2:
-        keys[:] = scratch
+        copy(keys, scratch)
 
 
 @kernel
@@ -69,7 +70,7 @@ def _sort_packed(costs, largest, item_bits, cost_bits, digit_bits, order, sorted
         insertion_sort(keys, n)
     else:
         counts = np.empty(1 << digit_bits, dtype=np.int64)
-        radix_sort(keys, np.empty_like(keys), counts, item_bits, item_bits + cost_bits)
+        radix_sort(keys, np.empty(n, dtype=np.int64), counts, item_bits, item_bits + cost_bits)
     item_mask = (1 << item_bits) - 1
     for i in range(n):
         order[i] = keys[i] & item_mask

@@ -84,7 +84,7 @@ def _ccm1_values(sizes, cap, k, values):
 def _best_function(sizes, counts, cap, largest_k, largest_quotient, enough, most):
     """The most groups that one of the first ``most`` functions says, and which; stops once that is ``enough``."""
     best, which = threshold_bound(sizes, sizes, counts, cap, cap), 0
-    values = np.empty_like(sizes)
+    values = np.empty(len(sizes), dtype=np.int64)
     for k in range(2, min(largest_k, most) + 1):
         if best >= enough:
             return best, which

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
+from solvers._loops import largest_of
 from solvers.errors import UsageError
 
 __all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "padded_loads",
@@ -26,7 +27,7 @@ def largest_load(costs, group_of_item, num_groups):
     loads = np.zeros(num_groups, dtype=np.int64)
     for i in range(len(costs)):
         loads[group_of_item[i]] += costs[i]
-    return loads.max()
+    return largest_of(loads)
 
 
 @kernel

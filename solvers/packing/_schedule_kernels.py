@@ -8,6 +8,7 @@ item of no tokens, and no swap can move it.
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import first_largest, first_smallest
 
 __all__ = ["deal", "fill_densest", "fill_empty_bins", "level"]
 
@@ -298,8 +299,8 @@ def level(costs, tokens, bin_of_item, num_bins, width, num_classes, cap, may_emp
         idle += 1
         while work > 0:
             first = k * span
-            g = first + np.argmax(loads[first : first + span])
-            least = np.argmin(loads[first : first + span])
+            g = first + first_largest(loads[first : first + span])
+            least = first_smallest(loads[first : first + span])
             tops[k] = loads[g]
             work -= 2 * span
             if loads[g] <= -(-sums[k] // span):

@@ -6,6 +6,7 @@ A *position* is a sample in an order that runs rank by rank; ``offsets[r] : offs
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy, first_largest, largest_of, stable_order
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
 
@@ -38,7 +39,7 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
             leaves *= 2
         group = bin_of_position[first:end]
         fill_first_fit(tokens[first:end], cap, n, np.empty(2 * leaves, dtype=np.int64), group)
-        bins_of_rank[r] += group.max() + 1
+        bins_of_rank[r] += largest_of(group) + 1
         group += np.int32(alone)
 
 
@@ -60,9 +61,9 @@ def level_shares(costs, tokens, offsets, cap, head_starts, packed, slot_of_posit
     for r in range(len(offsets) - 1):
         first, end = offsets[r], offsets[r + 1]
         slots = slot_of_position[first:end]
-        loads[:] = head_starts
+        copy(loads, head_starts)
         if not _lpt_under_cap(costs[first:end], tokens[first:end], cap, loads, used, counts, slots):
-            slots[:] = packed[first:end]
+            copy(slots, packed[first:end])
         if len(slots) >= num_slots:
             fill_empty_bins(slots, num_slots)
         _number_by_cost(costs[first:end], num_slots, slots)
@@ -77,8 +78,10 @@ def _number_by_cost(costs, num_slots, slots):
     for i in range(len(slots)):
         loads[slots[i]] += costs[i]
         counts[slots[i]] += 1
-    order = np.argsort((counts == 0).astype(np.int64), kind="mergesort")
-    order = order[np.argsort(-loads[order], kind="mergesort")]
+    keys = np.empty(num_slots, dtype=np.int64)
+    for k in range(num_slots):  # loads are at least 0
+        keys[k] = -2 * loads[k] - (counts[k] > 0)
+    order = stable_order(keys)
     changed = False
     for k in range(num_slots):
         number[order[k]] = k
@@ -135,15 +138,16 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
         c, t, slots = costs[first:end], tokens[first:end], slot_of_position[first:end]
         left, numbered = len(slots), False
         while not numbered:
-            above[:] = -targets
+            for k in range(num_slots):
+                above[k] = -targets[k]
             used[:] = 0
             counts[:] = 0
             for i in range(len(slots)):
                 above[slots[i]] += c[i]
                 used[slots[i]] += t[i]
                 counts[slots[i]] += 1
-            while left > 0 and above.max() > 0:
-                give, take = _best_exchange(c, t, cap, slots, above, used, counts, np.argmax(above))
+            while left > 0 and largest_of(above) > 0:
+                give, take = _best_exchange(c, t, cap, slots, above, used, counts, first_largest(above))
                 if give < 0:
                     break
                 other = slots[take] if take < len(slots) else take - len(slots)

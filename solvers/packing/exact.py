@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import sum_of
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
@@ -79,7 +80,7 @@ def _search(sizes, counts, cap, max_items, target, best, work, best_class, best_
     class_at, group_at, held_at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     room_at = np.empty(n, np.int64)  # room and items held before the placement
     forced_at = np.empty(n, np.bool_)
-    volume_left = (sizes * counts).sum()
+    volume_left = sum_of(sizes * counts)
     placed, groups, held, room = 0, 1, 0, cap
     chosen, forced = 0, True
     while work > 0:

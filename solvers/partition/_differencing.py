@@ -7,6 +7,7 @@ spread and name of each tuple: larger spread first, ties to the lower name.
 """
 
 from solvers._jit import helper, inlined
+from solvers._loops import copy_table
 
 __all__ = ["heap_pop", "heap_push", "label_groups", "merge_tuples"]
 
@@ -65,7 +66,7 @@ def _sort_by_sum(subsets, size, spare):
                 else:
                     spare[k, 0], spare[k, 1] = subsets[j, 0], subsets[j, 1]
                     j += 1
-        subsets[:size] = spare[:size]
+        copy_table(subsets, spare[:size])
         width *= 2
 
 
@@ -75,7 +76,7 @@ def merge_tuples(a, b, num_groups, joined, merged, spare):
 
     `merged` and `spare` are int64[num_groups, 2]. Returns the number of subsets. O(size log size).
     """
-    merged[: len(a)] = a
+    copy_table(merged, a)
     for k in range(len(b)):
         partner = num_groups - 1 - k
         if partner < len(a):

@@ -9,6 +9,7 @@ smaller item, so that the best exchange between two groups is found by walking b
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import first_largest, first_smallest
 from solvers.partition.refine import members_by_group, replace_member
 
 __all__ = ["refine_mixed"]
@@ -73,7 +74,7 @@ def _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work
     members, start, sizes = state
     num_groups = len(loads)
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
-    least = np.argmin(loads)
+    least = first_smallest(loads)
     best, best_h, best_i, best_j = loads[g], -1, 0, 0
     given = members[start[g] : start[g] + sizes[g]]
     for turn in range(num_groups):
@@ -112,7 +113,7 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
             loads[g] += sizes[g] * rows[members[start[g]]]
     work -= len(costs)
     while work > 0:
-        g = np.argmax(loads)
+        g = first_largest(loads)
         work -= 2 * num_groups
         if loads[g] <= target:
             break

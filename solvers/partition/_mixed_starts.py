@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy
 from solvers.partition._problem import Assignment
 
 __all__ = ["best_fill"]
@@ -139,7 +140,7 @@ def _bisect(costs, rows, num_groups, low, high, steps, way, best):
             fits = _fill(costs, rows, middle, num_groups, way == _CONTIGUOUS, links, trial)
         if fits:
             high = middle
-            best[:] = trial
+            copy(best, trial)
         else:
             low = middle + 1
     return high

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
+from solvers._loops import largest_of
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, late_bound
@@ -36,7 +37,7 @@ def _give_back(order, sorted_costs, assignment, group_of_item, loads):
     for i in range(len(order)):
         group_of_item[order[i]] = assignment[i]
         loads[assignment[i]] += sorted_costs[i]
-    return loads.max()
+    return largest_of(loads)
 
 
 @dataclass(frozen=True, slots=True)

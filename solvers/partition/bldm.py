@@ -29,7 +29,7 @@ def _bldm(costs, num_groups, group_of_position):
             tuples[b, k, 0], tuples[b, k, 1] = costs[item] if item < n else 0, item
         size = heap_push(heap, size, tuples[b, 0, 0] - tuples[b, num_groups - 1, 0], b)
     merged = np.empty((num_groups, 2), dtype=np.int64)
-    spare = np.empty_like(merged)
+    spare = np.empty((num_groups, 2), dtype=np.int64)
     while size > 1:
         a = heap[0, 1]
         size = heap_pop(heap, size)

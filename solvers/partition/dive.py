@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy, copy_table, sum_of
 from solvers.partition.bin_completion import WORK_PER_NODE, decide
 from solvers.partition.patterns import copy_program, fix, solve
 
@@ -37,20 +38,20 @@ class _Saved(NamedTuple):
 @helper
 def _save(saved, level, program, g):
     saved.groups[level] = g
-    saved.counts[level] = program.counts
-    saved.inverse[level] = program.inverse
-    saved.amounts[level] = program.amounts
-    saved.duals[level] = program.duals
-    saved.basis[level] = program.basis
+    copy(saved.counts[level], program.counts)
+    copy_table(saved.inverse[level], program.inverse)
+    copy(saved.amounts[level], program.amounts)
+    copy(saved.duals[level], program.duals)
+    copy(saved.basis[level], program.basis)
 
 
 @inlined
 def _restore(saved, level, program):
-    program.counts[:] = saved.counts[level]
-    program.inverse[:] = saved.inverse[level]
-    program.amounts[:] = saved.amounts[level]
-    program.duals[:] = saved.duals[level]
-    program.basis[:] = saved.basis[level]
+    copy(program.counts, saved.counts[level])
+    copy_table(program.inverse, saved.inverse[level])
+    copy(program.amounts, saved.amounts[level])
+    copy(program.duals, saved.duals[level])
+    copy(program.basis, saved.basis[level])
     return saved.groups[level]
 
 
@@ -99,7 +100,7 @@ def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, 
     while True:
         before = g
         g, state = _fill_groups(program, used, g, noise, state)
-        if program.counts.sum() == 0:
+        if sum_of(program.counts) == 0:
             return True, level, state, work
         if g in (num_groups, before) or work <= 0:
             return False, level, state, work

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy_table
 from solvers.arguments import as_budget
 from solvers.partition._differencing import heap_pop, heap_push, label_groups, merge_tuples
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -47,7 +48,7 @@ def _insert_item(subsets, size, num_groups, cost, item, joined):
 @helper
 def _move(where, name, source, target, to):
     start, size = where[name, _START], where[name, _SIZE]
-    target[to : to + size] = source[start : start + size]
+    copy_table(target[to:], source[start : start + size])
     where[name, _START] = to
     return to + size
 
@@ -89,7 +90,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
     n = len(costs)
     alone = np.int64(num_groups > 1)  # a bare item's spread is its cost, but 0 in the only group
     storage = np.empty((4 * n + 2, 2), dtype=np.int64)
-    spare = np.empty_like(storage)
+    spare = np.empty((4 * n + 2, 2), dtype=np.int64)
     where = np.zeros((n, 3), dtype=np.int64)  # a tuple keeps the name of the first of the two it came from
     joined = np.full(n, -1, dtype=np.int32)
     heap = np.empty((n, 2), dtype=np.int64)
@@ -119,7 +120,7 @@ def _karmarkar_karp(costs, num_groups, group_of_position):
             storage, spare, end = _make_room(where, name, roomy, heap, heap_size, storage, spare, end)
         start = where[name, _START]
         if both:
-            storage[start : start + size] = merged[:size]
+            copy_table(storage[start:], merged[:size])
         else:
             if where[name, _SIZE] == 0:
                 storage[start, 0], storage[start, 1] = costs[name], name

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import largest_of, smallest_of
 from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["lower_target"]
@@ -146,7 +147,7 @@ def _two_for_one(state, g, target, room, limit):
 @inlined
 def _bring_under(state, target, keep_counts, work):
     """Bring all groups under `target`, or stop at the first that cannot be. Returns the work left."""
-    room = target - state.loads.min()  # in the emptiest group; what is smallest never becomes smaller
+    room = target - smallest_of(state.loads)  # in the emptiest group; what is smallest never becomes smaller
     work -= len(state.loads)
     for g in range(len(state.loads)):
         while state.loads[g] > target:
@@ -169,11 +170,11 @@ def _lower_target(costs, group, num_groups, bound, keep_counts, work):
         loads[group[position]] += costs[position]
     state = _make_state(costs, group, loads)
     work -= len(costs)
-    largest, too_low = loads.max(), bound - 1
+    largest, too_low = largest_of(loads), bound - 1
     while work > 0 and largest > bound and largest - too_low > 1:
         target = max(bound, too_low + (largest - too_low) // 2)
         work = _bring_under(state, target, keep_counts, work)
-        largest = loads.max()
+        largest = largest_of(loads)
         if largest > target:
             too_low = target
     return work

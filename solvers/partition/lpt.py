@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._heap import group_bits, sift_down_packed, sift_down_wide
 from solvers._jit import helper, kernel
+from solvers._loops import largest_of, numbers, smallest_of
 from solvers._sort import insertion_sort, radix_sort
 from solvers.partition._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
@@ -19,13 +20,13 @@ _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort th
 @helper
 def _sort_keys(keys, scratch, digits, mask):
     """Sort packed keys by the bits in which they differ."""
-    base = keys.min() & ~mask
-    spread = keys.max() - base
+    base = smallest_of(keys) & ~mask
+    spread = largest_of(keys) - base
     width = 0
     while spread >> width:
         width += 1
     keys -= base
-    radix_sort(keys, scratch, digits, 0, width)
+    radix_sort(keys, scratch, digits, np.int64(0), width)
     keys += base
 
 
@@ -38,8 +39,8 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
     one item. Then sort anew, which is quick, as the keys differ little: two to four times faster than a heap (measured:
     benchmarks/README.md). When rounds become short, a heap takes over.
     """
-    keys = np.arange(num_groups)
-    scratch = np.empty_like(keys)
+    keys = numbers(num_groups)
+    scratch = np.empty(num_groups, dtype=np.int64)
     counts = np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64)
     mask = (1 << bits) - 1
     n = len(costs)
@@ -72,7 +73,7 @@ def _lpt_rounds(costs, num_groups, bits, group_of_position):
 def _lpt_wide(costs, num_groups, group_of_position):
     """As :func:`_lpt_rounds`, by a heap, for loads of any size."""
     loads = np.zeros(num_groups, dtype=np.int64)
-    groups = np.arange(num_groups)
+    groups = numbers(num_groups)
     for i in range(len(costs)):
         group_of_position[i] = groups[0]
         sift_down_wide(loads, groups, num_groups, loads[0] + costs[i], groups[0])
@@ -84,11 +85,13 @@ def _level_counts(num_groups, bits, group_of_position, first):
     counts = np.zeros(num_groups, dtype=np.int64)
     for i in range(first):
         counts[group_of_position[i]] += 1
-    keys = counts << bits | np.arange(num_groups)
+    keys = counts << bits | numbers(num_groups)
     width = bits
-    while counts.max() >> (width - bits):
+    while largest_of(counts) >> (width - bits):
         width += 1
-    radix_sort(keys, np.empty_like(keys), np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64), 0, width)
+    radix_sort(
+        keys, np.empty(num_groups, dtype=np.int64), np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64), np.int64(0), width
+    )
     for i in range(first, len(group_of_position)):
         key = keys[0]
         group_of_position[i] = key & ((1 << bits) - 1)
@@ -101,8 +104,8 @@ def _lpt_quotas(costs, num_groups, bits, group_of_position):
     n = len(costs)
     quota = n // num_groups
     longer = n - quota * num_groups
-    keys = np.arange(num_groups)
-    scratch = np.empty_like(keys)
+    keys = numbers(num_groups)
+    scratch = np.empty(num_groups, dtype=np.int64)
     digits = np.empty(1 << _ROUND_DIGIT_BITS, dtype=np.int64)
     counts = np.zeros(num_groups, dtype=np.int64)
     mask = (1 << bits) - 1
@@ -156,7 +159,7 @@ def _lpt_quotas_wide(costs, num_groups, group_of_position):
     quota = n // num_groups
     longer = n - quota * num_groups
     loads = np.zeros(num_groups, dtype=np.int64)
-    groups = np.arange(num_groups)
+    groups = numbers(num_groups)
     counts = np.zeros(num_groups, dtype=np.int64)
     size = num_groups
     i = 0

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy, copy_table, first_smallest, stable_order, sum_of
 
 __all__ = [
     "MOST_ITEMS",
@@ -107,7 +108,7 @@ def _fill_table(program, cap, table, item):
             continue
         for _ in range(min(program.counts[v], cap // value)):
             old, new = table[k], table[k + 1]
-            new[:value] = old[:value]
+            copy(new, old[:value])
             to, same, less = new[value : cap + 1], old[value : cap + 1], old[: cap + 1 - value]
             for c in range(len(to)):
                 one, other = same[c], np.int32(less[c] + weight)
@@ -154,7 +155,7 @@ def _add_heavy(program, cap, table, item, k, at_once):
         if heaviest > weight[v]:
             weight[v], last[v] = heaviest, j
     added = 0
-    for v in np.argsort(-weight, kind="mergesort")[:at_once]:
+    for v in stable_order(-weight)[:at_once]:
         if weight[v] <= UNIT or program.size[0] == len(program.pool):
             break
         added += _add_pattern(program, cap, table, item, last[v])
@@ -216,7 +217,7 @@ def _enter_best(program, surplus_first):
 
     With `surplus_first`, patterns only when no dual is negative: these are fuller.
     """
-    v = np.argmin(program.duals)
+    v = first_smallest(program.duals)
     if surplus_first and program.duals[v] < -_TINY:
         return _enter(program, -program.inverse[:, v], program.duals[v], -1 - v)
     best, least = -1 - v, min(program.duals[v], -_TINY)
@@ -240,7 +241,7 @@ def _enter_best(program, surplus_first):
 def _lift(program):
     """Replace the row with the most negative amount by what changes the duals least; returns whether it did."""
     inverse, duals = program.inverse, program.duals
-    r = np.argmin(program.amounts)
+    r = first_smallest(program.amounts)
     if program.amounts[r] >= -_TINY:
         return False
     best, least, reduced_of_best, found = -1, 0.0, 0.0, False
@@ -292,7 +293,7 @@ def forget_patterns(program):
             kept[size] = pool[program.basis[r]]
             program.basis[r] = size
             size += 1
-    pool[:size] = kept[:size]
+    copy_table(pool, kept[:size])
     program.size[0] = size
 
 
@@ -339,7 +340,7 @@ def solve(program, cap, num_groups, to_the_end, diving, table, work):
     """
     d = len(program.values)
     item = np.empty(len(table), dtype=np.int64)
-    filling = min(program.counts.sum(), len(table)) * (cap + 1) // 14
+    filling = min(sum_of(program.counts), len(table)) * (cap + 1) // 14
     while work > 0 and _lift(program):
         work -= _work_of_pivot(program)
     inwards, at_once = (0.0, 1) if diving else (_INWARDS, _MOST_AT_ONCE)
@@ -376,7 +377,7 @@ def refuted_below(program, cap, reached, num_groups, table):
     """
     item = np.empty(len(table), dtype=np.int64)
     k = _fill_table(program, reached - 1, table, item)
-    weight = (program.weights * program.counts).sum()
+    weight = sum_of(program.weights * program.counts)
     while cap < reached and weight > num_groups * np.int64(table[k, cap]):
         cap += 1
     program.inner[:] = program.weights / np.int64(table[k, min(cap, reached - 1)])

@@ -9,6 +9,7 @@ nothing, b = 0.)
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import first_largest, first_smallest
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 
@@ -83,8 +84,8 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
     members, start, sizes = members_by_group(group_of_position, num_groups, longer)
     while work > 0:
-        g = np.argmax(loads)
-        least = np.argmin(loads)
+        g = first_largest(loads)
+        least = first_smallest(loads)
         work -= num_groups
         if loads[g] <= target:
             break

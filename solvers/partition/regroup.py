@@ -9,6 +9,7 @@ seed, so that every rank draws the same.
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import largest_of
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -101,7 +102,7 @@ def _bring_under(costs, group, loads, target, state, work):
 
 @kernel
 def _regroup(costs, group, loads, bound, state, each, work):
-    largest, too_low = loads.max(), bound - 1
+    largest, too_low = largest_of(loads), bound - 1
     while work > 0 and largest > bound:
         if largest - too_low <= 1:  # begin again: it draws otherwise
             too_low = bound - 1
@@ -109,7 +110,7 @@ def _regroup(costs, group, loads, bound, state, each, work):
         spent = min(each, work)
         state, left = _bring_under(costs, group, loads, target, state, spent)
         work -= spent - left
-        largest = loads.max()
+        largest = largest_of(loads)
         if largest > target:
             too_low = target
     return work

@@ -11,6 +11,7 @@ With equal counts the differencing starts from pairs of neighbours in the sorted
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import first_largest, largest_of, stable_order
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.refine import members_by_group
@@ -144,8 +145,8 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
     )
     work -= len(costs)
     while work > 0:
-        largest = loads.max()
-        order = np.argsort(loads, kind="mergesort")
+        largest = largest_of(loads)
+        order = stable_order(loads)
         work -= 10 * num_groups
         for k in range(num_groups // 2):
             g, h = order[num_groups - 1 - k], order[k]
@@ -153,9 +154,9 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
                 break
             work -= _WORK_PER_ITEM * (sizes[g] + sizes[h])
             _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch)
-        if loads.max() < largest:
+        if largest_of(loads) < largest:
             continue
-        g = np.argmax(loads)
+        g = first_largest(loads)
         done = False
         for h in order:
             if done or loads[g] <= bound or loads[g] - loads[h] < 2 or work <= 0:

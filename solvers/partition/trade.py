@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy, largest_of, sum_of
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.refine import members_by_group
@@ -79,7 +80,7 @@ def _list_subsets(walk, g, count, subsets, spare):
                 spare[place] = subsets[j] + item
                 j += 1
         size *= 2
-        subsets[:size] = spare[:size]
+        copy(subsets, spare[:size])
     return size
 
 
@@ -145,7 +146,7 @@ def _walk(walk, target, state, work):
     loads = walk.loads
     num_groups = len(loads)
     given, taken, spare = (np.empty(_SUBSETS, np.int64), np.empty(_SUBSETS, np.int64), np.empty(_SUBSETS, np.int64))
-    over = np.sum(loads > target)
+    over = sum_of(loads > target)
     turn = 0
     while over > 0 and work > 0:
         g, state = draw(state, num_groups)
@@ -180,7 +181,7 @@ def _trade(costs, group, loads, bound, state, each, work):
     members, start, sizes = members_by_group(group, len(loads), len(costs) // len(loads) + 1)
     walk = _State(costs, group.copy(), loads.copy(), members, start, sizes)
     work -= len(costs)
-    largest, too_low = loads.max(), bound - 1
+    largest, too_low = largest_of(loads), bound - 1
     while work > 0 and largest > bound:
         if largest - too_low <= 1:  # begin again: it draws otherwise
             too_low = bound - 1
@@ -188,9 +189,9 @@ def _trade(costs, group, loads, bound, state, each, work):
         spent = min(each, work)
         state, left = _walk(walk, target, state, spent)
         work -= spent - left
-        if walk.loads.max() < largest:
-            largest = walk.loads.max()
-            group[:] = walk.group
+        if largest_of(walk.loads) < largest:
+            largest = largest_of(walk.loads)
+            copy(group, walk.group)
         if largest > target:
             too_low = target
     return work

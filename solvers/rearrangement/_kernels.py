@@ -1,12 +1,14 @@
 """Loops over the volumes: what each place would keep, who goes where inside a place, what all of it moves."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers._jit import inlined, kernel
-from solvers.rearrangement._transport import solve_transport, take_largest
+from solvers._jit import kernel
+from solvers.rearrangement._transport import solve_parts, solve_transport, take_largest
 
 __all__ = ["count_entries", "kept_in_places", "measure", "settle", "weighted_sends"]
 
+_ENDLESS = 1 << 62
 _TINY = 64  # up to so many ranks in a place, the optimum inside it costs less than the thought of saving it
 
 
@@ -64,58 +66,63 @@ def kept_in_places(order, offsets, ranks, amounts, unit_of_rank, weights, unit_s
         row_starts[i + 1] = filled
 
 
-@inlined
-def _inside(groups, first_rank, room, offsets, ranks, amounts, slot_of_rank):
-    """The entries of `groups` on the ranks of their place, as rows over its slots."""
-    count = 0
-    for g in groups:
-        count += offsets[g + 1] - offsets[g]
-    starts = np.zeros(len(groups) + 1, dtype=np.int64)
-    slots = np.empty(count, dtype=np.int32)
-    kept = np.empty(count, dtype=np.int64)
-    filled = 0
-    for i in range(len(groups)):
-        for e in range(offsets[groups[i]], offsets[groups[i] + 1]):
-            slot = slot_of_rank[ranks[e]] - first_rank
-            if 0 <= slot < room and amounts[e] > 0:
-                slots[filled] = slot
-                kept[filled] = amounts[e]
-                filled += 1
-        starts[i + 1] = filled
-    return starts, slots[:filled], kept[:filled]
-
-
-@kernel
-def settle(place_of_group, starts, rank_of_slot, slot_of_rank, offsets, ranks, amounts, small, work, rank_of_group):
+def settle(
+    place_of_group: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    rank_of_slot: NDArray[np.int32],
+    slot_of_rank: NDArray[np.int32],
+    volumes: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]],
+    small: bool,
+    work: int,
+) -> NDArray[np.int32]:
     """Inside each place, groups to ranks so that most stays where it is; in large places as far as `work` allows.
 
-    Place p has the ranks ``rank_of_slot[starts[p] : starts[p + 1]]``, and ``slot_of_rank`` is the way back.
+    Place p has the ranks ``rank_of_slot[starts[p] : starts[p + 1]]``, and ``slot_of_rank`` is the way back. `volumes`
+    are offsets, ranks and amounts of each group.
     """
-    endless = np.int64(1 << 62)
-    filled = starts[:-1].copy()
-    groups_of_place = np.empty(len(place_of_group), dtype=np.int32)
-    for g in range(len(place_of_group)):
-        groups_of_place[filled[place_of_group[g]]] = g
-        filled[place_of_group[g]] += 1
-    for p in range(len(starts) - 1):
-        first, room = starts[p], starts[p + 1] - starts[p]
-        groups = groups_of_place[first : first + room]
-        rows, slots, kept = _inside(groups, first, room, offsets, ranks, amounts, slot_of_rank)
-        ones = np.arange(room + 1)
-        slot_of_group = np.arange(room).astype(np.int32)
-        tiny = room <= _TINY
-        if not tiny:
-            order = np.argsort(-kept, kind="mergesort").astype(np.int32)
-            take_largest(rows, slots, kept, order, ones, slot_of_group)
-        if tiny or work > 0:
-            allowance = endless if tiny else work
-            left = solve_transport(
-                rows, slots, kept, ones, slot_of_group, np.empty(room, dtype=np.int64), small and not tiny, allowance
-            )
-            work = work if tiny else left
-        for i in range(room):
-            rank_of_group[groups[i]] = rank_of_slot[first + slot_of_group[i]]
-    return work
+    num_groups, rooms = len(place_of_group), np.diff(starts)
+    groups = np.argsort(place_of_group, kind="stable")
+    first = np.repeat(starts[:-1], rooms)  # slot of the place that each of them is in
+    offsets, slots, kept = _inside(groups, first, np.repeat(rooms, rooms), slot_of_rank, *volumes)
+    slot_of_group = (np.arange(num_groups) - first).astype(np.int32)
+    price, ones = np.empty(num_groups, dtype=np.int64), np.arange(num_groups + 1)
+    if (rooms <= _TINY).all():
+        solve_parts(starts, starts, offsets, slots, kept, ones, slot_of_group, price, False, _ENDLESS)
+    else:
+        for p, room in enumerate(rooms.tolist()):
+            inside = slice(starts[p], starts[p + 1])
+            entries = slice(offsets[starts[p]], offsets[starts[p + 1]])
+            rows = offsets[starts[p] : starts[p + 1] + 1] - entries.start, slots[entries], kept[entries]
+            if room <= _TINY:
+                solve_transport(*rows, ones[: room + 1], slot_of_group[inside], price[inside], False, _ENDLESS)
+                continue
+            order = np.argsort(-rows[2], kind="stable").astype(np.int32)
+            take_largest(*rows, order, ones[: room + 1], slot_of_group[inside])
+            if work > 0:
+                work = solve_transport(*rows, ones[: room + 1], slot_of_group[inside], price[inside], small, work)
+    rank_of_group = np.empty(num_groups, dtype=np.int32)
+    rank_of_group[groups] = rank_of_slot[first + slot_of_group]
+    return rank_of_group
+
+
+def _inside(
+    groups: NDArray[np.int64],
+    first: NDArray[np.int64],
+    room: NDArray[np.int64],
+    slot_of_rank: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    ranks: NDArray[np.int32],
+    amounts: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """The entries of each of `groups` on the ``room`` slots from ``first`` on, as rows: offsets, slots, amounts."""
+    sizes = np.diff(offsets)[groups]
+    ends = np.cumsum(sizes)
+    entries = np.repeat(offsets[groups] - ends + sizes, sizes) + np.arange(int(ends[-1]))
+    row = np.repeat(np.arange(len(groups)), sizes)
+    slots, kept = slot_of_rank[ranks[entries]] - first[row], amounts[entries]
+    stays = (slots >= 0) & (slots < room[row]) & (kept > 0)
+    counts = np.bincount(row[stays], minlength=len(groups))
+    return np.concatenate(([0], np.cumsum(counts))), slots[stays].astype(np.int32), kept[stays]
 
 
 @kernel

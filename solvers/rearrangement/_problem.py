@@ -181,7 +181,9 @@ class RearrangementProblem:
         filled = out[0][-1]
         return Rows(out[0], out[1][:filled], out[2][:filled])
 
-    def _parts(self, rows: Rows) -> Iterator[tuple[tuple[NDArray[Any], ...], slice, slice]]:
+    def _parts(
+        self, rows: Rows
+    ) -> Iterator[tuple[tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], slice, slice]]:
         """One transportation problem a class, numbered from 0: its rows and starts, its groups, its places.
 
         Classes of which no group keeps anything anywhere are left out: nothing is to be won there, nor to be proven.
@@ -208,7 +210,7 @@ class RearrangementProblem:
         for arrays, groups, places in self._parts(rows):
             local = assignment[groups] - np.int32(places.start)
             part_price = price[places]
-            work = int(solve_transport(*arrays, local, part_price, self.small, work))
+            work = solve_transport(*arrays, local, part_price, self.small, work)
             assignment[groups] = local + np.int32(places.start)
         return price, work
 
@@ -226,12 +228,9 @@ class RearrangementProblem:
         """Return a rank for each group, from a place for each in class order."""
         place_of_group = np.empty(self.num_ranks, dtype=np.int32)
         place_of_group[self.group_order] = assignment
-        rank_of_group = np.empty(self.num_ranks, dtype=np.int32)
-        settle(
-            place_of_group, self.starts, self.rank_of_slot, self.slot_of_rank, *self.arrays(), self.small, work,
-            rank_of_group,
-        )  # fmt: skip
-        return rank_of_group
+        return settle(
+            place_of_group, self.starts, self.rank_of_slot, self.slot_of_rank, self.arrays(), self.small, work
+        )
 
     def resettled(self, rank_of_group: NDArray[np.int32], work: int = UNLIMITED) -> NDArray[np.int32]:
         """Return a rank for each group in the node where `rank_of_group` has it, so that most stays where it is."""

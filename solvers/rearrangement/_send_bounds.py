@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import inlined, kernel
+from solvers._loops import copy, largest_of, stable_order, sum_of
 from solvers._sort import sort_descending
 from solvers.rearrangement._problem import ProvenBound, RearrangementProblem, Rows
 from solvers.rearrangement._swap_search import SwapSearch
@@ -68,7 +69,7 @@ def _kept_at_best(amounts, kinds, rooms, multiplier, kept):
     room = rooms.copy()
     kept[:] = 0
     total = np.int64(0)
-    for i in np.argsort(-worth, kind="mergesort"):
+    for i in stable_order(-worth):
         if room[kinds[i]] > 0:
             room[kinds[i]] -= 1
             total += worth[i]
@@ -84,7 +85,7 @@ def _raise_bound(amounts, totals, kinds, rooms, multiplier, rounds, unit, send_b
     best, best_multiplier = np.int64(-1), multiplier.copy()
     kept = np.empty(num_ranks, dtype=np.int64)
     shift = 0
-    while totals.max() >> (shift + send_bits):
+    while largest_of(totals) >> (shift + send_bits):
         shift += 1
     for turn in range(rounds):
         worth = _kept_at_best(amounts, kinds, rooms, multiplier, kept)
@@ -95,16 +96,16 @@ def _raise_bound(amounts, totals, kinds, rooms, multiplier, rounds, unit, send_b
         bound = (everything - worth) // weight
         if bound > best:
             best = bound
-            best_multiplier[:] = multiplier
+            copy(best_multiplier, multiplier)
         mean = bound >> shift
-        reach = max((totals.max() >> shift) * (4 + turn) // 4, 1)
+        reach = max((largest_of(totals) >> shift) * (4 + turn) // 4, 1)
         for j in range(num_ranks):
             off = ((totals[j] - kept[j]) >> shift) - mean
             multiplier[j] = max(multiplier[j] + multiplier[j] * 2 * off // reach, 1)
-        total = multiplier.sum()
+        total = sum_of(multiplier)
         for j in range(num_ranks):
             multiplier[j] = max(multiplier[j] * unit // total * num_ranks, 1)
-    multiplier[:] = best_multiplier
+    copy(multiplier, best_multiplier)
     return best
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import largest_of
 from solvers.rearrangement._problem import RearrangementProblem
 
 __all__ = ["SwapSearch"]
@@ -129,7 +130,7 @@ def _swap_while_it_helps(
     for g in range(m):
         group_of_rank[rank_of_group[g]] = g
     amount_of_group, change = np.zeros(m, dtype=np.int64), np.zeros(m, dtype=np.int64)
-    seen, turn = np.full(class_of_rank.max() + 1, -1, dtype=np.int64), 0
+    seen, turn = np.full(largest_of(class_of_rank) + 1, -1, dtype=np.int64), 0
     while work >= 0 and len(busy) > 0:
         top = busy[0]
         for r in busy:

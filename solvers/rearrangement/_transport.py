@@ -16,10 +16,12 @@ problem is solved without them.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import copy, largest_of, smallest_of, sum_of
 
-__all__ = ["dual_value", "kept_by", "solve_transport", "take_largest"]
+__all__ = ["dual_value", "kept_by", "solve_parts", "solve_transport", "take_largest"]
 
 _FAR = np.int64(2**63 - 1)
 _COARSE_STEPS = (3, 6, 9, 12)  # auctions in steps of the largest amount / 2^k, one after the other
@@ -67,11 +69,14 @@ def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
     """
     num_groups, num_places = len(offsets) - 1, len(starts) - 1
     slot_price = np.empty(num_groups, dtype=np.int64)
-    holder = np.full(num_groups, -1, dtype=np.int32)
+    holder = np.empty(num_groups, dtype=np.int32)
+    holder[:] = -1
     for p in range(num_places):
         slot_price[starts[p] : starts[p + 1]] = price[p]
     place_of_group[:] = -1
-    waiting = np.arange(num_groups - 1, -1, -1)
+    waiting = np.empty(num_groups, dtype=np.int64)
+    for g in range(num_groups):
+        waiting[g] = num_groups - 1 - g
     size = num_groups
     first, second = _two_cheapest(price)
     while size > 0 and work >= 0:
@@ -104,7 +109,7 @@ def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
 
 @helper
 def _surpluses(offsets, places, kept, price, surplus):
-    cheapest = price.min()
+    cheapest = smallest_of(price)
     for g in range(len(offsets) - 1):
         best = -cheapest
         for e in range(offsets[g], offsets[g + 1]):
@@ -117,7 +122,7 @@ def dual_value(offsets, places, kept, starts, price):
     """What no assignment can exceed, by these prices."""
     surplus = np.empty(len(offsets) - 1, dtype=np.int64)
     _surpluses(offsets, places, kept, price, surplus)
-    value = surplus.sum()
+    value = sum_of(surplus)
     for p in range(len(price)):
         value += (starts[p + 1] - starts[p]) * price[p]
     return value
@@ -193,7 +198,7 @@ def _shortest_path(
     """
     num_places = len(price)
     hub = num_places
-    cheapest = price.min()
+    cheapest = smallest_of(price)
     lowest_open = _FAR
     open_place = -1
     for p in range(num_places):
@@ -320,21 +325,17 @@ def take_largest(offsets, places, kept, order, starts, place_of_group):
     group_of_entry = np.empty(len(places), dtype=np.int32)
     for g in range(num_groups):
         group_of_entry[offsets[g] : offsets[g + 1]] = g
-    room = starts[1:] - starts[:-1]
+    room = np.empty(len(starts) - 1, dtype=np.int64)
+    for p in range(len(room)):
+        room[p] = starts[p + 1] - starts[p]
     place_of_group[:] = -1
     for e in order:
         g, p = group_of_entry[e], places[e]
         if place_of_group[g] < 0 and room[p] > 0:
             place_of_group[g] = p
             room[p] -= 1
-    _fill(place_of_group, room)
-
-
-@helper
-def _fill(place_of_group, room):
-    """Groups without a place (-1) to what room is left, both in ascending order."""
     p = 0
-    for g in range(len(place_of_group)):
+    for g in range(num_groups):
         if place_of_group[g] < 0:
             while room[p] == 0:
                 p += 1
@@ -343,7 +344,81 @@ def _fill(place_of_group, room):
 
 
 @kernel
-def solve_transport(offsets, places, kept, starts, place_of_group, price, small, work):
+def solve_parts(group_starts, place_starts, offsets, places, kept, starts, place_of_group, price, small, work):
+    """Solve each part as :func:`solve_transport` does, all with the same `work`; return what the last left of it.
+
+    Part k has the groups ``group_starts[k] .. group_starts[k + 1] - 1`` and the places ``place_starts[k] ..``; both are
+    numbered from 0 in `places` and `place_of_group`.
+    """
+    left = work
+    for k in range(len(group_starts) - 1):
+        first, last = group_starts[k], group_starts[k + 1]
+        begin, end = place_starts[k], place_starts[k + 1]
+        own_offsets, own_starts = np.empty(last - first + 1, dtype=np.int64), np.empty(end - begin + 1, dtype=np.int64)
+        for g in range(first, last + 1):
+            own_offsets[g - first] = offsets[g] - offsets[first]
+        for p in range(begin, end + 1):
+            own_starts[p - begin] = starts[p] - starts[begin]
+        entries = slice(offsets[first], offsets[last])
+        left = _solve(
+            own_offsets, places[entries], kept[entries], own_starts, place_of_group[first:last], price[begin:end],
+            small, work,
+        )  # fmt: skip
+    return left
+
+
+@inlined
+def _solve(offsets, places, kept, starts, place_of_group, price, small, work):
+    """As :func:`solve_transport`, of all groups and places."""
+    num_groups, num_places = len(offsets) - 1, len(starts) - 1
+    best = kept_by(offsets, places, kept, place_of_group)
+    price[:] = 0
+    proven = dual_value(offsets, places, kept, starts, price)
+    if proven == best:
+        return work
+    current = np.zeros(num_places, dtype=np.int64)
+    trial = np.empty(num_groups, dtype=np.int32)
+    trial[:] = -1
+    if small and num_places > 1:
+        largest = largest_of(kept)
+        for shift in _COARSE_STEPS:
+            if work < 0 or (largest >> shift) == 0:
+                break
+            allowance = min(work, _PATIENCE * (len(places) + 16 * num_groups))
+            left = _auction(offsets, places, kept, starts, current, largest >> shift, trial, allowance)
+            work -= allowance - left
+            bound = dual_value(offsets, places, kept, starts, current)
+            if bound < proven:
+                proven = bound
+                copy(price, current)
+            if left < 0:
+                break
+            value = kept_by(offsets, places, kept, trial)
+            if value > best:
+                best = value
+                copy(place_of_group, trial)
+        _drop_loose(offsets, places, kept, current, trial)
+    if work < 0:
+        return work
+    work = _augment(offsets, places, kept, starts, current, trial, work)
+    if work >= 0:
+        copy(place_of_group, trial)
+        copy(price, current)
+    elif small and dual_value(offsets, places, kept, starts, current) < proven:
+        copy(price, current)
+    return work
+
+
+def solve_transport(
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int32],
+    kept: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    place_of_group: NDArray[np.int32],
+    price: NDArray[np.int64],
+    small: bool,
+    work: int,
+) -> int:
     """Improve an assignment to an optimal one, and find the prices that prove it, while `work` lasts.
 
     Parameters
@@ -376,103 +451,83 @@ def solve_transport(offsets, places, kept, starts, place_of_group, price, small,
     """
     if len(offsets) - 1 > _FEW_GROUPS:
         groups, wanted, rooms = _busy(offsets, places, starts)
-        if 2 * (len(groups) + rooms.sum()) <= len(offsets) - 1:
+        if 2 * (len(groups) + int(rooms.sum())) <= len(offsets) - 1:
             return _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms)
-    return _solve(offsets, places, kept, starts, place_of_group, price, small, work)
+    return _solve_one(offsets, places, kept, starts, place_of_group, price, small, work)
 
 
-@inlined
-def _busy(offsets, places, starts):
+def _solve_one(
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int32],
+    kept: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    place_of_group: NDArray[np.int32],
+    price: NDArray[np.int64],
+    small: bool,
+    work: int,
+) -> int:
+    groups, rooms = np.array([0, len(offsets) - 1]), np.array([0, len(starts) - 1])
+    return int(solve_parts(groups, rooms, offsets, places, kept, starts, place_of_group, price, small, work))
+
+
+def _busy(
+    offsets: NDArray[np.int64], places: NDArray[np.int32], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Groups that keep something somewhere, the places where, and how much of their room matters.
 
     That is a slot for each group that keeps something there, and one that none of them needs: with it the place is
     worth nothing to the others, as it is with more.
     """
-    entries = np.zeros(len(starts) - 1, dtype=np.int64)
-    for p in places:
-        entries[p] += 1
-    groups, wanted = np.flatnonzero(offsets[1:] > offsets[:-1]), np.flatnonzero(entries)
-    return groups, wanted, np.minimum(starts[wanted + 1] - starts[wanted], entries[wanted] + 1)
+    entries = np.bincount(places, minlength=len(starts) - 1)
+    wanted = np.flatnonzero(entries)
+    return np.flatnonzero(np.diff(offsets)), wanted, np.minimum(np.diff(starts)[wanted], entries[wanted] + 1)
 
 
-@inlined
-def _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms):
+def _solve_busy(
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int32],
+    kept: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    place_of_group: NDArray[np.int32],
+    price: NDArray[np.int64],
+    small: bool,
+    work: int,
+    groups: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    rooms: NDArray[np.int64],
+) -> int:
     """As :func:`solve_transport`, of the busy groups and places alone; all the rest is one place, the last.
 
     What rooms are left, groups that keep nothing fill.
     """
     rest = len(wanted)
     number = np.full(len(price), rest, dtype=np.int32)
-    number[wanted] = np.arange(rest).astype(np.int32)
-    own_starts = np.zeros(rest + 2, dtype=np.int64)
-    own_starts[1:-1] = np.cumsum(rooms)
-    own_starts[-1] = own_starts[-2] + len(groups)
+    number[wanted] = np.arange(rest)
+    own_starts = np.concatenate(([0], np.cumsum(rooms), [rooms.sum() + len(groups)]))
     own_offsets = np.full(own_starts[-1] + 1, len(places), dtype=np.int64)
     own_offsets[: len(groups)] = offsets[groups]  # those between have no entries
-    own_places = number[places]
+    group_of_entry = np.repeat(np.arange(len(place_of_group)), np.diff(offsets))
+    gains = np.zeros(len(place_of_group), dtype=np.bool_)
+    gains[group_of_entry[(places == place_of_group[group_of_entry]) & (kept > 0)]] = True
     own = np.full(own_starts[-1], -1, dtype=np.int32)
-    room = own_starts[1:] - own_starts[:-1]
-    for i in range(len(groups)):
-        p = place_of_group[groups[i]]
-        own[i] = number[p] if _kept_in(groups[i], p, offsets, places, kept) > 0 else rest
-        room[own[i]] -= 1
-    _fill(own, room)
+    own[: len(groups)] = np.where(gains[groups], number[place_of_group[groups]], rest)
+    _fill(own, own_starts)
     own_price = np.empty(rest + 1, dtype=np.int64)
-    work = _solve(own_offsets, own_places, kept, own_starts, own, own_price, small, work)
+    work = _solve_one(own_offsets, number[places], kept, own_starts, own, own_price, small, work)
     price[:] = 0
     proven = dual_value(offsets, places, kept, starts, price)
     price[wanted] = own_price[:-1] - own_price[-1]
     if dual_value(offsets, places, kept, starts, price) > proven:  # stopped early
         price[:] = 0
-    room = starts[1:] - starts[:-1]
     place_of_group[:] = -1
-    for i in range(len(groups)):
-        if own[i] < rest:
-            p = wanted[own[i]]
-            place_of_group[groups[i]] = p
-            room[p] -= 1
-    _fill(place_of_group, room)
+    inside = own[: len(groups)] < rest
+    place_of_group[groups[inside]] = wanted[own[: len(groups)][inside]]
+    _fill(place_of_group, starts)
     return work
 
 
-@helper
-def _solve(offsets, places, kept, starts, place_of_group, price, small, work):
-    """As :func:`solve_transport`, of all groups and places."""
-    num_groups, num_places = len(offsets) - 1, len(starts) - 1
-    best = kept_by(offsets, places, kept, place_of_group)
-    price[:] = 0
-    proven = dual_value(offsets, places, kept, starts, price)
-    if proven == best:
-        return work
-    current = price.copy()
-    trial = np.full(num_groups, -1, dtype=np.int32)
-    if small and num_places > 1:
-        largest = kept.max()
-        for shift in _COARSE_STEPS:
-            if work < 0 or (largest >> shift) == 0:
-                break
-            allowance = min(work, _PATIENCE * (len(places) + 16 * num_groups))
-            left = _auction(offsets, places, kept, starts, current, largest >> shift, trial, allowance)
-            work -= allowance - left
-            bound = dual_value(offsets, places, kept, starts, current)
-            if bound < proven:
-                proven = bound
-                price[:] = current
-            if left < 0:
-                break
-            value = kept_by(offsets, places, kept, trial)
-            if value > best:
-                best = value
-                place_of_group[:] = trial
-        _drop_loose(offsets, places, kept, current, trial)
-    if work < 0:
-        return work
-    work = _augment(offsets, places, kept, starts, current, trial, work)
-    if work >= 0:
-        place_of_group[:] = trial
-        price[:] = current
-    elif small:
-        bound = dual_value(offsets, places, kept, starts, current)
-        if bound < proven:
-            price[:] = current
-    return work
+def _fill(place_of_group: NDArray[np.int32], starts: NDArray[np.int64]) -> None:
+    """Groups without a place (-1) to what room is left, both in ascending order."""
+    free = place_of_group < 0
+    room = np.diff(starts) - np.bincount(place_of_group[~free], minlength=len(starts) - 1)
+    place_of_group[free] = np.repeat(np.arange(len(room), dtype=np.int32), room)

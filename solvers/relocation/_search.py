@@ -405,7 +405,8 @@ def fix_sizes(where, sizes, node, node_start, ranks, held, room, by_size):
     """Move the largest items off ranks that hold more than they may, to those with most room, inside nodes first."""
     m = len(ranks)
     place = np.empty(m, dtype=np.int64)
-    place[ranks] = np.arange(m)
+    for k in range(m):
+        place[ranks[k]] = k
     free = (room - held)[ranks]
     by_node = hold(-free, ranks.astype(np.int64), free)
     for crossing in (False, True):

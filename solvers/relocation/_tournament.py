@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper
+from solvers._loops import copy
 
 __all__ = ["Tournament", "first_of", "hold", "update"]
 
@@ -33,9 +34,9 @@ def hold(major, minor, room):
     tree = Tournament(
         np.full(2 * width, _DEEPEST), np.full(2 * width, _DEEPEST), np.full(2 * width, np.int64(-_DEEPEST))
     )
-    tree.major[width : width + len(major)] = major
-    tree.minor[width : width + len(major)] = minor
-    tree.room[width : width + len(major)] = room
+    copy(tree.major[width:], major)
+    copy(tree.minor[width:], minor)
+    copy(tree.room[width:], room)
     for v in range(width - 1, 0, -1):
         _decide(tree, v)
     return tree

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import stable_order
 from solvers.partition.constrained.state import State
 
 __all__ = ["exchange"]
@@ -118,7 +119,7 @@ def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, m
                   seconds, values)  # fmt: skip
     others = _sets(amounts, members, start, size, h, d, allowed, mask_of_unit, g, offset, window, pairs, other_firsts,
                    other_seconds, other_values)  # fmt: skip
-    order = np.argsort(other_values[:others], kind="mergesort")
+    order = stable_order(other_values[:others])
     work = np.int64(12 * (count + others))
     best = enough
     for i in range(count):

@@ -1,0 +1,105 @@
+"""Loops of two lines that kernels share, in place of NumPy's functions, each of which takes longer to compile."""
+
+import numpy as np
+
+from solvers._jit import helper, inlined
+
+__all__ = [
+    "copy", "copy_table", "first_largest", "first_smallest", "largest_of", "numbers", "smallest_of", "stable_order",
+    "sum_of",
+]  # fmt: skip
+
+
+@inlined
+def copy(target, source):
+    """``target[:len(source)] = source``; an assignment of slices compiles an error text, with its strings."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@inlined
+def copy_table(target, source):
+    """``target[:len(source)] = source``, of two dimensions."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@inlined
+def numbers(count):
+    """The numbers from 0 to `count` - 1: int64[count]."""
+    values = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        values[i] = i
+    return values
+
+
+@inlined
+def first_largest(values):
+    """Where the largest of `values`, at least one, stands first."""
+    best = 0
+    for i in range(1, len(values)):
+        if values[i] > values[best]:
+            best = i
+    return best
+
+
+@inlined
+def first_smallest(values):
+    """Where the smallest of `values`, at least one, stands first."""
+    best = 0
+    for i in range(1, len(values)):
+        if values[i] < values[best]:
+            best = i
+    return best
+
+
+@inlined
+def largest_of(values):
+    """The largest of `values`, at least one."""
+    best = values[0]
+    for i in range(1, len(values)):
+        best = max(best, values[i])
+    return best
+
+
+@inlined
+def smallest_of(values):
+    """The smallest of `values`, at least one."""
+    best = values[0]
+    for i in range(1, len(values)):
+        best = min(best, values[i])
+    return best
+
+
+@inlined
+def sum_of(values):
+    """The sum of int64 `values`."""
+    total = np.int64(0)
+    for i in range(len(values)):
+        total += values[i]
+    return total
+
+
+@helper
+def stable_order(values):
+    """``numpy.argsort(values, kind="stable")`` of int64 values, by merging from below. O(n log n)."""
+    n = len(values)
+    order, spare = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    for i in range(n):
+        order[i] = i
+    width = 1
+    while width < n:
+        for low in range(0, n, 2 * width):
+            middle, high = min(low + width, n), min(low + 2 * width, n)
+            i, j = low, middle
+            for k in range(low, high):
+                if j >= high or (i < middle and values[order[i]] <= values[order[j]]):
+                    spare[k] = order[i]
+                    i += 1
+                else:
+                    spare[k] = order[j]
+                    j += 1
+        order, spare = spare, order
+        width *= 2
+    return order

@@ -13,8 +13,9 @@ from balancer.errors import InputError, PlanError  # noqa: E402
 from balancer.plan.dispatch_plan import DispatchPlan  # noqa: E402
 from balancer.plan.exchange import RankExchange  # noqa: E402
 from balancer.plan.step_plan import StepPlan  # noqa: E402
-from balancer.planning.planner import balance, warmup  # noqa: E402
+from balancer.planning.planner import balance  # noqa: E402
 from balancer.planning.step import orchestrate  # noqa: E402
+from balancer.planning.warmup import warmup  # noqa: E402
 from balancer.problem.micro_batches import MicroBatches  # noqa: E402
 from balancer.problem.phases import Phase  # noqa: E402
 from balancer.problem.placement import Placement  # noqa: E402

@@ -3,13 +3,16 @@
 What Python calls is decorated with :func:`kernel`. What only kernels call is part of theirs: :func:`inlined` where
 there is one call, :func:`helper` where there are several. All are compiled at its first call (never at import),
 releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
-are kept on disk. numba's own cache is made safer in two ways: a cache that cannot be read or written is no error,
-only a compilation; and a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
-the kernels that it calls are compiled into it.
+are kept on disk. numba's own cache is made safer in three ways: a cache that cannot be read or written is no error,
+only a compilation; a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
+the kernels that it calls are compiled into it; and of processes that need one kernel at once, one compiles it, while
+the others wait for it and load it.
 """
 
 import contextlib
 import hashlib
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +40,66 @@ def _stamp_of(function: Callable[..., Any]) -> str:
     return _STAMP if _PACKAGE in file.parents or not file.is_file() else _STAMP + _digest([file])
 
 
+_PATIENCE_S = 120.0
+"""How long a process waits for another to compile a kernel before it compiles the kernel itself."""
+
+
+class _Turn:
+    """A lock beside a kernel's cache. The system frees it when its owner ends, however that ends."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock, or wait in vain; returns whether another process had it meanwhile."""
+        waited, deadline = False, time.monotonic() + _PATIENCE_S
+        with contextlib.suppress(ImportError, OSError):  # no such locks, or not in this folder: all compile
+            import fcntl
+
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waited = True
+                    time.sleep(0.02)
+                else:
+                    self._file = file
+                    return waited
+            os.close(file)
+        return waited
+
+    def give_back(self) -> None:
+        """Free the lock, if this process has it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
+        self._turn = _Turn(os.path.join(self._cache_path, f"{self._impl.filename_base}.lock"))
         self._cache_file = IndexDataCacheFile(
             cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=_stamp_of(function)
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            self._turn.give_back()  # of a compilation that failed
+            if self._turn.take():
+                found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._turn.give_back()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        finally:
+            self._turn.give_back()
 
     @contextlib.contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The command line: ``balancer plan | report | compare | simulate | solve | fit``. It reads arguments and prints."""
+"""The command line, ``balancer plan | report | compare | simulate | solve | fit | warmup``: reads words and prints."""
 
 import io
 import os
@@ -15,6 +15,7 @@ from balancer.cli.plan_command import plan_command
 from balancer.cli.report_command import report_command
 from balancer.cli.simulate_command import simulate_command
 from balancer.cli.solve_command import solve_command
+from balancer.cli.warmup_command import warmup_command
 from balancer.cli.wording import OPTIONS
 from balancer.errors import FitError, PlanError
 from balancer.report.text import printable
@@ -80,5 +81,13 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for one in (plan_command, report_command, compare_command, simulate_command, solve_command, fit_command):
+for one in (
+    plan_command,
+    report_command,
+    compare_command,
+    simulate_command,
+    solve_command,
+    fit_command,
+    warmup_command,
+):
     cli.add_command(one)

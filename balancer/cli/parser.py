@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from balancer.cli.run import COMPILED, Compiled
+
 __all__ = ["BARE", "Command", "NamedFlag", "command"]
 
 BARE = ""
@@ -37,6 +39,12 @@ class Command(click.Command):
                 name = option.opts[-1]
                 raise click.UsageError(f"{name} {option.make_metavar(ctx)} is given {times} times; give it once", ctx)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and count what it compiles."""
+        with Compiled.watched() as compiled:
+            ctx.meta[COMPILED] = compiled
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options, under headings where they are many."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from balancer.cli.options import json_option, planning_options
 from balancer.cli.parser import command
-from balancer.cli.run import compiling, print_run, progress
+from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, open_job, refuse
 from balancer.errors import InputError
 from balancer.io.plan_writer import PlanWriter
@@ -40,12 +39,10 @@ def plan_command(log: str, out: str | None, as_json: bool, compare_placements: b
     if compare_placements:
         refuse(options, ("phases",), "--compare-placements; balancer compare has strategies to compare")
     job = open_job(log, options)
-    started = time.perf_counter()
-    with compiling() as compiled:
+    with timed() as seconds:
         summary = _planned(job, log, out, as_json)
-    runtime_s = time.perf_counter() - started
     others = _other_placements(job) if compare_placements else {}
-    print_run(summary, job.title, runtime_s, as_json, out, others, compile_s=sum(compiled))
+    print_run(summary, job.title, seconds[0], as_json, out, others)
 
 
 def _planned(job: Job, log: str, out: str | None, as_json: bool) -> RunSummary:

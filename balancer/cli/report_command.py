@@ -1,13 +1,11 @@
 """``balancer report``: a plan file checked against its log, and what it gains."""
 
-import time
-
 import click
 
 from balancer.cli.options import json_option
 from balancer.cli.parser import command
 from balancer.cli.pictures import Pictures, picture_options
-from balancer.cli.run import compiling, print_run, progress
+from balancer.cli.run import print_run, progress, timed
 from balancer.offline.load import load_steps, log_of
 from balancer.report.summary import RunSummary
 
@@ -24,14 +22,13 @@ def report_command(
 ) -> None:
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     pictures = Pictures.of(page, plot, step)
-    started = time.perf_counter()
     summary = RunSummary()
-    with progress(as_json) as tick, compiling() as compiled:
-        for replayed in load_steps(plan, log):
-            summary.add_step(replayed)
-            pictures.add(replayed)
-            tick(replayed.num_samples)
-    pictures.write(summary, plan, log or log_of(plan))
-    runtime_s = time.perf_counter() - started
-    print_run(summary, f"{plan}: complete, checked", runtime_s, as_json, None, compile_s=sum(compiled))
+    with timed() as seconds:
+        with progress(as_json) as tick:
+            for replayed in load_steps(plan, log):
+                summary.add_step(replayed)
+                pictures.add(replayed)
+                tick(replayed.num_samples)
+        pictures.write(summary, plan, log or log_of(plan))
+    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, None)
     pictures.files.say(as_json)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,32 +13,84 @@ from balancer.report.summary import RunSummary
 from balancer.report.text import make_safe
 from solvers import USES_CLOCK
 
-__all__ = ["READY_BUDGET", "compiling", "make_ready", "print_run", "progress", "table_console"]
+__all__ = [
+    "COMPILED",
+    "READY_BUDGET",
+    "Compiled",
+    "bar_of",
+    "make_ready",
+    "print_run",
+    "progress",
+    "table_console",
+    "timed",
+]
 
 
 READY_BUDGET = 0.1
 """Most seconds' worth of work in the plan that makes the kernels ready."""
 
 
-@contextlib.contextmanager
-def slow_start() -> Iterator[None]:
-    """Say, to a person who has waited a second, that kernels are being compiled."""
-    timer = threading.Timer(1, lambda: _say("compiling kernels, which are then kept on disk ..."))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+COMPILED = "balancer.compiled"
+"""Where a command's context keeps what it has compiled."""
 
 
-@contextlib.contextmanager
-def compiling() -> Iterator[list[float]]:
-    """Measure what compiling kernels takes; a list of that many seconds, or of none, once the context has ended."""
+class Compiled:
+    """What has been compiled since the command began: kernels that Python calls, with all that they call."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.kernels, self.seconds = 0, 0.0
+        self._quiet, self._depth, self._begun, self._said = quiet, 0, 0.0, 0.0
+
+    @classmethod
+    @contextlib.contextmanager
+    def watched(cls, quiet: bool = False) -> Iterator["Compiled"]:
+        """Count in the context; say on standard error that it compiles, how far it is, and what it took."""
+        from numba.core import event
+
+        compiled = cls(quiet)
+        with event.install_listener("numba:compile", _listener(compiled)):
+            yield compiled
+        if compiled._said:
+            _say(f"compiled {compiled.kernels} kernels in {compiled.seconds:.0f} s; they are kept on disk")
+
+    def begin(self) -> None:
+        """Note that a function is being compiled; it compiles those that it calls."""
+        if self._depth == 0:
+            self._begun = time.perf_counter()
+        self._depth += 1
+
+    def end(self) -> None:
+        """Note that it is done."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.kernels += 1
+            self.seconds += time.perf_counter() - self._begun
+            if self.seconds > max(1.0, 2 * self._said) and not self._quiet:
+                self._said = self.seconds
+                _say(f"compiling kernels, once on this machine: {self.kernels} so far, {self.seconds:.0f} s")
+
+
+def _listener(compiled: Compiled) -> Any:
     from numba.core import event
 
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            compiled.begin()
+
+        def on_end(self, event: Any) -> None:
+            compiled.end()
+
+    return Listener()
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[list[float]]:
+    """Measure what runs in the context, less what it compiles: a list of the seconds, once the context has ended."""
+    compiled: Compiled = click.get_current_context().meta[COMPILED]
     spent: list[float] = []
-    with event.install_timer("numba:compile", spent.append):
-        yield spent
+    begun, before = time.perf_counter(), compiled.seconds
+    yield spent
+    spent.append(time.perf_counter() - begun - (compiled.seconds - before))
 
 
 def make_ready(plans: Iterator[Any], method: str) -> Any:
@@ -49,12 +100,11 @@ def make_ready(plans: Iterator[Any], method: str) -> Any:
     """
     if method in USES_CLOCK:
         return None
-    with slow_start():
-        return next(plans, None)
+    return next(plans, None)
 
 
 def _say(message: str) -> None:
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr is not None:
         print(f"balancer: {message}", file=sys.stderr)  # noqa: T201
 
 
@@ -65,10 +115,9 @@ def print_run(
     as_json: bool,
     out: str | None,
     others: dict[str, RunSummary] | None = None,
-    compile_s: float = 0.0,
 ) -> None:
-    """Print a run's summary as a table or as JSON; the seconds that kernels took to compile are told apart."""
-    runtime_s -= compile_s
+    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`."""
+    compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})
         if others:
@@ -98,25 +147,34 @@ def table_console() -> Any:
 
 @contextlib.contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show how many samples are planned."""
+    with bar_of("samples planned", None, quiet) as tick:
+        yield tick
+
+
+@contextlib.contextmanager
+def bar_of(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error once a second has passed, if a person is looking."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = SpinnerColumn(), TextColumn("{task.completed:,} samples planned"), TimeElapsedColumn()
+    count = "{task.completed:,}" if total is None else "{task.completed:,} of {task.total:,}"
+    middle = [] if total is None else [BarColumn()]
+    columns = SpinnerColumn(), *middle, TextColumn(f"{count} {what}"), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
-    task = bar.add_task("planning", total=None)
+    task = bar.add_task(what, total=total)
     begun = time.perf_counter()
     running = False
 
-    def tick(samples: int) -> None:
+    def tick(done: int) -> None:
         nonlocal running
         if not running and time.perf_counter() - begun > 1:
             bar.start()
             running = True
-        bar.advance(task, samples)
+        bar.advance(task, done)
 
     try:
         yield tick

@@ -5,7 +5,7 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +21,13 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches, as_micro_batches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.settings import COUNTED_METHODS, EPS, PlanSettings, check_method, default_placement
+from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound
 from solvers.makespan_bounds import makespan_bound
 
-__all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan", "warmup"]
+__all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan"]
 
 
 def balance(
@@ -339,39 +339,3 @@ def _under_cap(
         even.group_of_item, loads, int(loads.max()), result.lower_bound, result.bound_name,
         solvers.SolveStatus.FEASIBLE, result.method, result.runtime_s + even.runtime_s,
     )  # fmt: skip
-
-
-def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
-    """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Methods to make ready; by default all that read no clock (not ``exact`` and ``arc_flow``).
-    """
-    rng = np.random.default_rng(0)
-    for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
-        lengths = rng.integers(0, 1000, num_samples)
-        for method in methods:
-            for equal_counts in (False, True):
-                cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
-                balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)
-    lengths = np.arange(1, 40)
-    for equal_counts in (False, True):  # from homes, under caps or not
-        for cap in (None, 250):
-            homes = np.minimum(lengths // 5, 3)
-            balance(lengths, 4, 2, homes, "quadratic:a=1,b=1", "auto", equal_counts, cap, placement="relocate")
-            balance(lengths, 4, 2, homes, placement="relocate", eps=0, equal_counts=equal_counts)
-    for equal_counts in (False, True):  # caps so tight that greedy must be mended
-        balance(lengths, 4, cost="quadratic:a=1,b=1", equal_counts=equal_counts, max_tokens_per_rank=198)
-    balance(lengths, 4, 2, np.minimum(lengths // 5, 3), keep_together=lengths // 3)
-    homes = np.repeat(np.arange(4), [20, 20, 10, 9])
-    for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
-        for tokens in (150, 400):  # which hold all with hardly any room, and with much
-            cut = MicroBatches(tokens, schedule)
-            balance(np.arange(1, 60), 4, 2, homes, "quadratic:a=9,b=1", micro_batches=cut, eps=eps)
-    dual_feasible_bound(np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # which only gaps that searches leave call for
-    if "auto" in methods:  # few items a group: patterns, and dives among them
-        solvers.auto(np.random.default_rng(3).integers(350, 1400, 40), 16)
-    for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
-        solvers.lpt(np.full(15, 2**59), 4, equal_counts=equal_counts)

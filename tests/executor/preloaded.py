@@ -10,5 +10,5 @@ import balancer.planning.step
 from balancer.executor.byte_runs import compile_runs
 
 torch.set_num_threads(1)
-balancer.warmup(["auto"]) if "auto" in balancer.planning.planner.COUNTED_METHODS else balancer.warmup()
+balancer.warmup(["auto"])
 compile_runs()

@@ -66,7 +66,8 @@ def _run(words, stdin):
             code = None
         except SystemExit as stopped:
             code = int(stopped.code or 0)
-    return code, out.getvalue(), err.getvalue()
+    said = [line for line in err.getvalue().splitlines(True) if not line.startswith("balancer: compil")]
+    return code, out.getvalue(), "".join(said)
 
 
 def _lines(text, folder):

@@ -1,0 +1,71 @@
+"""``balancer warmup``: every kernel compiled ahead of time, by as many processes as there are cores."""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from balancer.cli.options import json_option
+from balancer.cli.parser import command
+from balancer.cli.run import Compiled, bar_of
+from balancer.planning.warmup import first_calls
+from balancer.problem.settings import COUNTED_METHODS
+
+__all__ = ["warmup_command"]
+
+_METHODS_FOR = {"plan": ("auto",), "runtime": ("auto",), "all": COUNTED_METHODS}
+
+
+@command("warmup", short_help="Compile every kernel now, and keep it on disk.")
+@click.option("--for", "purpose", type=click.Choice(tuple(_METHODS_FOR)), default="all", show_default=True,
+              help="What to make ready: the command line, a trainer's steps, or every method.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default one a core.")
+@json_option
+def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
+    """Compile what planning needs, and keep it in the cache on disk, of which later processes load it.
+
+    \b
+    balancer warmup --jobs 16
+    NUMBA_CACHE_DIR=/opt/kernels balancer warmup --for runtime
+    """  # noqa: D301 (click's mark, not an escape)
+    started = time.perf_counter()
+    calls = len(list(_calls(purpose)))
+    kernels, seconds = 0, 0.0
+    workers = min(jobs or _cores(), calls)
+    context = multiprocessing.get_context("spawn")
+    with bar_of("first calls made", calls, as_json) as tick, ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for done in as_completed([pool.submit(_make, purpose, index) for index in range(calls)]):
+            compiled, spent = done.result()
+            kernels, seconds = kernels + compiled, seconds + spent
+            tick(1)
+    elapsed = time.perf_counter() - started
+    if as_json:
+        click.echo(json.dumps({"kernels": kernels, "compile_s": seconds, "processes": workers, "runtime_s": elapsed}))
+        return
+    what = f"{kernels} kernels compiled" if kernels else "every kernel was in the cache"
+    click.echo(f"{what}, {elapsed:.0f} s by {workers} process{'es' * (workers > 1)}")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
+    yield from first_calls(_METHODS_FOR[purpose])
+    if purpose != "plan" and find_spec("torch") is not None:
+        from balancer.executor.byte_runs import compile_runs
+
+        yield compile_runs
+
+
+def _make(purpose: str, index: int) -> tuple[int, float]:
+    """Make one of the calls; return how many kernels that compiled, and the seconds it took."""
+    with Compiled.watched(quiet=True) as compiled:
+        list(_calls(purpose))[index]()
+    return compiled.kernels, compiled.seconds

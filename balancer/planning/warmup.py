@@ -1,0 +1,61 @@
+"""First calls that reach every kernel, so that no step waits for a compiler."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import solvers
+from balancer.planning.planner import balance
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.settings import COUNTED_METHODS, EPS
+from solvers.bounds import Bound, dual_feasible_bound
+
+__all__ = ["first_calls", "warmup"]
+
+
+def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
+    """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Methods to make ready; by default all but those that are not compiled, ``exact`` and ``arc_flow``.
+    """
+    for call in first_calls(methods):
+        call()
+
+
+def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[], Any]]:
+    """Yield small problems that together reach every kernel; in any order, in any number of processes."""
+    lengths, rising = np.arange(1, 40), np.arange(1, 60)
+    homes, few_homes = np.repeat(np.arange(4), [20, 20, 10, 9]), np.minimum(lengths // 5, 3)
+    quadratic = "quadratic:a=1,b=1"
+    for equal_counts in (False, True):  # from homes, under caps or not
+        for cap in (None, 250):
+            near: dict[str, Any] = {"equal_counts": equal_counts, "placement": "relocate"}
+            yield partial(balance, lengths, 4, 2, few_homes, quadratic, max_tokens_per_rank=cap, **near)
+            yield partial(balance, lengths, 4, 2, few_homes, eps=0, **near)
+    for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
+        for tokens in (150, 400):  # which hold all with hardly any room, and with much
+            cut = MicroBatches(tokens, schedule)
+            yield partial(balance, rising, 4, 2, homes, "quadratic:a=9,b=1", micro_batches=cut, eps=eps)
+    for method in methods:
+        for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
+            for equal_counts in (False, True):
+                yield partial(_exchanged, num_samples, num_ranks, method, equal_counts)
+    for equal_counts in (False, True):  # caps so tight that greedy must be mended
+        yield partial(balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198)
+    yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
+    yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
+    if "auto" in methods:  # few items a group: patterns, and dives among them
+        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
+    for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
+        yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
+
+
+def _exchanged(num_samples: int, num_ranks: int, method: str, equal_counts: bool) -> None:
+    lengths = np.random.default_rng(0).integers(0, 1000, num_samples)
+    cost = {"padded": "padded", "mixed": "convolution:a=9,b=1,c=2"}.get(method, "linear")
+    balance(lengths, num_ranks, cost=cost, method=method, equal_counts=equal_counts).exchange(0)

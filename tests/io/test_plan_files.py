@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import header_of, with_header
 
 from balancer.errors import InputError, PlanError
@@ -134,7 +135,7 @@ def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, 
     st.integers(1, 50),
     st.sampled_from(["plan.parquet", "plan/"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_any_steps_come_back(tmp_path_factory, keys, group, part, form):
     tmp_path = tmp_path_factory.mktemp("plan")
     rng = np.random.default_rng(len(keys))

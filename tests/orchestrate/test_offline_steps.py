@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper
 
 import balancer
@@ -77,7 +78,7 @@ OPTIONS = {
 
 
 @given(home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans(), per_rank=st.integers(1, 5))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     log = write_log(folder)
@@ -209,7 +210,7 @@ cells = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.integers(
 
 
 @given(rows=cells)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_log_round_trips(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, *(list(column) for column in zip(*rows, strict=True)))

@@ -78,6 +78,19 @@ def open_temporary(folder: str, name: str) -> tuple[BinaryIO, str, str]:
         file.close()  # another run's clean-up came between creating and locking: take a new name
 
 
+def write_whole(path: str, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all; raises OSError."""
+    folder, name = os.path.split(path)
+    file, temporary, _ = open_temporary(folder or ".", name)
+    try:
+        with file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        remove_files([temporary])
+        raise
+
+
 def leftovers_of(folder: str, name: str, own: str, part_name: re.Pattern[str] | None) -> list[str]:
     """Return the temporary files of killed runs and all parts but those of runs alive and of the token ``own``.
 

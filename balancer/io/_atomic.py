@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from balancer.errors import InputError
+from balancer.errors import InputError, on_a_line
 
 if sys.platform != "win32":
     import fcntl
@@ -38,7 +38,7 @@ def check_regular(path: str | os.PathLike[str], remedy: str = "") -> None:
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"
-        raise InputError(f"{os.fspath(path)}: is {kind}, and no regular file{remedy}")
+        raise InputError(f"{on_a_line(os.fspath(path))}: is {kind}, and no regular file{remedy}")
 
 
 def sync_file(file: BinaryIO) -> None:

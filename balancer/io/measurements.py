@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-from balancer.io.columns import check_column
+from balancer.io.columns import check_column, listed
 from balancer.io.logs import json_rows, open_log
 
 __all__ = ["read_measurements"]
@@ -58,7 +58,7 @@ def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int
         raise InputError(f"{where}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
     columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
     if columns is None:
-        raise InputError(f"{where}: columns are {', '.join(log.columns[:30])}; {_FORMS}")
+        raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
     for name in columns:
         check_column(log, name)
     try:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
+from balancer.errors import on_a_line
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
@@ -340,7 +341,9 @@ class _Batch:
 
     def _column(self, name: str) -> ArrayLike | Ragged:
         if name not in self._columns:
-            raise ValueError(f"no column {name!r}; columns there are: {', '.join(self._columns) or 'none'}")
+            raise ValueError(
+                f"no column {name!r}; columns there are: {', '.join(map(on_a_line, self._columns)) or 'none'}"
+            )
         column = self._columns[name]
         if len(column) != self.num_samples:  # type: ignore[arg-type]
             raise ValueError(

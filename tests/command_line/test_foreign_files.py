@@ -12,6 +12,7 @@ from plan_files import header_of, sealed, tamper, with_header
 from balancer.offline import load
 
 ESC = "\x1b[31m\x1b]0;owned\x07"
+FORGED = "\nall is well\n"
 SHAPE = ("--ranks", 2, "--batch-per-rank", 2)
 FORMS = pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
 NESTED = b'{"a":' * 3000
@@ -101,6 +102,32 @@ def test_measurements_of_any_name(command, tmp_path):
     outcome = command("fit", f"steps{ESC}.csv", "--force")
     assert outcome.code == 0, outcome.err
     assert_inert(outcome.out)
+
+
+def test_names_that_would_end_a_line(command, plan, tmp_path):
+    """Nobody writes a line of ours."""
+    write_log(tmp_path / "log.parquet", {f"tokens{FORGED}": [1, 2, 3, 4]})
+    (tmp_path / "steps.csv").write_text('"a\nb\nc\nd\ne",x\n1,2\n')
+    for arguments in (("plan", "log.parquet", *SHAPE, "--length", "no"), ("fit", "steps.csv")):
+        outcome = command(*arguments)
+        assert outcome.code == 2
+        assert len(outcome.err.splitlines()) == 1
+    tamper(plan(), description=lambda d: d["sources"][0].update(file=f"log{FORGED}"))
+    assert_one_line(command("report", "plan.parquet"), ["is not there; give it as --log"])
+    tamper(plan("--ranks-per-node", 1), description=lambda d: d.update(fell_back={"all": {FORGED: [[0, 9]]}}))
+    outcome = command("report", "plan.parquet")
+    assert outcome.code == 0
+    assert "all is well" in outcome.out
+    assert "all is well" not in outcome.out.splitlines()
+
+
+@pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
+def test_names_that_look_like_markup(name, command, tmp_path):
+    write_csv(tmp_path / "log.csv", [5, 40, 3, 22])
+    more = ("--cluster", "h100", "--model", "[/b]=qwen2-7b", "--steps", 1) if name == "simulate" else ()
+    outcome = command(name, "log.csv", *SHAPE, "--phase", "[/b]=tokens", *more)
+    assert outcome.code == 0
+    assert "[/b]" in outcome.out
 
 
 def said_by(description):

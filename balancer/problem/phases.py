@@ -294,8 +294,8 @@ def resolve_phases(
         own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         if whole:
             own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
-        _check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
-        _check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
+        check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
+        check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
             outputs.values, own, asked.keys(phase, sample_of_item),
@@ -305,7 +305,7 @@ def resolve_phases(
     return tuple(found.values())
 
 
-def _check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
+def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
     """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
     if sum(int(array.max(initial=0)) * len(array) for array in lengths) * size < 2**62:
         return

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from another_user import another_user, open_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
@@ -430,12 +431,12 @@ def test_unwritable_target_is_refused_at_once(tmp_path, path, rule):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 @FORMS
-def test_folder_without_permission(tmp_path, form):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="ermission"):
-        PlanWriter(target(tmp_path, form))
+def test_folder_without_permission(form):
+    with open_folder() as folder:
+        folder.chmod(0o555)
+        with another_user(), pytest.raises(InputError, match="ermission"):
+            PlanWriter(target(folder, form))
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "my web app"}', "{", "[]"])

@@ -335,6 +335,9 @@ class _Batch:
     def __init__(self, columns: Columns, num_samples: int | None = None) -> None:
         if not isinstance(columns, Mapping) or (num_samples is None and not columns):
             raise TypeError(f"columns must be a mapping of at least one name to values, got {columns!r}")
+        for name, column in columns.items():
+            if not hasattr(column, "__len__") or isinstance(column, str):
+                raise TypeError(f"column {name!r} must have a value for each sample, got {column!r:.80}")
         self._columns = columns
         first = next(iter(columns.values())) if num_samples is None else range(num_samples)
         self.num_samples = len(first)  # type: ignore[arg-type]

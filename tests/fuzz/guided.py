@@ -49,7 +49,7 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--seconds", type=int, default=60, help="of each target")
-    parser.add_argument("--out", default=tempfile.gettempdir() + "/fuzz", help="where findings go")
+    parser.add_argument("--out", default="out/fuzz", help="where findings go")
     parser.add_argument("--one", metavar="CORPUS", help=SUPPRESS)
     asked = parser.parse_args()
     if asked.one:

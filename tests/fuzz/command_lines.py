@@ -57,7 +57,7 @@ COUNTS, FEW = _of(1, 2, 3, 4, 6, 8, odd=ODD_COUNTS), _of(1, 2, odd=ODD_COUNTS)
 AMOUNTS = _of(200, 400, 1000, 10**10, odd=(1, 5, 30, 2**62, *ODD_COUNTS))
 CAPS = _of(60, 100, 200, 1000, odd=(1, 30, 2**62, *ODD_COUNTS))
 REALS = _of(0.001, 0.01, 0.1, 0.5, odd=ODD_REALS)
-BUDGETS = _of(0.0001, 0.001, 0.01, 0.1, odd=ODD_REALS)
+BUDGETS = _of(0.0001, 0.001, 0.01, 0.1, "1e9", odd=ODD_REALS)
 PER_RANK = _of("1,1", "1,2", "1,1,2,2", "4,1,1,4", odd=("0,0", "3", "1,x", "", ",", "1,1,1,1,1,1", f"{2**62},{2**62}"))
 COSTS = _of(
     "linear",

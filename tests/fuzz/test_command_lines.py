@@ -118,7 +118,7 @@ def test_command_lines_as_processes(folder):
     rng = np.random.default_rng(SEED)
     before = sorted(folder.rglob("*"))
     environment = {**os.environ, "PYTHONPATH": str(Path(balancer.__file__).parents[1])}
-    for _ in range(40 if BY_NIGHT else 4):
+    for _ in range(40 if BY_NIGHT else 2):
         words = command_line(rng)
         ended = subprocess.run(
             [sys.executable, "-m", "balancer", *words], cwd=folder, env=environment, input="", capture_output=True,

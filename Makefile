@@ -50,7 +50,7 @@ nightly: $(VENV)/installed  ## Properties and command lines by the ten thousand,
 	$(BIN)/pip install --quiet --constraint constraints.txt atheris
 	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
 	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly" --hypothesis-profile=nightly
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2 -m "not compiled"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
 	$(BIN)/ruff format --check .

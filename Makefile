@@ -46,8 +46,11 @@ pictures: $(VENV)/installed  ## The pictures that the README and docs/simulate.m
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2
 
-nightly: $(VENV)/installed  ## Every property on 10,000 examples: hours
-	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=nightly
+nightly: $(VENV)/installed  ## Properties and command lines by the ten thousand, fuzzed readers, kernels as Python: hours
+	$(BIN)/pip install --quiet --constraint constraints.txt atheris
+	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
+	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly" --hypothesis-profile=nightly
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
 	$(BIN)/ruff format --check .

@@ -18,6 +18,12 @@ class InputError(UsageError):
         return error.as_kind(cls) if isinstance(error, WordedError) else cls(str(error))
 
 
+def on_a_line(name: object) -> str:
+    """Return a name that others chose as it stands in an error: as it is, or quoted where it would end the line."""
+    text = str(name)
+    return text if text.isprintable() else repr(text)
+
+
 class PlanError(Exception):
     """A plan, or a plan file, that does not hold what it claims; the message names the first violated rule."""
 

@@ -1,6 +1,8 @@
 """One step of three phases planned, composed and turned into every rank's exchanges: time, memory, growth with ranks.
 
-Run: python benchmarks/step_scale.py [ranks ...]. CPU time of one core, best of several; a process for each size.
+And few samples on many ranks, of which most hold nothing: ranks that do must cost next to nothing.
+
+Run: python benchmarks/step_scale.py [few] [ranks ...]. CPU time of one core, best of several; a process for each size.
 """
 
 import os
@@ -13,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from all_exchanges import all_exchanges, check_rank
 
-from balancer import Phase, Topology, orchestrate
+from balancer import Phase, Topology, balance, orchestrate
 
 SAMPLES_PER_RANK = 60
 PLACEMENTS = ("relocate", "rearrange", "any")
@@ -77,18 +79,39 @@ def measure(num_ranks: int) -> None:
     )
 
 
+def measure_few(num_ranks: int) -> None:
+    """Print a row: what 200 samples take, of which the first ranks hold eight each."""
+    lengths, homes = [7919 * i % 4000 + 1 for i in range(200)], [i // 8 for i in range(200)]
+    asked = [(nodes, placement) for nodes in (8, None) for placement in PLACEMENTS]
+    times = []
+    for nodes, placement in asked:
+        balance(lengths, 64, nodes, homes, placement=placement)  # kernels are compiled, or loaded
+        times.append(timed(lambda n=nodes, p=placement: balance(lengths, num_ranks, n, homes, placement=p), 3)[0])
+    print(f"| {num_ranks:,} | {' | '.join(f'{milliseconds:.1f}' for milliseconds in times)} |", flush=True)
+
+
+FEW = (
+    "ranks", *(f"{placement}, {nodes}, ms" for nodes in ("nodes of 8", "one node") for placement in PLACEMENTS)
+)  # fmt: skip
+ALL = (
+    "ranks", "relocate, ms", "rearrange", "any", "all exchanges, ms", "with relocate", "us a sample", "fused, ms",
+    "one rank's, ms", "peak MiB", "exchanges MiB",
+)  # fmt: skip
+
+
 def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[1] == "--one":
-        measure(int(sys.argv[2]))
+    words = sys.argv[1:]
+    few = words[:1] == ["few"]
+    words = words[few:]
+    if words[:1] == ["--one"]:
+        (measure_few if few else measure)(int(words[1]))
         return
-    sizes = [int(word) for word in sys.argv[1:]] or [64, 256, 1024, 2560, 5120, 10240, 20480]
-    headers = (
-        "ranks", "relocate, ms", "rearrange", "any", "all exchanges, ms", "with relocate", "us a sample", "fused, ms",
-        "one rank's, ms", "peak MiB", "exchanges MiB",
-    )  # fmt: skip
+    usual = [1024, 16384, 131072, 1048576] if few else [64, 256, 1024, 2560, 5120, 10240, 20480]
+    headers = FEW if few else ALL
     print(f"| {' | '.join(headers)} |\n|{'--:|' * len(headers)}", flush=True)
-    for size in sizes:
-        subprocess.run([sys.executable, os.path.abspath(__file__), "--one", str(size)], check=True)
+    for size in [int(word) for word in words] or usual:
+        command = [sys.executable, os.path.abspath(__file__), *["few"] * few, "--one", str(size)]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from balancer.cli.run import COMPILED, Compiled
+from balancer.errors import InputError
 
 __all__ = ["BARE", "Command", "NamedFlag", "command"]
 
@@ -31,6 +32,9 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line."""
+        for word in args:
+            if "\0" in word:
+                raise InputError(f"{word!r:.200} holds a null byte, which no name can have")
         flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
         args = _with_names(args, flags) if flags else args
         given = Counter(self.make_parser(ctx).parse_args(list(args))[2])

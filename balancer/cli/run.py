@@ -140,7 +140,7 @@ def table_console() -> Any:
 
     from balancer.report.table import NARROWEST
 
-    console = Console(emoji=False)
+    console = Console(emoji=False, markup=False)  # a phase may be called [/b]
     console.width = max(console.width, NARROWEST)
     return make_safe(console)
 

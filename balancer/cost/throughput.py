@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from balancer.errors import InputError
+from balancer.errors import InputError, on_a_line
 from solvers.types import Record
 
 __all__ = ["SaturatingThroughput", "Throughput", "ThroughputCurve"]
@@ -155,7 +155,7 @@ class ThroughputCurve(Record):
                 rows = csv.DictReader(handle)
                 for name in _COLUMNS:
                     if name not in (rows.fieldnames or ()):
-                        found = ", ".join(rows.fieldnames or ()) or "none"
+                        found = ", ".join(map(on_a_line, rows.fieldnames or ())) or "none"
                         raise InputError(f"{where}: no column {name!r}; columns there are: {found}")
                 for number, row in enumerate(rows):
                     points.append([_positive(where, name, number, row[name]) for name in _COLUMNS])

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from balancer.errors import InputError
+from balancer.errors import InputError, on_a_line
 
 if sys.platform != "win32":
     import fcntl
@@ -38,7 +38,7 @@ def check_regular(path: str | os.PathLike[str], remedy: str = "") -> None:
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"
-        raise InputError(f"{os.fspath(path)}: is {kind}, and no regular file{remedy}")
+        raise InputError(f"{on_a_line(os.fspath(path))}: is {kind}, and no regular file{remedy}")
 
 
 def sync_file(file: BinaryIO) -> None:
@@ -76,6 +76,19 @@ def open_temporary(folder: str, name: str) -> tuple[BinaryIO, str, str]:
         if os.path.exists(path):
             return file, path, token
         file.close()  # another run's clean-up came between creating and locking: take a new name
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all; raises OSError."""
+    folder, name = os.path.split(path)
+    file, temporary, _ = open_temporary(folder or ".", name)
+    try:
+        with file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        remove_files([temporary])
+        raise
 
 
 def leftovers_of(folder: str, name: str, own: str, part_name: re.Pattern[str] | None) -> list[str]:

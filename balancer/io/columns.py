@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from balancer.errors import InputError
+from balancer.errors import InputError, on_a_line
 
 _TOO_LARGE = 2**63
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -104,10 +104,10 @@ def not_told(log: LengthLog, why: str) -> InputError:
     say = "say which with --length COLUMN[+COLUMN...]"
     if log.float_columns:
         say += (
-            f"; floats ({_listed(log.float_columns, 5)}) are lengths only where they are whole numbers: write seconds "
+            f"; floats ({listed(log.float_columns, 5)}) are lengths only where they are whole numbers: write seconds "
             "as frames, or as JSON lines with a 'duration', which become frames of 10 ms"
         )
-    return InputError(f"{log.path}: {why}; columns there are: {_listed(log.columns)}\n{say}")
+    return InputError(f"{log.path}: {why}; columns there are: {listed(log.columns)}\n{say}")
 
 
 def parse_length(expression: str) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def check_columns(log: LengthLog, columns: Sequence[str]) -> None:
 def check_column(log: LengthLog, name: str) -> None:
     """Refuse a column that is not there, or is there twice."""
     if name not in log.columns:
-        raise InputError(f"{log.path}: no column {name!r}; columns there are: {_listed(log.columns)}")
+        raise InputError(f"{log.path}: no column {name!r}; columns there are: {listed(log.columns)}")
     if log.columns.count(name) > 1:
         raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
 
@@ -186,9 +186,10 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def _listed(names: Sequence[str], most: int = 30) -> str:
+def listed(names: Sequence[str], most: int = 30) -> str:
+    """Name columns in an error, not too many of them."""
     more = f", ... ({len(names) - most} more)" if len(names) > most else ""
-    return (", ".join(n if n == n.strip() and n else repr(n) for n in names[:most]) or "none") + more
+    return (", ".join(on_a_line(n) if n == n.strip() and n else repr(n) for n in names[:most]) or "none") + more
 
 
 @dataclass(frozen=True, slots=True)

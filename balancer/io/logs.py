@@ -54,6 +54,7 @@ __all__ = [
     "default_columns",
     "default_length",
     "file_sha256",
+    "json_rows",
     "open_log",
     "parse_length",
     "read_columns",
@@ -260,17 +261,27 @@ def _format_of(path: Path, head: bytes) -> str:
 def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
     if isinstance(error, UnicodeEncodeError):
         return InputError(f"{path}: its name is not UTF-8, which {_FORMATS[kind].title} is read by; rename it")
-    if kind == "csv" and (line := _line_over(path, _CSV_BLOCK_BYTES)):
+    if kind == "csv" and (line := _row_over(path, _CSV_BLOCK_BYTES)):
         most = f"{_CSV_BLOCK_BYTES >> 20} MiB, the most that a row of a CSV log may have"
-        return InputError(f"{path}: line {line} is longer than {most}; leave its long text out, or write Parquet")
+        return InputError(
+            f"{path}: the row on line {line} is longer than {most}; leave its long text out, or write Parquet"
+        )
     text = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - 2}", _first_line(error))
     return InputError(f"{path}: cannot be read as {_FORMATS[kind].title}, it may be truncated or damaged: {text}")
 
 
-def _line_over(path: Path, size: int) -> int | None:
-    """Return the number, from 1, of the first line with more bytes, if there is one."""
+def _row_over(path: Path, size: int) -> int | None:
+    """Return the line, from 1, on which the first row with more bytes begins, if there is one."""
+    first, length, quoted = 1, 0, False
     with open(path, "rb") as handle:
-        return next((number for number, line in enumerate(handle, 1) if len(line) > size), None)
+        for number, line in enumerate(handle, 1):
+            if not quoted:
+                first, length = number, 0
+            length += len(line)
+            quoted ^= line.count(b'"') % 2 == 1
+            if length > size:
+                return first
+    return None
 
 
 def _first_line(error: BaseException) -> str:
@@ -372,10 +383,10 @@ def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBl
             yield {name: batch.column(name) for name in columns}, None
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterator[tuple[int, dict[str, Any]]]:
     """Parse every line that is not blank; gives its number (from 1) and its object."""
     # A float would lose digits of a duration; of a name that stands twice, the last would win in silence.
-    decode = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_each_once).decode
+    decode = json.JSONDecoder(parse_float=parse_float, object_pairs_hook=_each_once).decode
     row = 0
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, 1):
@@ -425,7 +436,7 @@ def _json_problem(error: Exception) -> str:
 def _inspect_json(path: Path) -> _Columns:
     kinds: dict[str, set[type]] = {}
     rows = 0
-    for _, row in islice(_json_rows(path), _JSON_HEAD_ROWS):
+    for _, row in islice(json_rows(path), _JSON_HEAD_ROWS):
         rows += 1
         for name, value in row.items():
             kinds.setdefault(name, set()).add(type(value))
@@ -437,7 +448,7 @@ def _inspect_json(path: Path) -> _Columns:
 
 
 def _read_json(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
-    wanted = ((line, [row.get(name) for name in columns]) for line, row in _json_rows(log.path))
+    wanted = ((line, [row.get(name) for name in columns]) for line, row in json_rows(log.path))
     while numbered := list(
         islice(wanted, min(_JSON_ROWS, most_rows))
     ):  # not the rows themselves: they may hold whole documents

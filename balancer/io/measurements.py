@@ -8,11 +8,11 @@ Two forms, both as CSV, Parquet or JSON lines:
 """
 
 import csv
-import json
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-from balancer.io.logs import open_log
+from balancer.io.columns import check_column, listed
+from balancer.io.logs import json_rows, open_log
 
 __all__ = ["read_measurements"]
 
@@ -57,9 +58,13 @@ def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int
         raise InputError(f"{where}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
     columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
     if columns is None:
-        raise InputError(f"{where}: columns are {', '.join(log.columns[:30])}; {_FORMS}")
+        raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
+    for name in columns:
+        check_column(log, name)
     try:
         rows = list(_READERS[log.format](where, columns))
+    except InputError:
+        raise
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise InputError(f"{where}: cannot be read: {str(error).splitlines()[0][:200]}") from error
     return _from_steps(where, rows) if columns is _WIDE else _from_samples(where, rows)
@@ -73,11 +78,8 @@ def _csv_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
 
 
 def _json_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    with open(where, encoding="utf-8-sig") as handle:
-        for line in handle:
-            if line.strip():
-                row = json.loads(line)
-                yield tuple(row.get(name) for name in columns)
+    for _, row in json_rows(Path(where), float):
+        yield tuple(row.get(name) for name in columns)
 
 
 def _parquet_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -97,7 +99,7 @@ def _wrong(where: str, column: str, row: int, value: object, rule: str) -> Input
 def _as_seconds(where: str, row: int, value: object) -> float:
     try:
         seconds = math.nan if value is None or isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise _wrong(where, "seconds", row, value, "must be a positive, finite number")

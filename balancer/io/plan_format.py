@@ -87,9 +87,11 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
 def manifest_of(where: str) -> dict[str, Any]:
     """Return the JSON object in the manifest of a plan folder, of whatever format and version."""
     path = os.path.join(where, MANIFEST)
-    if not os.path.lexists(path):
-        raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
     with reported(path, "read the manifest"):
+        try:
+            os.lstat(path)  # a folder that may not be looked into is none that has no manifest
+        except FileNotFoundError:
+            raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none") from None
         check_regular(path)
         manifest = from_json(Path(path).read_bytes())
     if manifest is None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from balancer.errors import InputError, PlanError
+from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.logs import LengthLog, file_sha256, open_log
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
@@ -157,14 +157,16 @@ def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Lengt
         beside = Path(plan_file.path).parent / recorded.name
         log = recorded if recorded.is_file() else beside
         if not log.is_file():
-            raise InputError(f"{plan_file.path}: the log it was made from, {recorded}, is not there; give it as --log")
+            raise InputError(
+                f"{plan_file.path}: the log it was made from, {on_a_line(recorded)}, is not there; give it as --log"
+            )
     try:  # before anything of the file is read that an error could quote: a plan may name any file there is
         check_regular(log)
         same = Path(log).stat().st_size == source.get("size") and file_sha256(log) == source.get("sha256")
     except OSError as error:
-        raise InputError(f"{plan_file.path}: its log {log} cannot be read: {error.strerror}") from None
+        raise InputError(f"{plan_file.path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
     if not same:
-        raise InputError(f"{plan_file.path}: was not made from {log}: the log's size or SHA-256 differs")
+        raise InputError(f"{plan_file.path}: was not made from {on_a_line(log)}: the log's size or SHA-256 differs")
     return open_log(log)
 
 

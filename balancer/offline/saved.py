@@ -13,9 +13,10 @@ from balancer.offline.description import unreadable
 from balancer.offline.replay import Claims, replay_step
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
-from balancer.planning.strategies import with_outputs_home
+from balancer.planning.strategies import STRATEGIES, with_outputs_home
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.phases import Phase, PhaseItems, default_own, feeding
+from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.phases import Phase, PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from solvers.bounds import Bound
@@ -43,10 +44,12 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
     description, found = plan_file.description, _rows(plan_file)
     try:
         setup = Setup.from_json(description)
-        claims = _Claimed(plan_file, description["saved"])
+        claims = _Claimed(plan_file, setup, description["saved"])
         items = _items(setup.phases, found, claims.saved)
-        strategy, order = str(description["strategy"]), description["part_order"]
-        part_order = None if order is None else Ragged.checked(*order)
+        strategy, order = description["strategy"], description["part_order"]
+        if strategy not in STRATEGIES:
+            raise ValueError(f"unknown strategy {strategy!r:.60}; known ones are {', '.join(STRATEGIES)}")
+        part_order = None if order is None else Ragged.checked(*map(_whole_numbers, order))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise unreadable(plan_file, error) from None
     try:
@@ -60,6 +63,11 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
             raise PlanError(f"{plan_file.path}: phase {name!r} says home ranks that are not those of its samples")
     if plan.digest() != description.get("digest"):
         raise PlanError(f"{plan_file.path}: the plan's digest is {plan.digest()}, not what its description says")
+    said = description.get("steps"), description.get("samples"), claims.makespan
+    held = 1, plan.num_samples, {name: plan[name].makespan for name in plan.phases}
+    if said != held:
+        names = "steps, samples and makespans"
+        raise PlanError(f"{plan_file.path}: {names} must be {held}, as its rows have them, got {said!r:.200}")
     return with_outputs_home(plan) if strategy == "per_phase_home" else plan
 
 
@@ -88,20 +96,43 @@ def _items(
         name, rows = phase.name, found.get(phase.name)
         lengths = np.empty(0, dtype=np.int64) if rows is None else np.asarray(rows.length, dtype=np.int64)
         sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
-        outputs, own = saved[name]["outputs"], saved[name]["own"]
-        given, outputs = outputs is not None, lengths if outputs is None else np.asarray(outputs, dtype=np.int64)
-        if given and (outputs.shape != lengths.shape or (outputs < 0).any()):
-            raise ValueError(f"phase {name!r} must put out a length >= 0 for each of its {len(lengths)} items")
-        pieces = Ragged.checked(*own) if own else Ragged.of([[]] * len(samples))
+        outputs, pieces = _lengths_beside(phase, saved[name], lengths, len(samples))
         if whole := bool(fed_by[name]) or feeds[name] is None:
             sample = np.arange(len(samples))  # each once, whatever the rows say
-        if whole and not own:
+        if pieces is None and whole:
             pieces = default_own(lengths, [read[feeder] for feeder in fed_by[name]])
+        pieces = Ragged.of([[]] * len(samples)) if pieces is None else pieces
+        check_volumes(phase, "bytes_in", phase.bytes_in, lengths, pieces.values)
+        check_volumes(phase, "bytes_out", phase.bytes_out, outputs)
         read[name] = PhaseItems(
             replace(phase, keep_together=None, caps={}, allowed_ranks=None), phase.cost, feeds[name], fed_by[name],  # type: ignore[arg-type]
             sample, lengths, outputs, pieces,
         )  # fmt: skip
     return tuple(read.values())
+
+
+def _lengths_beside(
+    phase: Phase, saved: Mapping[str, Any], lengths: NDArray[np.int64], num_samples: int
+) -> tuple[NDArray[np.int64], Ragged | None]:
+    """Return what a phase puts out and what its samples bring in besides, which are in the file if it asks for them."""
+    outputs, own = saved["outputs"], saved["own"]
+    for name, given in (("outputs", outputs), ("own", own)):
+        if (given is None) != (getattr(phase, name) is None):
+            raise ValueError(f"phase {phase.name!r} must have {name} in the file if it asks for them, and else none")
+    put_out = lengths if outputs is None else np.asarray(_whole_numbers(outputs), dtype=np.int64)
+    if put_out.shape != lengths.shape:
+        raise ValueError(f"phase {phase.name!r} must put out a length for each of its {len(lengths)} items")
+    pieces = None if own is None else Ragged.checked(*map(_whole_numbers, own))
+    if pieces is not None and len(pieces) != num_samples:
+        raise ValueError(f"phase {phase.name!r} must have own lengths of each of its {num_samples} samples")
+    return put_out, pieces
+
+
+def _whole_numbers(values: Any) -> list[int]:
+    """Return a list of numbers that JSON has as such, each a length; numpy would take text and fractions too."""
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 2**63 for value in values):
+        raise ValueError(f"must be a list of whole numbers from 0, got {values!r:.60}")
+    return values
 
 
 def _batch(setup: Setup, last: PhaseItems, rows: PlanStep | None, description: Mapping[str, Any]) -> GlobalBatch:
@@ -127,6 +158,8 @@ def _dropped(
     cut = setup.settings.micro_batches  # which the plan of the way back has none of
     if dropped and cut is not None and cut.over_long != "drop":
         raise ValueError("samples are left out, but not because over_long='drop' asks for it")
+    if cut is not None and any(length <= cut.max_tokens for _, length in pairs):
+        raise ValueError(f"samples are left out that are not over the cap of {cut.max_tokens}")
     columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     return columns[:, 0].copy(), columns[:, 1].copy()
 
@@ -134,13 +167,24 @@ def _dropped(
 class _Claimed(Claims):
     """The certificates of a saved plan: a search may have proven more than a formula can."""
 
-    def __init__(self, plan_file: PlanFile, saved: Any) -> None:
+    def __init__(self, plan_file: PlanFile, setup: Setup, saved: Any) -> None:
         self.saved, self._where = dict(saved), str(plan_file.path)
-        self._bounds, self._status = {}, {}
-        for name, phase in self.saved.items():
-            certificate = phase["certificate"]
-            self._bounds[name] = Bound(int(certificate["lower_bound"]), str(certificate["bound_name"]))
+        self._bounds, self._status, self.makespan = {}, {}, {}
+        if set(self.saved) != {phase.name for phase in setup.phases}:
+            raise ValueError(f"certificates are of {', '.join(self.saved)}, not of its phases")
+        for phase in setup.phases:
+            name, claimed = phase.name, self.saved[phase.name]
+            certificate, left_out = claimed["certificate"], claimed["left_out"]
+            makespan, bound = _whole_numbers([certificate[key] for key in ("makespan", "lower_bound")])
+            if not isinstance(certificate["bound_name"], str) or not isinstance(claimed["fell_back"], str):
+                raise ValueError(f"phase {name!r}: bound_name and fell_back must be text")
+            if not isinstance(left_out, list) or not set(left_out) <= set(PER_SAMPLE):
+                raise ValueError(f"phase {name!r}: left_out must be of {', '.join(PER_SAMPLE)}, got {left_out!r:.60}")
+            if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in left_out]:
+                raise ValueError(f"phase {name!r}: {unchecked[0]} cannot be checked without the log, and is said to be")
+            self._bounds[name] = Bound(bound, certificate["bound_name"])
             self._status[name] = SolveStatus(certificate["status"])
+            self.makespan[name] = makespan
 
     def fell_back(self, phase: str) -> str:
         return str(self.saved[phase]["fell_back"])

@@ -10,7 +10,8 @@ from balancer._version import __version__
 from balancer.errors import PlanError
 from balancer.io.plan_writer import PlanWriter
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.phases import PhaseItems, default_own
+from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
@@ -66,9 +67,9 @@ def save(
     """
     if batch.home != Placement.by_sample_order(batch.home.rank_of_sample, setup.topology.num_ranks):
         raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
-    items = {name: phase[0] for name, phase in phases.items()}
+    asked = {phase.name: phase for phase in setup.phases}
     description: dict[str, Any] = setup.to_json() | {
-        "saved": {name: _described(items[name], plan, items) for name, (_, plan) in phases.items()},
+        "saved": {name: _described(asked[name], *phase) for name, phase in phases.items()},
         "strategy": strategy,
         "part_order": None if part_order is None else [part_order.values.tolist(), part_order.offsets.tolist()],
         "steps": 1,
@@ -83,10 +84,8 @@ def save(
         writer.close(description)
 
 
-def _described(mine: PhaseItems, plan: Any, items: Mapping[str, PhaseItems]) -> dict[str, Any]:
-    """Return what rows do not tell of a phase: its certificate, and lengths that are not those of its items."""
-    whole = mine.feeds is None or bool(mine.fed_by)
-    own = default_own(mine.lengths, [items[name] for name in mine.fed_by]) if whole else mine.own
+def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
+    """Return what rows do not tell of a phase: its certificate, and the lengths that it asks for besides its items."""
     return {
         "certificate": {
             "makespan": plan.makespan,
@@ -95,7 +94,7 @@ def _described(mine: PhaseItems, plan: Any, items: Mapping[str, PhaseItems]) -> 
             "status": plan.status.value,
         },
         "fell_back": plan.fell_back,
-        "left_out": list(plan.constraints.per_sample),
-        "outputs": None if np.array_equal(mine.outputs, mine.lengths) else mine.outputs.tolist(),
-        "own": None if mine.own == own else [mine.own.values.tolist(), mine.own.offsets.tolist()],
+        "left_out": [name for name in PER_SAMPLE if name in plan.constraints.per_sample or getattr(asked, name)],
+        "outputs": None if asked.outputs is None else mine.outputs.tolist(),
+        "own": None if asked.own is None else [mine.own.values.tolist(), mine.own.offsets.tolist()],
     }

@@ -145,8 +145,8 @@ def plan_with(
 
 def chosen(strategy: str) -> Callable[[Step], StepPlan]:
     """Return the strategy of that name, or raise ValueError saying which there are."""
-    if strategy not in STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy!r}; known strategies are {', '.join(STRATEGIES)}")
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise ValueError(f"unknown strategy {strategy!r:.80}; known strategies are {', '.join(STRATEGIES)}")
     return STRATEGIES[strategy]
 
 

@@ -11,11 +11,15 @@ from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
 from solvers.groups import group_loads
 
-__all__ = ["Cap", "Constraints"]
+__all__ = ["PER_SAMPLE", "Cap", "Constraints"]
 
 
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
+
+
+PER_SAMPLE = ("keep_together", "allowed_ranks", "caps")
+"""Constraints with a value for each sample."""
 
 
 class Cap(NamedTuple):
@@ -139,7 +143,7 @@ class Constraints:
     @property
     def per_sample(self) -> tuple[str, ...]:
         """Names of the constraints with a value for each sample, which :meth:`to_json` leaves out."""
-        return tuple(name for name in self.names() if name in ("keep_together", "allowed_ranks", "caps"))
+        return tuple(name for name in self.names() if name in PER_SAMPLE)
 
     def all_caps(self, lengths: NDArray[np.int64]) -> tuple[Cap, ...]:
         """Return every capped quantity, tokens among them, in the order that solvers see."""

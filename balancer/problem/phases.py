@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
+from balancer.errors import on_a_line
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
@@ -289,8 +290,8 @@ def resolve_phases(
         own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         if whole:
             own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
-        _check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
-        _check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
+        check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
+        check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
             outputs.values, own, asked.keys(phase, sample_of_item),
@@ -300,7 +301,7 @@ def resolve_phases(
     return tuple(found.values())
 
 
-def _check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
+def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
     """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
     if sum(int(array.max(initial=0)) * len(array) for array in lengths) * size < 2**62:
         return
@@ -330,13 +331,18 @@ class _Batch:
     def __init__(self, columns: Columns, num_samples: int | None = None) -> None:
         if not isinstance(columns, Mapping) or (num_samples is None and not columns):
             raise TypeError(f"columns must be a mapping of at least one name to values, got {columns!r}")
+        for name, column in columns.items():
+            if not hasattr(column, "__len__") or isinstance(column, str):
+                raise TypeError(f"column {name!r} must have a value for each sample, got {column!r:.80}")
         self._columns = columns
         first = next(iter(columns.values())) if num_samples is None else range(num_samples)
         self.num_samples = len(first)  # type: ignore[arg-type]
 
     def _column(self, name: str) -> ArrayLike | Ragged:
         if name not in self._columns:
-            raise ValueError(f"no column {name!r}; columns there are: {', '.join(self._columns) or 'none'}")
+            raise ValueError(
+                f"no column {name!r}; columns there are: {', '.join(map(on_a_line, self._columns)) or 'none'}"
+            )
         column = self._columns[name]
         if len(column) != self.num_samples:  # type: ignore[arg-type]
             raise ValueError(

@@ -1,5 +1,6 @@
 """How plans are made, the same in every step of a run: method, placement, budget, micro-batches. Checked once, here."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -26,6 +27,8 @@ PLACEMENTS = ("relocate", "rearrange", "any")
 
 OBJECTIVES = ("sum", "max")
 """What rearrangement minimises: all that crosses nodes, or the most that one rank sends across."""
+
+_LARGEST_EPS = Fraction(sys.float_info.max)
 
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
@@ -80,7 +83,8 @@ class PlanSettings:
                 "{objective} = {asked!r} is what rearrangement aims at; give {placement} = 'rearrange', not {given!r}",
                 asked=self.objective, given=self.placement,
             )  # fmt: skip
-        as_eps(self.eps)
+        if as_eps(self.eps) > _LARGEST_EPS:
+            raise ArgumentError("eps", "be a number that a float can hold", f"{self.eps!r:.60}")
         as_budget(self.time_budget)
         if self.mode not in MODES:
             raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))

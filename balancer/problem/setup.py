@@ -1,6 +1,6 @@
 """The setup of a run: its ranks, its phases and how they are planned; the same in every step, on every rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
     """Read the phases that a caller gives, in full or as names and items."""
     if isinstance(phases, Mapping):
         return tuple(Phase(name, items) for name, items in phases.items())
-    for phase in phases:
+    found = tuple(phases) if isinstance(phases, Iterable) else (phases,)
+    for phase in found:
         if not isinstance(phase, Phase):
             raise TypeError(f"phases must be Phase, or map names to items, got {phase!r}")
-    return tuple(phases)
+    return found
 
 
 def as_topology(topology: Topology | int) -> Topology:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from balancer.errors import InputError
+from balancer.io._atomic import reported, write_whole
 
 __all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "check_plot", "phase_variable", "plot_to_file",
            "require_matplotlib", "svg_of"]  # fmt: skip
@@ -140,12 +141,12 @@ def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], N
     Raises
     ------
     InputError
-        If the file cannot be written.
+        If the file cannot be written, which is there as a whole or not at all.
     """
     with _drawing(width, height, ON_PAPER) as figure:
         draw(figure)
         options: dict[str, Any] = {"metadata": {"Date": None}} if path.lower().endswith(".svg") else {}
-        try:
-            figure.savefig(path, dpi=150, facecolor="white", format=os.path.splitext(path)[1][1:].lower(), **options)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=150, facecolor="white", format=os.path.splitext(path)[1][1:].lower(), **options)
+    with reported(path, "write the figure"):
+        write_whole(path, drawn.getvalue())

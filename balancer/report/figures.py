@@ -7,6 +7,7 @@ import numpy as np
 
 from balancer.report.canvas import IN_PAGE, NUM_PHASE_COLORS, ON_PAPER, Colors, plot_to_file
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, StepPicture
+from balancer.report.text import printable
 
 __all__ = ["by_step", "lengths", "plot_loads", "profile", "timeline", "traffic"]
 
@@ -109,6 +110,7 @@ def plot_loads(data: PageData, path: str) -> None:
         axes = figure.subplots(1, len(names), squeeze=False)[0]
         for axis, name in zip(axes, names, strict=True):
             profile(figure, data.phases[name], ON_PAPER, axis)
-            axis.set_title(name if len(name) <= 40 else f"{name[:39]}…", parse_math=False)
+            shown = printable(name)
+            axis.set_title(shown if len(shown) <= 40 else f"{shown[:39]}…", parse_math=False)
 
     plot_to_file(path, 4.5 * len(names), 3.4, draw)

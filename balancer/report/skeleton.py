@@ -1,10 +1,9 @@
 """Parts of pages: a document without scripts that loads nothing, sections, cards, charts, tables, names."""
 
-import os
 from collections.abc import Iterable, Sequence
 
 from balancer._version import __version__
-from balancer.io._atomic import open_temporary, remove_files, reported
+from balancer.io._atomic import reported, write_whole
 from balancer.report.canvas import phase_variable
 from balancer.report.style import STYLE
 from balancer.report.text import escaped
@@ -50,16 +49,8 @@ def write_document(path: str, text: str) -> None:
     InputError
         If the file cannot be written.
     """
-    folder, name = os.path.split(path)
     with reported(path, "write the page"):
-        file, temporary, _ = open_temporary(folder or ".", name)
-        try:
-            with file:
-                file.write(text.encode("utf-8", errors="backslashreplace"))  # file names need not be text
-            os.replace(temporary, path)
-        except OSError:
-            remove_files([temporary])
-            raise
+        write_whole(path, text.encode("utf-8", errors="backslashreplace"))  # file names need not be text
 
 
 def named(name: str, longest: int = LONGEST_NAME) -> str:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from balancer.errors import on_a_line
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
 
 __all__ = [
@@ -91,7 +92,7 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
 
 def why_not_relocated(phase: PhaseSummary) -> str:
     """Say which steps were rearranged instead of relocated."""
-    reasons = list(phase.fell_back.counted())
+    reasons = [(on_a_line(reason), count) for reason, count in phase.fell_back.counted()]
     why = " ".join(f"{count:,} {_plural('step', count)}: {reason}." for reason, count in reasons)
     if len(reasons) == 1:
         why = f"{reasons[0][0][:1].upper()}{reasons[0][0][1:]}."

@@ -13,6 +13,7 @@ import pytest
 from balance_cases import COSTS, COUNTED_METHODS, naive_costs, naive_loads, naive_optimum, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import balancer
 import solvers
@@ -63,7 +64,7 @@ def test_every_plan(problem):
 
 
 @given(problems(lengths=st.lists(st.integers(0, 30), max_size=7), costs=("linear", "quadratic:a=1,b=1")))
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_every_exact_plan(problem):
     problem["method"] = "exact"
     plan = balancer.balance(**problem, time_budget=5.0)
@@ -119,7 +120,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @given(problem=problems())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_one_plan_whatever_the_lengths_come_in(form, problem):
     plan = balancer.balance(**problem)
     other = {**problem, "lengths": form(problem["lengths"])}

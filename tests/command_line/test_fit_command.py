@@ -120,7 +120,7 @@ def test_a_plot(name, command, tmp_path):
     assert (tmp_path / name).stat().st_size > 1000
     refused = command("fit", tmp_path / "steps.csv", "--plot", tmp_path / "nowhere" / name)
     assert refused.code == 2
-    assert "cannot be written" in refused.err
+    assert "cannot write the figure" in refused.err
 
 
 def test_help_shows_an_example(command):

@@ -6,6 +6,7 @@ import oracles
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 
@@ -34,7 +35,7 @@ def test_numbers_on_standard_input(stdin, dash, command):
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12), st.integers(1, 5), st.booleans())
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_json_against_loops(command, numbers, groups, equal_counts):
     flags = ("--equal-counts",) if equal_counts else ()
     outcome = command("solve", *numbers, "--groups", groups, "--json", *flags)

@@ -93,6 +93,7 @@ def test_rows_of_a_step_need_not_be_neighbours(tmp_path):
         ("step,length,seconds\n0,1,0.5\n0,2,0.6\n", "row 1: must be the 0.5 of row 0, .* same step '0', got '0.6'"),
         ("step,length,seconds\n,1,0.5\n", "column 'step', row 0"),
         ("step,length,seconds\n0,,0.5\n", "column 'length', row 0"),
+        ("lengths,seconds,seconds\n1,0.5,0.7\n", "2 columns are named 'seconds'"),
     ],
 )
 def test_bad_rows(content, words, tmp_path):
@@ -111,6 +112,7 @@ def test_bad_rows(content, words, tmp_path):
         ({"lengths": [True], "seconds": 1}, "got True"),
         ({"lengths": [1], "seconds": True}, "column 'seconds', row 0"),
         ({"lengths": [1], "seconds": [1]}, "column 'seconds', row 0"),
+        ({"lengths": [1], "seconds": 10**400}, "column 'seconds', row 0"),
     ],
 )
 def test_bad_json_rows(row, words, tmp_path):

@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 import autograd_cases as cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from rank_processes import Ranks
 
 
@@ -16,7 +17,7 @@ def ranks(request):
         yield started
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.data(), st.integers(0, 1000))
 def test_the_backward_is_the_transposed_exchange(ranks, data, seed):
     counts = data.draw(st.lists(st.integers(0, 4), min_size=ranks.size, max_size=ranks.size).filter(any))

@@ -9,13 +9,14 @@ pytest.importorskip("torch")
 import dispatch_cases as cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from payloads import DTYPES, KINDS, TRAILING
 from rank_processes import Ranks
 
 import solvers
 from balancer import Topology
 
-FEW = settings(max_examples=8)
+FEW = settings(max_examples=examples(8))
 fields = st.dictionaries(
     st.text("abc", min_size=1, max_size=2),
     st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, len(DTYPES) - 1), st.integers(0, len(TRAILING) - 1)),

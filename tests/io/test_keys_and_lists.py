@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_writers import WRITERS, every_format, every_format_with_nulls, write
+from nightly import examples
 
 from balancer.errors import InputError
 from balancer.io import logs
@@ -195,7 +196,7 @@ def test_lists_come_back(kind, tmp_path):
 
 
 @every_list_format
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(rows=st.lists(st.lists(st.integers(0, LARGEST), max_size=4), min_size=1, max_size=20))
 def test_any_lists_come_back(kind, tmp_path_factory, rows):
     path = write(kind, tmp_path_factory.mktemp("any"), {"n": pa.array(rows, pa.list_(pa.int64())).to_pylist()})

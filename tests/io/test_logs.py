@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_writers import WRITERS, every_format, every_format_with_nulls, write, write_parquet
+from nightly import examples
 
 from balancer.errors import InputError
 from balancer.io import columns as columns_module
@@ -92,7 +93,7 @@ def test_phases_are_sums_of_their_columns(kind, tmp_path):
 
 
 @every_format
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(values=st.lists(st.integers(0, LARGEST), min_size=1, max_size=40))
 def test_any_lengths_come_back(kind, tmp_path_factory, values):
     path = write(kind, tmp_path_factory.mktemp("any"), {"length": values})
@@ -688,7 +689,7 @@ def test_float_arithmetic_would_be_wrong():
     assert math.ceil(100 * 1.1) == 111  # why the decimal text is what counts
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(hundredths=st.lists(st.decimals(0, 10**9, allow_nan=False, places=6), min_size=1, max_size=20))
 def test_frames_against_fractions(tmp_path_factory, hundredths):
     path = manifest(tmp_path_factory.mktemp("frames"), *hundredths)

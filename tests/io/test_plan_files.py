@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from another_user import another_user, open_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import header_of, with_header
 
 from balancer.errors import InputError, PlanError
@@ -134,7 +136,7 @@ def test_runs_cut_by_groups_batches_and_parts_are_joined(tmp_path, monkeypatch, 
     st.integers(1, 50),
     st.sampled_from(["plan.parquet", "plan/"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_any_steps_come_back(tmp_path_factory, keys, group, part, form):
     tmp_path = tmp_path_factory.mktemp("plan")
     rng = np.random.default_rng(len(keys))
@@ -429,12 +431,12 @@ def test_unwritable_target_is_refused_at_once(tmp_path, path, rule):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 @FORMS
-def test_folder_without_permission(tmp_path, form):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="ermission"):
-        PlanWriter(target(tmp_path, form))
+def test_folder_without_permission(form):
+    with open_folder() as folder:
+        folder.chmod(0o555)
+        with another_user(), pytest.raises(InputError, match="ermission"):
+            PlanWriter(target(folder, form))
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "my web app"}', "{", "[]"])

@@ -1,7 +1,9 @@
 """Logs planned in several phases, and plan files of several phases taken at their word only as far as it holds."""
 
 import contextlib
+import copy
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper
 
 import balancer
@@ -77,7 +80,7 @@ OPTIONS = {
 
 
 @given(home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans(), per_rank=st.integers(1, 5))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_each_step_is_what_orchestrate_would_plan(home, drop_last, per_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     log = write_log(folder)
@@ -209,7 +212,7 @@ cells = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.integers(
 
 
 @given(rows=cells)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_log_round_trips(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, *(list(column) for column in zip(*rows, strict=True)))
@@ -564,7 +567,29 @@ def certify(phase, **claims):
 SAVED_CLAIMS = {
     "a bound above the makespan": (certify("llm", lower_bound=10**6), "claims lower_bound = 1000000"),
     "a bound that no formula gives": (certify("vision", lower_bound=0, status="optimal"), "claims status 'optimal'"),
-    "a negative bound": (certify("audio", lower_bound=-1), "claims lower_bound = -1"),
+    "a negative bound": (certify("audio", lower_bound=-1), r"whole numbers from 0, got \[.*-1\]"),
+    "a bound of text": (certify("audio", lower_bound="8"), "whole numbers from 0, got"),
+    "a bound of another number": (certify("audio", lower_bound=True), "whole numbers from 0, got"),
+    "a bound by nothing": (certify("audio", bound_name=None), "bound_name and fell_back must be text"),
+    "another makespan": (certify("llm", makespan=3), "samples and makespans must be"),
+    "a makespan past int64": (certify("llm", makespan=2**70), "whole numbers from 0, got"),
+    "more samples": (lambda d: d.update(samples=12), "samples and makespans must be"),
+    "no number of samples": (lambda d: d.pop("samples"), "samples and makespans must be"),
+    "another strategy": (lambda d: d.update(strategy="best"), "unknown strategy 'best'; known ones are"),
+    "no strategy": (lambda d: d.update(strategy=None), "unknown strategy None"),
+    "a reason that is no text": (lambda d: d["saved"]["llm"].update(fell_back=7), "must be text"),
+    "a constraint that no row shows": (lambda d: d["phases"][2].update(keep_together="x"), "cannot be checked"),
+    "a constraint that nobody knows": (lambda d: d["saved"]["llm"].update(left_out=["luck"]), "left_out must be of"),
+    "left out as text": (lambda d: d["saved"]["llm"].update(left_out="caps"), "left_out must be of"),
+    "bytes past int64": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 2**63 - 1), "bytes in all; must be"),
+    "own bytes past int64": (lambda d: d["saved"]["llm"]["own"][0].__setitem__(0, 2**63 - 1), "bytes in all; must be"),
+    "outputs past int64": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 2**70), "whole numbers from 0"),
+    "outputs in fractions": (lambda d: d["saved"]["vision"]["outputs"].__setitem__(0, 3.5), "whole numbers from 0"),
+    "outputs that are lengths": (lambda d: d["saved"]["vision"].update(outputs=None), "must have outputs in the file"),
+    "outputs nobody asks for": (lambda d: d["saved"]["audio"].update(outputs=[1] * 4), "must have outputs in the file"),
+    "own that is by default": (lambda d: d["saved"]["llm"].update(own=None), "must have own in the file"),
+    "negative own": (lambda d: d["saved"]["llm"]["own"][0].__setitem__(0, -1), "whole numbers from 0"),
+    "left out though it fits": (lambda d: d["dropped"][0].__setitem__(1, 8), "not over the cap of 8"),
     "an unknown status": (certify("llm", status="perfect"), "not one this version reads"),
     "no certificate": (lambda d: d["saved"]["llm"].pop("certificate"), "not one this version reads"),
     "no phase": (lambda d: d["saved"].pop("vision"), "not one this version reads"),
@@ -599,6 +624,50 @@ def test_a_saved_step_plan_that_claims_otherwise_is_refused(name, saved):
     with pytest.raises((PlanError, InputError), match=message) as caught:
         balancer.load_plan(saved)
     assert "step.parquet: " in str(caught.value)
+
+
+def entries(found, path=()):
+    """Where every value in a description stands, and the value."""
+    inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in inner:
+        yield (*path, key), value
+        yield from entries(value, (*path, key))
+
+
+def others_than(value):
+    """What JSON may hold in place of a value."""
+    if isinstance(value, bool) or value is None:
+        return [not value, 1, "x", []]
+    if isinstance(value, int | float):
+        return [value + 1, value - 1, 0.5, 2**62, 2**70, str(value), None]
+    return [value + value[:1], value[1:], None, 7] if isinstance(value, str | list) else [None, [], {}]
+
+
+ASKED = {"eps", "time_budget", "max_tokens", "at_least", "multiple_of", "allow_empty", "count", "bytes_in", "bytes_out"}
+NAMES = {"items", "outputs", "own", "totals", "producer", "bound_name", "fell_back"}
+LESS = {"lower_bound", "every_rank_nonempty", "equal_counts", "min_samples_per_rank", "left_out", "part_order"}
+LESS |= {"dropped", "strategy"}
+
+
+@pytest.mark.parametrize("resealed", [False, True], ids=["as written", "sealed again"])
+def test_a_saved_step_plan_with_any_entry_changed(resealed, saved):
+    """It is refused; sealed again, only what its rows do not tell or tell less exactly may be otherwise."""
+    table, header, plan = pq.read_table(saved), plan_files.header_of(saved), balancer.load_plan(saved)
+    for path, value in list(entries(header["description"])):
+        for other in (other for other in others_than(value) if other != value):
+            changed = copy.deepcopy(header)
+            functools.reduce(lambda at, key: at[key], path[:-1], changed["description"])[path[-1]] = other
+            pq.write_table(table, saved)
+            plan_files.with_header(saved, plan_files.sealed(changed) if resealed else changed)
+            try:
+                found = balancer.load_plan(saved)
+            except (PlanError, InputError, InfeasibleError):
+                continue
+            assert resealed, path
+            assert found.digest() == plan.digest()
+            assert [found[name].makespan for name in found.phases] == [plan[name].makespan for name in plan.phases]
+            assert all(found[name].lower_bound <= found[name].makespan for name in found.phases)
+            assert (ASKED | NAMES | LESS) & set(path), (path, value, other)
 
 
 def test_a_plan_whose_samples_lie_in_another_order_cannot_be_saved(tmp_path):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper, write_plan
 
 import balancer
@@ -387,7 +388,7 @@ DROP = {"over_long": "drop", "allow_empty": True}
 @pytest.mark.parametrize("encoders", ["slot", "step"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(SEEDS)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_what_is_left_out_is_left_out_of_every_phase_with_all_its_items(encoders, strategy, rng):
     batch = batch_of(rng, 2, most_samples=8, most_items=12)
     cap = int(rng.integers(1, 10))

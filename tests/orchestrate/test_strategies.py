@@ -392,3 +392,38 @@ def test_bytes_that_do_not_fit(name):
 def test_bad_phases(fields, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Phase(**{"name": "v", "items": "a"} | fields)
+
+
+GOOD = {"batch": {"a": [5, 4, 3, 8], "b": [1, 0, 2, 2]}, "phases": {"v": "b", "l": "a+b"}, "topology": Topology((2, 1))}
+HOSTILE = {
+    "strategy": ["", "best", None, 7, [], b"orchestrated"],
+    "batch": [
+        None, {}, [], 7, {"a": [5, 4, 3, 8]}, {"a": [5, 4, 3, 8], "b": [1]}, {"a": None, "b": [1]}, {"a": 7, "b": 7},
+        {"a": "text", "b": "text"}, *({"a": [one] * 4, "b": [1, 0, 2, 2]} for one in (
+            -3, 5.5, float("nan"), float("inf"), 2**62, 2**63, 2**70, "x", None, [1], True
+        )), {"a": np.zeros((4, 2), int), "b": [1, 2, 3, 4]},
+    ],
+    "phases": [
+        None, [], {}, 7, "v", [None], [7, 8], [Phase("v", "b")] * 2, {"v": "no"}, {"v": 7}, {"v": "b+"}, {"": "b"},
+    ],
+    "topology": [None, "x", (2, 1), 0, -1, 1.5, 2**40],
+    "home_rank": [7, "x", [], [0, 1, 2], [0, 1, 2, 3], [0, -1, 0, 0], [0.5] * 4, [None] * 4, [2**70] * 4, [[0]] * 4],
+    "micro_batches": [7, "x", {}], "method": ["best", None, 7, []], "mode": ["best", None, 7],
+    "time_budget": [0, -1, float("nan"), float("inf"), "x", None, 10**400], "placement": ["best", None, 7],
+    "group_size": [0, -1, 2, "x", 1.5, 10**12], "objective": ["best", None, "max"],
+    "eps": [-1, float("nan"), float("inf"), "x", None, 10**400],
+}  # fmt: skip
+"""Arguments of `plan_with` that cannot be."""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("argument", HOSTILE)
+def test_every_strategy_refuses_what_cannot_be_planned_in_a_line(argument, strategy):
+    for value in HOSTILE[argument]:
+        given = {"strategy": strategy, **GOOD, argument: value}
+        with pytest.raises((ValueError, TypeError)) as caught:
+            plan_with(given.pop("strategy"), given.pop("batch"), given.pop("phases"), given.pop("topology"), **given)
+        text = str(caught.value)
+        assert 10 < len(text) < 600, value
+        assert "\n" not in text
+        assert not any(raw in text for raw in ("object is not", "has no len", "NoneType", "unhashable")), text

@@ -8,6 +8,7 @@ import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 from solvers.partition._problem import PartitionProblem
@@ -22,7 +23,7 @@ def solve(costs, num_groups, cap):
     return MODULE._solve(values, counts, num_groups, cap, time.perf_counter() + EVER), values, counts
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(costs=st.lists(st.integers(1, 20), min_size=1, max_size=8), num_groups=st.integers(1, 4))
 def test_the_model_is_met_at_the_optimum_and_refuted_below(costs, num_groups):
     optimum = oracles.optimal_makespan(costs, num_groups)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from schedule_oracles import objective_of
 
 from solvers.packing._schedule_kernels import deal, fill_densest, level
@@ -63,7 +64,7 @@ def test_dealing_ends_where_something_fits_nowhere():
     assert (loads.tolist(), used.tolist()) == ([5], [5])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=30),
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9), st.integers(0, 20), st.integers(0, 12)), min_size=1,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from schedule_oracles import optimal_value
 
 from solvers.errors import InfeasibleError
@@ -15,7 +16,7 @@ SAMPLES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1,
 SHAPES = st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(SAMPLES, SHAPES, st.sampled_from(OBJECTIVES), st.integers(1, 3), st.booleans(), st.integers(4, 12))
 def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, objective, stages, allow_empty, cap):
     costs, tokens = (list(column) for column in zip(*samples, strict=True))
@@ -33,7 +34,7 @@ def test_between_bound_and_optimum_for_a_given_number_of_slots(samples, shape, o
     assert result.lower_bound <= best <= result.value
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(SAMPLES, st.integers(1, 2), st.sampled_from(OBJECTIVES), st.integers(1, 3), st.integers(6, 12))
 def test_free_slots_stay_above_their_bound_and_every_number_of_slots_does(samples, num_ranks, objective, stages, cap):
     costs, tokens = (list(column) for column in zip(*samples, strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 from solvers.errors import CertificateError, InfeasibleError, TimeLimitError
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
@@ -14,7 +15,7 @@ from solvers.types import SolveStatus
 SAMPLES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 120)), max_size=40)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     SAMPLES,
     st.integers(1, 5),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from shares_oracles import cut, fewest_slots
 
 from solvers.errors import CertificateError, InfeasibleError, SolverError
@@ -32,7 +33,7 @@ def columns(samples):
 # --- against plain Python --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SAMPLES, st.integers(8, 60), RULES)
 @example([(9, 5, 0), (9, 5, 0), (7, 4, 0), (1, 1, 0), (0, 5, 0)], 10, LOOSE)  # costs that do not follow tokens
 @example([(0, 0, 0)] * 5, 8, LOOSE | {"min_slots": 3})
@@ -55,7 +56,7 @@ def test_slots_are_those_of_plain_python(samples, cap, rules):
     check_shares(costs, tokens, ranks, result, num_ranks=4, cap=cap, **rules)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 1)), max_size=12), st.integers(5, 15))
 def test_the_number_of_slots_is_between_its_bound_and_what_first_fit_promises(samples, cap):
     tokens, ranks = [t for t, _ in samples], [r for _, r in samples]
@@ -85,7 +86,7 @@ def test_a_rank_with_very_many_samples_is_cut_as_well():
 # --- properties ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.permutations(range(1, 25)), st.lists(st.integers(0, 3), min_size=24, max_size=24), st.integers(24, 60))
 def test_permuting_the_samples_permutes_the_slots(order, ranks, cap):
     """Without ties."""
@@ -96,7 +97,7 @@ def test_permuting_the_samples_permutes_the_slots(order, ranks, cap):
     assert one.slot_of_item[turn].tolist() == other.slot_of_item.tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(SAMPLES, st.integers(8, 60), st.integers(0, 3))
 def test_a_rank_is_cut_the_same_whatever_the_others_hold(samples, cap, rank):
     """Given the number of slots, which alone is agreed on."""

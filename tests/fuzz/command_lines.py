@@ -1,0 +1,272 @@
+"""Random command lines: every command with legal values, values at a border, and values that cannot be."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS = 24
+Random = np.random.Generator
+
+
+def write_files(folder: Path) -> None:
+    """Write the files that command lines name: logs, steps, a cluster, a model, and things that are none of these."""
+    rng = np.random.default_rng(3)
+    tokens, patches = rng.integers(10, 60, ROWS), rng.integers(0, 9, ROWS)
+    columns: dict[str, Any] = {"tokens": tokens, "patches": patches, "key": np.arange(ROWS) // 2 % 5}
+    columns |= {"ranks": [[0, 1, 2, 3]] * ROWS, "images": [rng.integers(1, 9, k % 3).tolist() for k in range(ROWS)]}
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+    lines = [f"{t},{p}" for t, p in zip(tokens, patches, strict=True)]
+    (folder / "log.csv").write_text("\n".join(["tokens,patches", *lines]) + "\n")
+    (folder / "log.jsonl").write_text("".join(json.dumps({"duration": int(t) / 10}) + "\n" for t in tokens))
+    np.save(folder / "log.npy", tokens)
+    (folder / "bad.csv").write_text("tokens\n1\n-2\n")
+    (folder / "huge.csv").write_text(f"tokens\n{2**62}\n{2**62}\n1\n1\n")
+    (folder / "empty.csv").write_text("")
+    steps = [f"{k},{100 * k + j},{k * 0.5 + 1}" for k in range(1, 30) for j in range(3)]
+    (folder / "steps.csv").write_text("\n".join(["step,length,seconds", *steps]) + "\n")
+    (folder / "curve.csv").write_text("tokens,flops_per_second\n100,1e14\n1000,4e14\n")
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    (folder / "folder").mkdir()
+
+
+@dataclass(frozen=True)
+class Words:
+    """Values of an option: those that are legal by themselves, and those at a border or beyond it."""
+
+    legal: tuple[Any, ...]
+    odd: tuple[Any, ...] = ()
+
+    def drawn(self, rng: Random, oddness: float) -> str:
+        """Draw one; an odd one with this probability."""
+        values = self.odd if self.odd and rng.random() < oddness else self.legal
+        return str(values[rng.integers(len(values))])
+
+
+def _of(*legal: Any, odd: tuple[Any, ...] = ("no", "", "x=", "\x1b[31m")) -> Words:
+    return Words(legal, odd)
+
+
+ODD_COUNTS = (0, -1, 2**31, 10**12, 2**63, "x", "1.5", "", "nan")
+ODD_REALS = (0, -1, "inf", "nan", "-inf", "1e-300", "1e300", "1/3", "x", "")
+COUNTS, FEW = _of(1, 2, 3, 4, 6, 8, odd=ODD_COUNTS), _of(1, 2, odd=ODD_COUNTS)
+AMOUNTS = _of(200, 400, 1000, 10**10, odd=(1, 5, 30, 2**62, *ODD_COUNTS))
+CAPS = _of(60, 100, 200, 1000, odd=(1, 30, 2**62, *ODD_COUNTS))
+REALS = _of(0.001, 0.01, 0.1, 0.5, odd=ODD_REALS)
+BUDGETS = _of(0.0001, 0.001, 0.01, 0.1, "1e9", odd=ODD_REALS)
+PER_RANK = _of("1,1", "1,2", "1,1,2,2", "4,1,1,4", odd=("0,0", "3", "1,x", "", ",", "1,1,1,1,1,1", f"{2**62},{2**62}"))
+COSTS = _of(
+    "linear",
+    "linear:a=3",
+    "quadratic:a=24576,b=1",
+    "quadratic:b=1,a=2",
+    "padded",
+    "padded:a=3,b=1",
+    "flops:qwen2-7b",
+    "convolution:a=3,c=2",
+    "convolution:a=3,c=1,b=1,p=2",
+    odd=(
+        "quadratic",
+        "quadratic:a=x,b=1",
+        "quadratic:a=1,a=2",
+        "linear:a=0",
+        "linear:a=99999999999999999999",
+        "cubic",
+        "padded:b=1",
+        "convolution:a=1,c=0",
+        "convolution:a=1,c=1,p=9",
+        "flops:",
+        "flops:nowhere.json",
+        "",
+        ":",
+        "flops:config.json",
+        "linear:",
+        "quadratic:a=-1,b=1",
+        "no=linear",
+        f"quadratic:a={2**62},b={2**62}",
+    ),
+)
+LENGTHS = _of("tokens", odd=("tokens+patches", "patches", "duration", "length", "tokens+", "tokens+tokens", "no", ""))
+METHODS = _of(
+    "auto", "lpt", "slack", "multifit", "karmarkar_karp", "round_robin", "bldm", "exact", odd=("padded", "mixed", "no")
+)
+OUTS = _of(
+    "p.parquet", "parts/", "folder/p.parquet", odd=("folder/", "no/p.parquet", "", "p.parquet/", "bad.csv/p", ".")
+)
+
+Option = tuple[float, str, Words | None]  # how often, its name, and its values (None: a flag)
+BATCHES: list[Option] = [
+    (0.2, "--home", _of("contiguous", "strided")),
+    (0.2, "--drop-last", None),
+    (0.2, "--eps", REALS),
+    (0.3, "--cost", COSTS),
+    (0.2, "--placement", _of("relocate", "rearrange", "any")),
+    (0.05, "--objective", _of("sum", "max")),
+    (0.2, "--method", METHODS),
+    (0.4, "--time-budget", BUDGETS),
+    (0.4, "--ranks-per-node", _of(1, 2, odd=(4, 3, 0, -2))),
+    (0.05, "--group-size", _of(1, 2, odd=(3, 0, "x"))),
+]
+CONSTRAINTS: list[Option] = [
+    (0.15, "--equal-counts", None),
+    (0.15, "--max-tokens-per-rank", AMOUNTS),
+    (0.1, "--min-samples-per-rank", FEW),
+    (0.1, "--max-samples-per-rank", _of(6, 9, 30, odd=ODD_COUNTS)),
+    (0.05, "--rank-speeds", PER_RANK),
+    (0.05, "--initial-loads", PER_RANK),
+    (0.05, "--keep-together", _of("key")),
+    (0.05, "--allowed-ranks", _of("ranks")),
+    (
+        0.1,
+        "--cap",
+        _of("patches=90", "tokens=400", "tokens+patches=999", odd=("patches=0", "no=3", "=3", "patches", "patches=1")),
+    ),
+]
+MICRO_BATCHES: list[Option] = [
+    (1.0, "--micro-batch-tokens", CAPS),
+    (0.3, "--micro-batches", _of(3, 5, "fewest", odd=(1, 0, 10**8, "x", "-1", ""))),
+    (0.4, "--schedule", _of("lockstep", "step", "pipeline")),
+    (0.2, "--min-micro-batches", FEW),
+    (0.2, "--micro-batches-multiple-of", FEW),
+    (0.1, "--pipeline-stages", COUNTS),
+    (0.7, "--allow-empty-micro-batches", None),
+    (0.4, "--over-long", _of("error", "own", "drop")),
+]
+SEVERAL: list[Option] = [
+    (1.0, "--phase", _of("a=patches", odd=("a=no", "=x", "a", "a=tokens"))),
+    (1.0, "--phase", _of("b=tokens+patches", "b=tokens")),
+    (
+        0.2,
+        "--items",
+        _of("a=lengths(images)", odd=("a=qwen2vl_patches(tokens,patches)", "a=no(x)", "c=lengths(images)", "a")),
+    ),
+    (0.2, "--outputs", _of("a=patches", odd=("a=lengths(images)", "b=tokens", "a=no"))),
+    (0.2, "--own", _of("b=tokens", odd=("b=no", "b"))),
+    (0.05, "--feeds", _of("a=b", odd=("b=a", "a=a"))),
+    (0.2, "--bytes", _of("a=4", "b=3,4", odd=("a=x", "b=99999999999999", "c=1"))),
+    (0.2, "--mode", _of("separate", "joint", "auto")),
+    (0.1, "--every-rank-nonempty", _of("a", "b", odd=("c",))),
+    (0.2, "--cost", _of("a=padded", "b=quadratic:a=2,b=1", "a=linear", odd=("c=linear", "a=", "a=cubic"))),
+]
+COMPARED: list[Option] = [
+    (0.4, "--strategies", _of("orchestrated", "as_sampled,llm_only", "sorted_batches")),
+    (0.5, "--steps", FEW),
+    (0.2, "--window", _of(1, 2, 10**9, odd=ODD_COUNTS)),
+]
+PICTURES: list[Option] = [
+    (0.08, "--html", _of("p.html", odd=("no/p.html", "p.txt", "folder", ""))),
+    (0.08, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg", ""))),
+    (0.02, "--step", _of(0, 1, odd=(99, -1))),
+]
+ON: list[Option] = [(1.0, "--cluster", _of("h100", "a100", odd=("no", "config.json", "no.json", "")))]
+MODELED: list[Option] = [
+    (0.1, "--gpus-per-rank", FEW),
+    (0.2, "--efficiency", REALS),
+    (0.2, "--overlap", REALS),
+    (0.2, "--waits", _of("phase", "step")),
+    (0.2, "--checkpointing", None),
+]
+MODELS = {
+    False: [
+        (1.0, "--model", _of("qwen2-7b", "llama-3-8b", odd=("no", "config.json", "config.json#llm", "x="))),
+        (0.1, "--pieces", _of(4, odd=(0, "x", "a=4"))),
+        (0.1, "--throughput", _of("curve.csv", odd=("no.csv", "log.csv"))),
+    ],
+    True: [
+        (1.0, "--model", _of("a=internvit-300m", odd=("a=no", "a", "c=qwen2-7b"))),
+        (1.0, "--model", _of("b=qwen2-7b")),
+    ],
+}
+FITTED: list[Option] = [
+    (0.4, "--skip", _of(0, 1, 5, odd=(100, -1, "x"))),
+    (0.4, "--weights", _of("relative", "absolute")),
+    (0.4, "--max-error", REALS),
+    (0.3, "--force", None),
+    (0.1, "--plot", _of("p.svg", "p.png", odd=("p.pdf", "no/p.svg"))),
+]
+SOLVED: list[Option] = [
+    (1.0, "--groups", _of(1, 2, 3, 5, odd=ODD_COUNTS)),
+    (0.5, "--method", METHODS),
+    (0.3, "--equal-counts", None),
+    (0.5, "--time-budget", _of(0.001, 0.1, 1e9, odd=ODD_REALS)),
+]
+LOGS = _of(
+    "log.parquet",
+    "log.parquet",
+    "log.csv",
+    "log.parquet",
+    odd=("log.jsonl", "log.npy", "bad.csv", "huge.csv", "empty.csv", "no.csv", "folder", "", "steps.csv"),
+)
+PLANS, STEPS = (
+    _of("done.parquet", "done", "saved.parquet", odd=("log.csv", "no", "folder")),
+    _of("steps.csv", odd=("log.csv", "no.csv", "folder")),
+)
+SHAPE: list[Option] = [
+    (1.0, "--ranks", _of(2, 2, 4, 4, 4, 6, odd=ODD_COUNTS)),
+    (1.0, "--batch-per-rank", _of(2, 3, 4, 6, 24, odd=ODD_COUNTS)),
+]
+ODD_NUMBERS = ("-", "x", "", "1,2", "-4", str(2**63 - 1), str(2**62), "1.5", "--")
+
+
+@dataclass(frozen=True)
+class Typist:
+    """Draws words: `oddness` is how often a value is odd, `richness` how many options there are."""
+
+    rng: Random
+    oddness: float
+    richness: float
+
+    def options(self, options: list[Option], rich: bool = True) -> list[str]:
+        """Draw some options, each with a value."""
+        words: list[str] = []
+        for often, name, values in options:
+            if often == 1 or self.rng.random() < often * (self.richness if rich else 1):
+                words += [name] if values is None else [name, values.drawn(self.rng, self.oddness)]
+        return words
+
+    def one(self, words: Words) -> str:
+        """Draw a word."""
+        return words.drawn(self.rng, self.oddness)
+
+    def planned(self, several: bool) -> list[str]:
+        """Draw a log and how it is planned: with few options or with many, as few keep to one another."""
+        words = [self.one(LOGS), *self.options(SHAPE), *self.options(BATCHES), *self.options(CONSTRAINTS)]
+        words += self.options(SEVERAL) if several else ["--length", self.one(LENGTHS)]
+        return words + (self.options(MICRO_BATCHES) if self.rng.random() < 0.3 else [])
+
+    def line(self) -> list[str]:
+        """Draw a command line."""
+        rng, several = self.rng, bool(self.rng.random() < 0.35)
+        command = str(rng.choice(["plan", "plan", "plan", "compare", "simulate", "report", "fit", "solve"]))
+        words = [command]
+        if command == "plan":
+            words += self.planned(several) + self.options([(0.1, "--compare-placements", None)])
+            words += ["--out", self.one(OUTS)] if rng.random() < 0.5 else []
+        elif command == "compare":
+            words += self.planned(several) + self.options(COMPARED)
+        elif command == "simulate":
+            words += self.planned(several) + self.options(ON + MODELED + MODELS[several] + COMPARED)
+            words += self.options(PICTURES, rich=False)
+        elif command == "report":
+            words += [self.one(PLANS), *self.options(PICTURES, rich=False)]
+            words += self.options([(0.1, "--log", _of("log.csv", odd=("log.parquet", "no.csv", "folder")))])
+        elif command == "fit":
+            words += [self.one(STEPS), *self.options(FITTED)]
+        else:
+            words += [str(rng.integers(0, 50)) for _ in range(rng.integers(1, 9))]
+            words += [str(rng.choice(ODD_NUMBERS))] if rng.random() < self.oddness else []
+            words += self.options(SOLVED)
+        return words + self.options([(0.3, "--json", None)], rich=False)
+
+
+def command_line(rng: Random) -> list[str]:
+    """Draw one command line; some lack a word or have one twice."""
+    words = Typist(rng, float(rng.choice([0, 0, 0.03, 0.2])), float(rng.choice([0.3, 1.0, 1.5]))).line()
+    if rng.random() < 0.04:
+        at = int(rng.integers(len(words)))
+        words[at : at + 1] = [words[at]] * 2 * int(rng.integers(0, 2))
+    return words

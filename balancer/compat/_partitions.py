@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from balancer.planning.planner import balance
 from solvers.arguments import as_int64
 
-__all__ = ["as_lengths", "balanced_partitions", "first_fit_count", "inverse"]
+__all__ = ["as_lengths", "balanced_partitions", "fill_empty", "first_fit_count", "inverse"]
 
 SCALE = 2**31  # of the largest, for numbers that are no integers
 
@@ -31,11 +31,11 @@ def balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -
     plan = balance(lengths, k_partitions, equal_counts=bool(equal_size))
     groups = [plan.samples_on_rank(rank).tolist() for rank in range(k_partitions)]
     if not equal_size and len(lengths) >= k_partitions:
-        _fill_empty(groups)
+        fill_empty(groups)
     return [sorted(group) for group in groups]
 
 
-def _fill_empty(groups: list[list[int]]) -> None:
+def fill_empty(groups: list[list[int]]) -> None:
     """Give every empty group an item, as trainers that step once a group need; no sum exceeds the largest for that."""
     for group in groups:
         if not group:

@@ -102,8 +102,9 @@ class BalancedBatchSampler(RankBatches):
         self._groups = self.num_ranks * self.gradient_accumulation_steps
         self.samples_per_step = as_count("batch_size", batch_size) * self._groups
         self.shuffle, self.seed, self._drop = bool(shuffle), as_integer("seed", seed), bool(drop_last)
+        self.equal_counts = bool(equal_counts)
         self._options: dict[str, Any] = {
-            "cost": parse_cost(cost), "equal_counts": bool(equal_counts), "max_tokens_per_rank": micro_batch_tokens,
+            "cost": parse_cost(cost), "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
             "time_budget": time_budget,
         }  # fmt: skip
         self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
@@ -152,7 +153,7 @@ class BalancedBatchSampler(RankBatches):
         """Return the rows of a global batch, with those that the last one takes again from the beginning."""
         total, first = len(self.lengths), step * self.samples_per_step
         count = min(self.samples_per_step, total - first)
-        short = -count % self._groups if self._options["equal_counts"] else max(0, self._groups - count)
+        short = -count % self._groups if self.equal_counts else max(0, self._groups - count)
         positions = np.arange(first, first + count + short) % total
         return shuffled(positions, total, self.seed, epoch) if self.shuffle else positions
 

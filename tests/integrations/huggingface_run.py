@@ -71,7 +71,8 @@ def train(folder, mode, options):
     arguments = TrainingArguments(
         f"{folder}/{mode}", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=10,
         learning_rate=0.01, save_steps=8, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
-        max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo", **options.get("arguments", {}),
+        max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo",
+        **options.get("arguments", {}),
     )  # fmt: skip
     base = UnbalancedTrainer if options.get("unbalanced") else BalancedTrainer
     kind = type(base.__name__, (base,), options.get("attributes", {}))

@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 
 from balancer.planning.planner import balance
 from solvers.arguments import as_int64
-from solvers.errors import UsageError
+from solvers.errors import UsageError, Wording
 from solvers.packing.schedule import schedule_micro_batches
 
-__all__ = ["as_lengths", "balanced_partitions", "capped_groups", "fewest_groups", "fill_empty", "first_fit_count",
+__all__ = ["as_lengths", "balanced_partitions", "cap_called", "capped_groups", "fewest_groups", "fill_empty", "first_fit_count",
            "inverse", "put_in_place", "unbalance"]  # fmt: skip
 
 _BUDGET = 0.01
+
+
+def cap_called(name: str) -> Wording:
+    """Return what a trainer calls a cap, where over-long samples are an error and nothing else."""
+    return Wording({"cap": name, "over_long='own'": None, "over_long='drop'": None})
+
 
 SCALE = 2**31  # of the largest, for numbers that are no integers
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from balancer.compat._partitions import as_lengths, balanced_partitions, capped_groups, fewest_groups
+from balancer.compat._partitions import as_lengths, balanced_partitions, cap_called, capped_groups, fewest_groups
 from balancer.planning.planner import balance
 from solvers.arguments import unknown
 from solvers.errors import InfeasibleError, UsageError
@@ -66,7 +66,7 @@ def _allocated(values: Any, cap: int, at_least: int | None, multiple_of: int, eq
             return [group.tolist() for group in capped_groups(lengths, lengths, cap, count)]
         plan = balance(lengths, count, equal_counts=True, max_tokens_per_rank=cap)
     except InfeasibleError as error:
-        raise error.as_kind(_AllocationError) from None
+        raise error.in_words(cap_called("capacity")).as_kind(_AllocationError) from None
     return [sorted(plan.samples_on_rank(group).tolist()) for group in range(count)]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from balancer.compat._partitions import (
     as_lengths,
     balanced_partitions,
+    cap_called,
     capped_groups,
     fewest_groups,
     inverse,
@@ -218,7 +219,7 @@ def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int
         count, minus_least = largest_of_ranks([count, -least], group)
         least = -minus_least
     if failed is not None:
-        raise failed.as_kind(ContradictionError) from None
+        raise failed.in_words(cap_called("max_token_len")).as_kind(ContradictionError) from None
     if count == _NEVER:
         raise UsageError(f"max_token_len = {cap} is too small for a sample, or a group of them, of another rank")
     return count, least

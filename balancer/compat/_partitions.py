@@ -14,8 +14,8 @@ from solvers.arguments import as_int64
 from solvers.errors import UsageError, Wording
 from solvers.packing.schedule import schedule_micro_batches
 
-__all__ = ["as_lengths", "balanced_partitions", "cap_called", "capped_groups", "fewest_groups", "fill_empty", "first_fit_count",
-           "inverse", "put_in_place", "unbalance"]  # fmt: skip
+__all__ = ["as_lengths", "balanced_partitions", "cap_called", "capped_groups", "fewest_groups", "fill_empty",
+           "first_fit_count", "inverse", "put_in_place", "unbalance"]  # fmt: skip
 
 _BUDGET = 0.01
 

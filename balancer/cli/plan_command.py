@@ -26,6 +26,8 @@ __all__ = ["plan_command"]
 @command("plan", short_help="Plan every global batch of a length log.")
 @click.argument("log", type=click.Path())
 @planning_options
+@click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
+@click.option("--shuffle", type=int, metavar="SEED", help="Every epoch in an order of its own, drawn from SEED.")
 @click.option("--compare-placements", is_flag=True, help="Also say what the other placements would give.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @json_option

@@ -229,6 +229,7 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         columns = {SINGLE_PHASE: "+".join(of_log)}
     phases, cut = _phases(options, columns), _micro_batches(options)
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
+    of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
     settings = LogSettings(Setup(topology, phases, plan), **of_batches)
     opened = opened or open_log(log)
@@ -264,6 +265,9 @@ def _title_of(log: str, settings: LogSettings, first: StepPlan | None) -> str:
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
     name, ranks = os.path.basename(log), f"{settings.setup.topology.num_ranks} ranks x {settings.batch_per_rank}"
+    if settings.epochs > 1 or settings.shuffle is not None:
+        seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
+        ranks += f", {settings.epochs} epoch{'s' * (settings.epochs > 1)}{seed}"
     if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
         return f"{name}: {phases[0].items}, {ranks}, {phases[0].cost}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)

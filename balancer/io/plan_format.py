@@ -64,7 +64,7 @@ def header(description: Mapping[str, object], **more: object) -> dict[str, objec
 
 def _features_of(description: Mapping[str, Any]) -> list[str]:
     """Return what of :data:`FEATURES` a description makes use of."""
-    used = {"epochs": "epochs" in description, "several sources": len(description.get("sources", ())) > 1}
+    used = {"epochs": "epochs" in description, "several sources": "log" in description}
     return [name for name, is_used in used.items() if is_used]
 
 

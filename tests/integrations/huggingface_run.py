@@ -58,16 +58,22 @@ def collate(samples):
     return {"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()}
 
 
-def train(folder, mode, options):
+TINY = {
+    "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 64, "attn_implementation": "eager",
+}  # fmt: skip
+
+
+def rows_of_text():
     random = np.random.default_rng(0)
     lengths = np.minimum(random.lognormal(2, 1, 44).astype(int) + 2, 60)
     rows = [random.integers(1, 50, length).tolist() for length in lengths]
-    data = datasets.Dataset.from_dict({"input_ids": rows, "length": lengths})
+    return datasets.Dataset.from_dict({"input_ids": rows, "length": lengths})
+
+
+def train(folder, mode, options):
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
-        attention_dropout=options.get("dropout", 0), max_position_embeddings=64, attn_implementation="eager",
-    )  # fmt: skip
+    config = LlamaConfig(attention_dropout=options.get("dropout", 0), **TINY)
     arguments = TrainingArguments(
         f"{folder}/{mode}", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=10,
         learning_rate=0.01, save_steps=8, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
@@ -78,7 +84,7 @@ def train(folder, mode, options):
     kind = type(base.__name__, (base,), options.get("attributes", {}))
     watch = Watch(options.get("kill_at"))
     model = LlamaForCausalLM(config).double()
-    trainer = kind(model, arguments, train_dataset=data, data_collator=collate, callbacks=[watch])
+    trainer = kind(model, arguments, train_dataset=rows_of_text(), data_collator=collate, callbacks=[watch])
     trainer.train(resume_from_checkpoint=options.get("resume", False))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     weights = [weight.detach().double().flatten() for weight in trainer.model.parameters()]

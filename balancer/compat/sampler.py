@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,7 @@ class BalancedBatchSampler(RankBatches):
                 if number >= done:
                     yield number, [batches[rank] for rank in ranks]
 
+    @cached_property  # loaders ask for the state at every batch
     def _identity(self) -> dict[str, Any]:
         hashed = hashlib.sha256(self.lengths.tobytes())
         for values, _ in self._caps.values():

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
@@ -117,6 +118,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         ahead = self.num_steps - (self.start_step if self.epoch == 0 else 0)
         return max(0, ahead) * (self.num_ranks if self.rank is None else 1)
 
+    @cached_property
     def _identity(self) -> dict[str, Any]:
         if isinstance(self._source, PlanFile):
             digest = self._source.description.get("digest")

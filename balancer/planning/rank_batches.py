@@ -1,6 +1,7 @@
 """Batches that are one rank's already, epoch by epoch: what samplers have in common that stand in a data loader."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from solvers.arguments import as_integer
@@ -37,8 +38,9 @@ class RankBatches:
         """Yield the micro-steps of an epoch from number `done` on: number, and the batches of `ranks`."""
         raise NotImplementedError
 
+    @cached_property
     def _identity(self) -> dict[str, Any]:
-        """Return what makes the batches what they are, as JSON; a state fits where all of it is alike."""
+        """What makes the batches what they are, as JSON; a state fits where all of it is alike."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -69,7 +71,7 @@ class RankBatches:
             the workers of a DataLoader fetch ahead (a StatefulDataLoader knows that, and asks in time).
         """
         done = self._done if batches is None else as_integer("batches", batches)
-        return {"epoch": self.epoch, "batches": done, "of": self._identity()}
+        return {"epoch": self.epoch, "batches": done, "of": self._identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state says: the next iteration begins there.
@@ -81,7 +83,7 @@ class RankBatches:
         """
         if not isinstance(state, Mapping) or not {"epoch", "batches", "of"} <= set(state):
             raise UsageError("state must be what state_dict() returned, got {state}", state=repr(state)[:80])
-        mine = self._identity()
+        mine = self._identity
         if differing := [name for name, value in mine.items() if state["of"].get(name) != value]:
             name = differing[0]
             raise UsageError(

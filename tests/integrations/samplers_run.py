@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+import balancer
 from balancer.compat import BalancedBatchSampler
+from balancer.executor import PlannedBatchSampler
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(2, 1, 42).astype(int) + 2, 60)
 EPOCHS = 2
@@ -66,11 +68,15 @@ def accelerate():
     from accelerate import Accelerator, skip_first_batches
 
     accelerator = Accelerator(cpu=True)
-    refused = ""
-    try:
-        accelerator.prepare(DataLoader(Rows(), batch_sampler=sampler(accelerator.process_index), collate_fn=collate))
-    except ValueError as error:
-        refused = str(error)
+    plan = balancer.balance(LENGTHS, 2)
+    refused = []
+    for made in sampler(accelerator.process_index), PlannedBatchSampler(plan, accelerator.process_index):
+        try:
+            accelerator.prepare(DataLoader(Rows(), batch_sampler=made, collate_fn=collate))
+        except ValueError as error:
+            refused.append(str(error))
+    dealt = accelerator.prepare(DataLoader(Rows(), batch_sampler=PlannedBatchSampler(plan, None), collate_fn=collate))
+    planned = [batch["rows"].tolist() for batch in dealt] == [plan.samples_on_rank(accelerator.process_index).tolist()]
     loader = DataLoader(Rows(), batch_sampler=sampler(None), collate_fn=collate)
     net = model()
     net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1), loader)
@@ -84,7 +90,8 @@ def accelerate():
             optimizer.step()
     loader.set_epoch(1)
     again = [batch["rows"].tolist() for batch in skip_first_batches(loader, 2)]
-    return {"weights": weights_of(net), "seen": seen, "refused": refused, "resumed": again, "steps": len(loader)}
+    return {"weights": weights_of(net), "seen": seen, "refused": refused, "resumed": again, "steps": len(loader),
+            "planned": planned}  # fmt: skip
 
 
 def lightning():

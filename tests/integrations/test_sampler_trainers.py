@@ -29,7 +29,8 @@ def test_every_rank_runs_its_batches_and_learns_what_unbalanced_training_does(fo
 
 def test_accelerate_refuses_a_ranks_batches_and_resumes(found):
     for of_rank in found:
-        assert "accelerator.prepare" in of_rank["accelerate"]["refused"]
+        assert ["accelerator.prepare" in said for said in of_rank["accelerate"]["refused"]] == [True, True]
+        assert of_rank["accelerate"]["planned"]
         half = len(of_rank["wanted"]["seen"]) // 2
         assert of_rank["accelerate"]["steps"] == half
         assert of_rank["accelerate"]["resumed"] == of_rank["wanted"]["seen"][half + 2 :]

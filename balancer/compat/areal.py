@@ -1,7 +1,7 @@
 """Index functions with the signatures of AReaL's ``utils/seqpack.py``: those that its trainers call.
 
-Its tests pin first-fit-decreasing and Karmarkar-Karp by their very groups; here both names give groups as few, and as
-even as the planner makes them.
+A test that pins the very groups of first-fit-decreasing or of Karmarkar-Karp sees others here: both names give as few
+as keep to the capacity, as even as the planner makes them.
 """
 
 from collections.abc import Callable, Iterable

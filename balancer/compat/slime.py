@@ -1,6 +1,6 @@
 """Index functions with the signatures of slime's ``utils/seqlen_balancing.py``.
 
-Its tests pin that samples are packed in the order of first fit; here a bin's samples are other ones, and bins no more.
+A test that pins which samples first fit puts into a bin sees others here, and bins no more.
 """
 
 from typing import Any

@@ -2,8 +2,8 @@
 
 They take what those take (lists, CPU tensors, TensorDict, DataProto) and return the same types. Where those assert they
 work, or raise a ValueError with the reason: fewer items than partitions leave partitions empty, and sizes that do not
-divide are equal within one. Tests of verl that pin the very partitions of its Karmarkar-Karp differ: these are as even
-or more, and not the same.
+divide are equal within one. A test that pins an AssertionError, or the very partitions that Karmarkar-Karp makes, sees
+others here: as even or more, and not the same.
 """
 
 import copy

@@ -1,6 +1,7 @@
 """Balanced batches without torch: every epoch complete, alike on all ranks, within its caps, resumed exactly."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import balancer
 import solvers
-from balancer.compat import BalancedBatchSampler
+from balancer.compat import BalancedBatchSampler, huggingface
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 
@@ -163,6 +164,35 @@ def test_errors_name_what_is_wrong(arguments, said):
         BalancedBatchSampler([3], 1, 1, 0, caps={"images": ([1, 2], 9)})
     with pytest.raises(ValueError, match="gradient_accumulation_steps must be >= 1"):
         BalancedBatchSampler([3], 1, 1, 0, gradient_accumulation_steps=0)
+
+
+def trainer_like(world_size=2, counted=True, averaged=True, dataset=(1, 2), **sizes):
+    """What the Hugging Face mixin looks at."""
+    return SimpleNamespace(
+        args=SimpleNamespace(world_size=world_size, average_tokens_across_devices=averaged), compute_loss_func=None,
+        model_accepts_loss_kwargs=counted, train_dataset=dataset,
+        accelerator=SimpleNamespace(parallelism_config=SimpleNamespace(**sizes)),
+    )  # fmt: skip
+
+
+def test_losses_that_would_change_are_refused():
+    equal, unequal = (BalancedBatchSampler([1, 2, 3], 1, 2, 0, equal_counts=given) for given in (True, False))
+    for trainer, sampler in (trainer_like(), unequal), (trainer_like(counted=False), equal):
+        huggingface._check_loss(trainer, sampler)
+    huggingface._check_loss(trainer_like(1, counted=False), unequal)
+    with pytest.raises(ValueError, match=r"takes no num_items_in_batch.*equal_counts=True"):
+        huggingface._check_loss(trainer_like(counted=False), unequal)
+    with pytest.raises(ValueError, match="average_tokens_across_devices must be True"):
+        huggingface._check_loss(trainer_like(averaged=False), equal)
+
+
+def test_datasets_and_ranks_that_cannot_be_balanced_are_refused():
+    huggingface._check(trainer_like(tp_size=1, cp_size=None))
+    with pytest.raises(ValueError, match="cp_size must be 1"):
+        huggingface._check(trainer_like(cp_size=2))
+    for dataset in (None, iter([1])):
+        with pytest.raises(ValueError, match=r"train_dataset must have a length.*PrefetchDispatcher"):
+            huggingface._check(trainer_like(dataset=dataset))
 
 
 def test_it_needs_no_torch():

@@ -68,8 +68,9 @@ class BalancedTrainerMixin:
         sampler = self.balanced_sampler()
         _check_loss(self, sampler)
         prepared = trainer.get_train_dataloader()
-        prepared_loaders = self.accelerator._dataloaders  # type: ignore[attr-defined]
-        prepared_loaders[:] = [loader for loader in prepared_loaders if loader is not prepared]
+        # What is not used must not be saved or seen as the loader in use.
+        held = getattr(self.accelerator, "_dataloaders", [])  # type: ignore[attr-defined]
+        held[:] = [loader for loader in held if loader is not prepared]
         return _with_batches(prepared, sampler)
 
 

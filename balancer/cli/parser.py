@@ -75,6 +75,7 @@ _HEADINGS = {
     "--equal-counts": "What every rank keeps to",
     "--micro-batch-tokens": "Micro-batches",
     "--method": "Solver",
+    "--epochs": "Epochs",
     "--strategies": "What is compared",
     "--out": "Output",
     "--json": "Output",

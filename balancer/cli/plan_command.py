@@ -26,10 +26,15 @@ __all__ = ["plan_command"]
 @click.argument("log", type=click.Path())
 @planning_options
 @click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
+@click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
+@click.option("--shuffle", type=int, metavar="SEED", help="Every epoch in an order of its own, drawn from SEED.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @json_option
 def plan_command(log: str, out: str | None, as_json: bool, compare_placements: bool, **options: Any) -> None:
-    """Plan every global batch of LOG (Parquet, CSV, JSONL, Arrow, NumPy): which sample goes to which rank.
+    """Plan every global batch of LOG: which sample goes to which rank.
+
+    LOG is a file (Parquet, CSV, JSONL, Arrow, NumPy, Megatron's .idx), a pattern of such files, or a folder of Parquet
+    files or of a data set that Hugging Face's save_to_disk wrote.
 
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
@@ -47,7 +52,7 @@ def plan_command(log: str, out: str | None, as_json: bool, compare_placements: b
 
 def _planned(job: Job, log: str, out: str | None, as_json: bool) -> RunSummary:
     """Plan every step of a log, and write the plan if asked to."""
-    if out is not None and os.path.exists(out) and os.path.samefile(log, out):
+    if out is not None and os.path.exists(out) and any(os.path.samefile(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     settings, summary, digest = job.settings, RunSummary(), PlanDigest()
     several = settings.setup.several_items

@@ -1,6 +1,5 @@
 """From options to settings: which phases there are, what each keeps to, and how a log is planned."""
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -229,13 +228,14 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         columns = {SINGLE_PHASE: "+".join(of_log)}
     phases, cut = _phases(options, columns), _micro_batches(options)
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
+    of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
     settings = LogSettings(Setup(topology, phases, plan), **of_batches)
     opened = opened or open_log(log)
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
     first = make_ready(plan_log(opened, short), plan.method)
-    return Job(opened, settings, _title_of(log, settings, first))
+    return Job(opened, settings, _title_of(opened, settings, first))
 
 
 def chosen_strategies(text: str | None) -> tuple[str, ...]:
@@ -260,12 +260,21 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
         )
 
 
-def _title_of(log: str, settings: LogSettings, first: StepPlan | None) -> str:
+def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
-    name, ranks = os.path.basename(log), f"{settings.setup.topology.num_ranks} ranks x {settings.batch_per_rank}"
+    name, ranks = (
+        log.path.name,
+        f"{settings.setup.topology.num_ranks} ranks x {settings.batch_per_rank}",
+    )
+    if settings.epochs > 1 or settings.shuffle is not None:
+        seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
+        ranks += f", {settings.epochs} epoch{'s' * (settings.epochs > 1)}{seed}"
     if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
-        return f"{name}: {phases[0].items}, {ranks}, {phases[0].cost}"
+        columns = () if "(" in phases[0].items else choose_length(log, phases[0].items)
+        counted = set(columns) & set(log.list_columns)
+        told = f"{phases[0].items}{' (values of a list)' if counted else ''}"
+        return f"{name}: {told}, {ranks}, {phases[0].cost}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element, for want of --bytes" if by_default else ""
     lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}"]

@@ -8,7 +8,8 @@ OPTIONS = Wording({
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
-            "ranks_per_node", "batch_per_rank", "time_budget", "max_tokens_per_rank", "min_samples_per_rank",
+            "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget", "max_tokens_per_rank",
+            "min_samples_per_rank",
             "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
             "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",

@@ -1,7 +1,9 @@
 """What the trainers' functions have in common: numbers read, and groups of indices made of the planner's answer."""
 
 import copy
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,19 @@ from numpy.typing import NDArray
 
 from balancer.planning.planner import balance
 from solvers.arguments import as_int64
+from solvers.errors import UsageError, Wording
+from solvers.packing.schedule import schedule_micro_batches
 
-__all__ = ["as_lengths", "balanced_partitions", "first_fit_count", "inverse"]
+__all__ = ["as_lengths", "balanced_partitions", "cap_called", "capped_groups", "fewest_groups", "fill_empty",
+           "first_fit_count", "inverse", "put_in_place", "unbalance"]  # fmt: skip
+
+_BUDGET = 0.01
+
+
+def cap_called(name: str) -> Wording:
+    """Return what a trainer calls a cap, where over-long samples are an error and nothing else."""
+    return Wording({"cap": name, "over_long='own'": None, "over_long='drop'": None})
+
 
 SCALE = 2**31  # of the largest, for numbers that are no integers
 
@@ -31,11 +44,11 @@ def balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -
     plan = balance(lengths, k_partitions, equal_counts=bool(equal_size))
     groups = [plan.samples_on_rank(rank).tolist() for rank in range(k_partitions)]
     if not equal_size and len(lengths) >= k_partitions:
-        _fill_empty(groups)
+        fill_empty(groups)
     return [sorted(group) for group in groups]
 
 
-def _fill_empty(groups: list[list[int]]) -> None:
+def fill_empty(groups: list[list[int]]) -> None:
     """Give every empty group an item, as trainers that step once a group need; no sum exceeds the largest for that."""
     for group in groups:
         if not group:
@@ -66,3 +79,72 @@ def inverse(idx_map: Any) -> Any:
     for place, index in enumerate(back.tolist()):
         found[place] = index
     return found
+
+
+def fewest_groups(tokens: NDArray[np.int64], cap: int, at_least: int = 1, multiple_of: int = 1) -> int:
+    """Return the fewest groups of at most `cap` tokens each, at least so many and a multiple; InfeasibleError if none.
+
+    Groups may be empty where there are fewer items than were asked for.
+    """
+    count = at_least
+    if len(tokens):
+        found = schedule_micro_batches(tokens, tokens, 1, cap, num_slots="fewest", time_budget=_BUDGET)
+        count = max(count, int(found.num_slots))
+    return -(-count // multiple_of) * multiple_of
+
+
+def capped_groups(costs: NDArray[np.int64], tokens: NDArray[np.int64], cap: int, count: int) -> list[NDArray[np.int64]]:
+    """Return `count` groups of indices of at most `cap` tokens each, the largest cost as small as was found."""
+    slots = schedule_micro_batches(
+        costs, tokens, 1, cap, objective="pipeline", num_slots=count, allow_empty=count > len(tokens),
+        time_budget=_BUDGET,
+    ).slot_of_item  # fmt: skip
+    return [np.flatnonzero(slots == slot) for slot in range(count)]
+
+
+def unbalance(lengths: Any, partitions: Sequence[Sequence[int]], prefix: str) -> dict[str, float]:
+    """Return the sums of lengths before, as consecutive shares, and after: smallest, largest, difference, mean."""
+    values, count = np.asarray(as_lengths("seqlen_list", lengths)), len(partitions)
+    share = max(1, len(values) // max(1, count))
+    before = [int(values[first : first + share].sum()) for first in range(0, len(values), share)] or [0]
+    after = [int(values[list(part)].sum()) for part in partitions] or [0]
+    return {
+        f"{prefix}/min": min(before),
+        f"{prefix}/max": max(before),
+        f"{prefix}/minmax_diff": max(before) - min(before),
+        f"{prefix}/balanced_min": min(after),
+        f"{prefix}/balanced_max": max(after),
+        f"{prefix}/mean": int(values.sum()) / max(1, count),
+    }
+
+
+def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Put our functions in place of theirs, also where modules of the package have imported them already.
+
+    Returns
+    -------
+    list of str
+        What was replaced: ``module.name``.
+
+    Raises
+    ------
+    ValueError
+        The module lacks one of the names: it is of a version that this release does not know.
+    """
+    names = list(names)
+    if missing := [name for name in names if not hasattr(theirs, name)]:
+        raise UsageError(
+            "{module} has no {missing}, so this release does not know its version; import from balancer.compat what "
+            "you call",
+            module=theirs.__name__, missing=", ".join(missing),
+        )  # fmt: skip
+    originals = {name: getattr(theirs, name) for name in names}
+    replaced = []
+    for title, module in sorted(sys.modules.items()):
+        if module is None or not (title == package or title.startswith(f"{package}.")):
+            continue
+        for name in names:
+            if vars(module).get(name) is originals[name]:
+                setattr(module, name, ours[name])
+                replaced.append(f"{title}.{name}")
+    return replaced

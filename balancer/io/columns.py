@@ -36,9 +36,9 @@ class LengthLog:
     Attributes
     ----------
     path : Path
-        The file.
+        The file, folder or pattern.
     format : str
-        One of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``.
+        One of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``, ``idx``.
     columns : tuple of str
         Every column, in file order; ``("length",)`` for a plain 1-D ``.npy``.
     integer_columns : tuple of str
@@ -47,6 +47,10 @@ class LengthLog:
         True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
     float_columns : tuple of str
         The columns that hold floats; as for ``integer_columns``.
+    list_columns : tuple of str
+        Those that hold lists, whose lengths are theirs.
+    files : tuple of Path
+        Where its rows are, in order; by default `path` itself.
     """
 
     path: Path
@@ -55,6 +59,11 @@ class LengthLog:
     integer_columns: tuple[str, ...]
     is_manifest: bool
     float_columns: tuple[str, ...] = ()
+    list_columns: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", self.files or (self.path,))
 
 
 # Last words of a name, in lower case, by which a column of integers is told for what it is.
@@ -62,6 +71,7 @@ _NAMES_OF_ROWS = re.compile(
     "ids?|idx|index|ix|[ug]uid|uid|pk|key|hash|seed|row|rownum|line|lineno|no|nr|serial|shard|timestamp|ts|epoch|"
     "offset|label|unnamed|(sample|row|doc|document|record|item|example|image|video|audio|user|file|data)id"
 )
+_TOKENS = "input_ids"
 _NAMES_OF_LENGTHS = re.compile(
     "len|lengths?|tokens?|frames?|patch|patches|samples|size|count|chars|words|bytes|duration"
 )
@@ -70,7 +80,8 @@ _NAMES_OF_LENGTHS = re.compile(
 def default_length(log: LengthLog) -> tuple[str, ...]:
     """Choose the columns whose sum is the length, when nobody named them.
 
-    They are ``("duration",)`` for a speech manifest, else the only column of integers.
+    They are ``("duration",)`` for a speech manifest, else the only column of integers; beside lists of ``input_ids``
+    those, unless its name says that it holds lengths.
 
     Raises
     ------
@@ -79,6 +90,8 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
     """
     if log.is_manifest:
         return ("duration",)
+    if _TOKENS in log.list_columns and not (len(log.integer_columns) == 1 and is_named_so(log.integer_columns[0])):
+        return (_TOKENS,)
     if len(log.integer_columns) != 1:
         count = len(log.integer_columns) or "no"
         raise not_told(log, f"{count} columns of integers, so which one is the length is open")
@@ -133,9 +146,11 @@ def parse_length(expression: str) -> tuple[str, ...]:
 
 
 def unit_of(log: LengthLog, columns: Sequence[str]) -> str:
-    """Name the unit of sums of these columns: ``as recorded``, or what the seconds of a speech manifest became."""
+    """Name the unit of sums of these columns: ``as recorded``, frames, or that the values of lists were counted."""
     if log.is_manifest and "duration" in columns:
         return "frames of 10 ms: ceil(100 * duration)"
+    if set(columns) & set(log.list_columns):
+        return "values of a row's list"
     return "as recorded"
 
 
@@ -177,9 +192,13 @@ def check_column(log: LengthLog, name: str) -> None:
         raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
 
 
-def no_rows(path: Path) -> InputError:
+class NoRowsError(InputError):
+    """An empty file."""
+
+
+def no_rows(path: Path) -> NoRowsError:
     """Give the error about an empty log."""
-    return InputError(f"{path}: holds no rows; a log needs at least one")
+    return NoRowsError(f"{path}: holds no rows; a log needs at least one")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

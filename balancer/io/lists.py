@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from balancer.io.columns import Place, first_null, from_arrow, from_python, is_numeric, shown
 from balancer.problem.ragged import Ragged
@@ -18,11 +20,26 @@ _RULE = "each row must hold a list of whole numbers: name another column, or cas
 _MISSING = "there is no list (null or missing); a row without items needs an empty one"
 
 
+def lengths_from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
+    """Take what can be a length, or lists, of which each is as long as it is: their values are not looked at."""
+    return from_arrow(pc.list_value_length(cells) if is_list(cells.type) else cells, place)
+
+
+def lengths_from_python(cells: Sequence[object], place: Place) -> NDArray[np.int64]:
+    """Take int, float and Decimal, or lists alone, as JSON rows give them."""
+    return from_python(list(map(len, cells)) if set(map(type, cells)) == {list} else cells, place)  # type: ignore[arg-type]
+
+
+def is_list(kind: Any) -> bool:
+    """Tell whether an Arrow type is one of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def lists_from_arrow(cells: Any, place: Place) -> Ragged:
     """Take lists, large or of fixed size, of what can be a length; no copy for int64."""
     kind = cells.type
     fixed = pa.types.is_fixed_size_list(kind)
-    if not (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not is_list(kind):
         raise place.column_of(kind, _RULE)
     inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
     if not is_numeric(inner) and not pa.types.is_null(inner):

@@ -1,17 +1,20 @@
 """Logs of sequence lengths: what they are, and their columns block by block in one pass.
 
-A log is one file of Parquet, CSV, JSON lines, Arrow IPC (file, Feather v2 or stream) or NumPy. Its content
-tells its format where it can, else its name does. Memory depends on the size of a block, never on that of
-the log. Rows are numbered from 0; blank lines of CSV and JSON lines are no rows.
+A log is one file of Parquet, CSV, JSON lines (gzipped or not), Arrow IPC (file, Feather v2 or stream) or NumPy, the
+index of a Megatron data set, or several files of one kind. Content tells the format where it can, else the name does.
+Memory depends on the size of a block, never on that of the log. Rows are numbered from 0; blank lines of CSV and JSON
+lines are no rows.
 """
 
+import gzip
 import hashlib
 import json
 import os
 import re
 import tokenize
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -27,15 +30,14 @@ from balancer.io._atomic import check_regular
 from balancer.io.assemble import RawBlock, ToKeys, ToLengths, ToLists, Wanted, assembled
 from balancer.io.columns import (
     LengthLog,
+    NoRowsError,
     Place,
     check_column,
     check_columns,
     choose_length,
     default_length,
     frames_from_seconds,
-    from_arrow,
     from_numpy,
-    from_python,
     from_text,
     is_named_so,
     no_rows,
@@ -44,8 +46,10 @@ from balancer.io.columns import (
     shown,
     unit_of,
 )
-from balancer.io.keys import keys_from_arrow, keys_from_numpy, keys_from_python, keys_from_text
-from balancer.io.lists import lists_from_arrow, lists_from_python
+from balancer.io.keys import KEY_RULE, keys_from_arrow, keys_from_numpy, keys_from_python, keys_from_text
+from balancer.io.lists import is_list, lengths_from_arrow, lengths_from_python, lists_from_arrow, lists_from_python
+from balancer.io.log_files import files_of
+from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
 from balancer.problem.block import Block
 
 __all__ = [
@@ -74,14 +78,16 @@ _HEAD_ROWS = 1 << 10  # that are looked at for a column that counts rows
 _FEWEST_COUNTED = 10  # fewer may be so by chance
 
 _IPC_FILE = b"ARROW1"
-_MAGIC = {b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
+_GZIP = b"\x1f\x8b"
+_MAGIC = {INDEX_MAGIC: "idx", b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
 _NO_LOG = {
-    b"\x1f\x8b": "is compressed with gzip; decompress it first",
+    _GZIP: "is compressed with gzip, which only JSON lines (.jsonl.gz) may be; decompress it first",
     b"(\xb5/\xfd": "is compressed with zstd; decompress it first",
     b"BZh": "is compressed with bzip2; decompress it first",
     b"\xfd7zXZ\0": "is compressed with xz; decompress it first",
     b"PK\x03\x04": "is a zip archive (or .npz); a log is one plain file: unpack it first",
     b"FEA1": "is Feather version 1; write it again as version 2 (Arrow IPC) or Parquet",
+    b"TNTIDX\x00\x00": "is an index of Megatron's old kind; make the data set again with its present tools",
     b"PARE": "is an encrypted Parquet file; write it again without encryption",
 }
 _SUFFIXES = {
@@ -90,18 +96,21 @@ _SUFFIXES = {
     **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".jsonl", ".json", ".ndjson", ".manifest"), "jsonl"),
     ".npy": "npy",
+    ".idx": "idx",
 }
 _BOM = b"\xef\xbb\xbf"
 
 # What pyarrow and numpy raise on damaged files; numpy parses its header as Python source.
 _LIBRARY_ERRORS = (
     *(pa.ArrowException, OSError, ValueError, TypeError, EOFError, OverflowError, MemoryError),
-    *(SyntaxError, tokenize.TokenError, RecursionError),
+    *(SyntaxError, tokenize.TokenError, RecursionError, zlib.error),
 )
 
 
 def open_log(path: str | os.PathLike[str]) -> LengthLog:
-    """Find format and columns of a log from its head.
+    """Find format and columns of a log from its head; of several files, those of the first that holds rows.
+
+    `path` may be a folder or a pattern, as :func:`balancer.io.log_files.files_of` has them.
 
     Raises
     ------
@@ -110,7 +119,17 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     """
     if not os.fspath(path):
         raise InputError("the name of the log is empty")
-    path = Path(path)
+    files = (Path(path),) if "\0" in os.fspath(path) else files_of(path)
+    for file in files:
+        try:
+            return replace(_open_file(file), path=Path(path), files=files)
+        except NoRowsError:
+            continue
+    raise no_rows(Path(path))
+
+
+def _open_file(path: Path) -> LengthLog:
+    """Look at the head of one file."""
     try:
         check_regular(path, "; a log is read more than once: write it to a file first")
         with open(path, "rb") as handle:
@@ -119,8 +138,6 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a directory; a log is one file, so name a file in it") from None
     except (OSError, ValueError) as error:
         why = "its name holds a null byte" if "\0" in os.fspath(path) else _first_line(error)
         raise InputError(f"{os.fspath(path)!r:.200}: cannot be read: {why}") from error
@@ -128,13 +145,13 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
         raise no_rows(path)
     kind = _format_of(path, head)
     try:
-        columns, integers, floats = _FORMATS[kind].inspect(path)
+        columns, integers, floats, lists = _FORMATS[kind].inspect(path)
     except InputError:
         raise
     except _LIBRARY_ERRORS as error:
         raise _damaged(path, kind, error) from error
     is_manifest = kind == "jsonl" and "duration" in columns
-    return LengthLog(path, kind, tuple(columns), tuple(integers), is_manifest, tuple(floats))
+    return LengthLog(path, kind, tuple(columns), tuple(integers), is_manifest, tuple(floats), tuple(lists))
 
 
 def default_columns(log: LengthLog) -> tuple[str, ...]:
@@ -150,7 +167,7 @@ def default_columns(log: LengthLog) -> tuple[str, ...]:
         return columns
     try:
         wanted = Wanted({"": columns}, dict.fromkeys(columns, _FORMATS[log.format].to_lengths), {}, {})
-        block = next(assembled(log.path, _raw_blocks(log, columns, _HEAD_ROWS), wanted))
+        block = next(_blocks(log, wanted, _HEAD_ROWS))
     except InputError:
         return columns  # which is complained of where the log is read
     first = block.sums[""][:_HEAD_ROWS]
@@ -213,7 +230,36 @@ def read_columns(
         lengths["duration"] = frames_from_seconds
     listed = dict.fromkeys(lists, to_lists) if to_lists else {}
     wanted = Wanted(dict(sums), lengths, dict.fromkeys(keys, known.to_keys), listed)
-    return assembled(log.path, _raw_blocks(log, wanted.columns, _LIST_ROWS if lists else _MOST_ROWS), wanted)
+    return _blocks(log, wanted, _LIST_ROWS if lists else _MOST_ROWS)
+
+
+def _blocks(log: LengthLog, wanted: Wanted, most_rows: int) -> Iterator[Block]:
+    """Yield the blocks of all files of a log; errors name the file, and its row."""
+    row, key_types = 0, dict[str, np.dtype[Any]]()
+    for file in log.files:
+        try:
+            part = log if log.files == (log.path,) else _checked_part(file, log, wanted)
+            for block in assembled(file, _raw_blocks(part, wanted.columns, most_rows), wanted):
+                for name, column in block.keys.items():
+                    if column.dtype != key_types.setdefault(name, column.dtype):
+                        raise InputError(f"{file}: column {name!r} is not of the kind of the files before; {KEY_RULE}")
+                yield replace(block, first_row=row)
+                row += len(block)
+        except NoRowsError:
+            continue
+    if row == 0:
+        raise no_rows(log.path)
+
+
+def _checked_part(file: Path, log: LengthLog, wanted: Wanted) -> LengthLog:
+    """Look at the head of one of several files, which must have what the first one has."""
+    part = _open_file(file)
+    if part.format != log.format:
+        kinds = _FORMATS[part.format].title, _FORMATS[log.format].title
+        raise InputError(f"{file}: is {kinds[0]}, others of {log.path} are {kinds[1]}; a log is of one kind")
+    for name in wanted.columns:
+        check_column(part, name)
+    return part
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -247,6 +293,10 @@ def _format_of(path: Path, head: bytes) -> str:
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return kind
+    if head.startswith(_GZIP) and path.suffix.lower() == ".gz" and _SUFFIXES.get(Path(path.stem).suffix) == "jsonl":
+        return "jsonl"
+    if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+        raise InputError(f"{path}: holds the tokens of a Megatron data set; name its index, {path.with_suffix('.idx')}")
     for magic, problem in _NO_LOG.items():
         if head.startswith(magic):
             raise InputError(f"{path}: {problem}")
@@ -290,7 +340,7 @@ def _first_line(error: BaseException) -> str:
 
 
 _Names = Sequence[str]
-_Columns = tuple[_Names, _Names, _Names]  # all, those of integers, those of floats
+_Columns = tuple[_Names, _Names, _Names, _Names]  # all, those of integers, those of floats, those of lists
 
 
 def _arrow_columns(schema: Any) -> _Columns:
@@ -298,7 +348,7 @@ def _arrow_columns(schema: Any) -> _Columns:
         kinds = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in schema]
         return [field.name for field, kind in zip(schema, kinds, strict=True) if is_kind(kind)]
 
-    return schema.names, of(pa.types.is_integer), of(pa.types.is_floating)
+    return schema.names, of(pa.types.is_integer), of(pa.types.is_floating), of(is_list)
 
 
 def _inspect_parquet(path: Path) -> _Columns:
@@ -361,7 +411,7 @@ def _inspect_csv(path: Path) -> _Columns:
         if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
             raise no_rows(path)
         with _open_csv(source, path) as reader:
-            columns, integers, floats = _arrow_columns(reader.schema)
+            columns, integers, floats, _ = _arrow_columns(reader.schema)
     if all(re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", name, re.IGNORECASE) for name in columns):
         raise InputError(
             f"{path}: the first line reads {shown(','.join(columns))}, which looks like data; "
@@ -372,7 +422,7 @@ def _inspect_csv(path: Path) -> _Columns:
             f"{path}: the first line reads {shown(columns[0])}, as if columns were separated by {other[0]!r}; write "
             "commas, or tabs into a .tsv"
         )
-    return columns, integers, floats
+    return columns, integers, floats, ()
 
 
 def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
@@ -388,7 +438,7 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
     # A float would lose digits of a duration; of a name that stands twice, the last would win in silence.
     decode = json.JSONDecoder(parse_float=parse_float, object_pairs_hook=_each_once).decode
     row = 0
-    with open(path, "rb") as handle:
+    with _opened(path) as handle:
         for number, line in enumerate(handle, 1):
             text = line.removeprefix(_BOM) if number == 1 else line
             if not text.strip():
@@ -407,8 +457,26 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
                     f"{path}: row {row} (line {number}) is {shown(found)}, not an object; "
                     "JSON lines hold one object a line"
                 )
-            yield number, found
+            yield number, _with_duration(found)
             row += 1
+
+
+def _opened(path: Path) -> Any:
+    """Open a file of JSON lines, gzipped or not."""
+    with open(path, "rb") as handle:
+        compressed = handle.read(len(_GZIP)) == _GZIP
+    return gzip.open(path) if compressed else open(path, "rb")
+
+
+def _with_duration(row: dict[str, Any]) -> dict[str, Any]:
+    """Say how long a mixed cut of Lhotse's is, which only its tracks tell: until the last of them ends."""
+    if row.get("type") != "MixedCut" or "duration" in row:
+        return row
+    try:
+        ends = [Decimal(track.get("offset", 0)) + Decimal(track["cut"]["duration"]) for track in row["tracks"]]
+        return row | {"duration": round(max(ends), 8)}
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+        return row  # which then has no duration, an error where one is asked for
 
 
 class _TwiceError(Exception):
@@ -444,7 +512,8 @@ def _inspect_json(path: Path) -> _Columns:
         raise no_rows(path)
     there = {name: found - {type(None)} for name, found in kinds.items()}
     floats = [name for name, found in there.items() if Decimal in found and found <= {int, Decimal}]
-    return list(kinds), [name for name, found in there.items() if found == {int}], floats
+    of_kind = {kind: [name for name, found in there.items() if found == {kind}] for kind in (int, list)}
+    return list(kinds), of_kind[int], floats, of_kind[list]
 
 
 def _read_json(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
@@ -476,6 +545,7 @@ def _inspect_npy(path: Path) -> _Columns:
         list(columns),
         [n for n, kind in flat.items() if kind in "iu"],
         [n for n, kind in flat.items() if kind == "f"],
+        (),
     )
 
 
@@ -483,6 +553,18 @@ def _read_npy(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBl
     arrays = _open_npy(log.path)
     for start in range(0, len(arrays[columns[0]]), _NPY_ROWS):
         yield {name: np.asarray(arrays[name][start : start + _NPY_ROWS]) for name in columns}, None
+
+
+def _inspect_idx(path: Path) -> _Columns:
+    if len(sequence_lengths(path)) == 0:
+        raise no_rows(path)
+    return ["length"], ["length"], (), ()
+
+
+def _read_idx(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+    lengths = sequence_lengths(log.path)
+    for start in range(0, len(lengths), _NPY_ROWS):
+        yield {"length": np.asarray(lengths[start : start + _NPY_ROWS])}, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,9 +578,12 @@ class _Format:
 
 
 _FORMATS = {
-    "parquet": _Format("Parquet", _inspect_parquet, _read_parquet, from_arrow, keys_from_arrow, lists_from_arrow),
-    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, from_arrow, keys_from_arrow, lists_from_arrow),
+    "parquet": _Format(
+        "Parquet", _inspect_parquet, _read_parquet, lengths_from_arrow, keys_from_arrow, lists_from_arrow
+    ),
+    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, lengths_from_arrow, keys_from_arrow, lists_from_arrow),
     "csv": _Format("CSV", _inspect_csv, _read_csv, from_text, keys_from_text, None),
-    "jsonl": _Format("JSON lines", _inspect_json, _read_json, from_python, keys_from_python, lists_from_python),
+    "jsonl": _Format("JSON lines", _inspect_json, _read_json, lengths_from_python, keys_from_python, lists_from_python),
+    "idx": _Format("Megatron index", _inspect_idx, _read_idx, from_numpy, keys_from_numpy, None),
     "npy": _Format("NumPy .npy", _inspect_npy, _read_npy, from_numpy, keys_from_numpy, None),
 }

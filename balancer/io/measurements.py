@@ -54,6 +54,8 @@ def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int
     """
     log = open_log(path)
     where = os.fspath(path)
+    if log.files != (log.path,):
+        raise InputError(f"{where}: measurements are read from one file, not from {len(log.files)}")
     if log.format not in _READERS:
         raise InputError(f"{where}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
     columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)

@@ -25,7 +25,7 @@ from balancer.io._atomic import check_regular, reported
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
-FEATURES: frozenset[str] = frozenset()
+FEATURES: frozenset[str] = frozenset({"epochs", "several sources"})
 """What a plan file may hold beyond the columns below; a reader refuses one that names others."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
@@ -53,8 +53,19 @@ def from_json(text: bytes) -> dict[str, Any] | None:
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:
     """Return the header of a plan, which is in its metadata or its manifest."""
     described = dict(description)
-    own = {"format": FORMAT, "version": VERSION, "features": [], "description_sha256": _sha256(described)}
+    own = {
+        "format": FORMAT,
+        "version": VERSION,
+        "features": _features_of(described),
+        "description_sha256": _sha256(described),
+    }
     return {**own, "description": described, **more}
+
+
+def _features_of(description: Mapping[str, Any]) -> list[str]:
+    """Return what of :data:`FEATURES` a description makes use of."""
+    used = {"epochs": "epochs" in description, "several sources": "log" in description}
+    return [name for name, is_used in used.items() if is_used]
 
 
 def _sha256(description: Mapping[str, object]) -> str:

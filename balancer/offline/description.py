@@ -59,21 +59,29 @@ def describe(log: LengthLog, settings: LogSettings, steps: int, samples: int, di
         for phase in settings.setup.phases
         if "(" not in phase.items
     }
-    source = {
-        "file": str(log.path),
-        "size": log.path.stat().st_size,
-        "sha256": file_sha256(log.path),
-        "format": log.format,
-        "unit": units,
-    }
-    return settings.to_json() | {
-        "sources": [source],
-        "steps": steps,
-        "samples": samples,
-        "digest": digest.hexdigest(),
-        "producer": __version__,
-        "fell_back": digest.fell_back,
-    }
+    sources = [
+        {
+            "file": str(file),
+            "size": file.stat().st_size,
+            "sha256": file_sha256(file),
+            "format": log.format,
+            "unit": units,
+        }
+        for file in log.files
+    ]
+    named = {} if log.files == (log.path,) else {"log": str(log.path)}
+    return (
+        settings.to_json()
+        | named
+        | {
+            "sources": sources,
+            "steps": steps,
+            "samples": samples,
+            "digest": digest.hexdigest(),
+            "producer": __version__,
+            "fell_back": digest.fell_back,
+        }
+    )
 
 
 class FellBack:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
+from balancer.io.log_files import files_of
 from balancer.io.logs import LengthLog, file_sha256, open_log
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.offline.description import FellBack, PlanDigest, unreadable
@@ -130,7 +131,7 @@ def load_plan(
 def log_of(path: str | os.PathLike[str]) -> str | None:
     """Return the log that a plan file says it was made from; None where it holds its own lengths."""
     plan_file = open_plan(path)
-    return None if is_saved(plan_file) else str(_named_source(plan_file)["file"])
+    return None if is_saved(plan_file) else _named_sources(plan_file)[0]
 
 
 def _phase_names(plan_file: PlanFile) -> list[object]:
@@ -140,34 +141,51 @@ def _phase_names(plan_file: PlanFile) -> list[object]:
         raise unreadable(plan_file, error) from None
 
 
-def _named_source(plan_file: PlanFile) -> dict[str, object]:
-    """Return the log that a description names."""
-    sources = plan_file.description.get("sources")
-    source = sources[0] if isinstance(sources, list) and len(sources) == 1 else None
-    if not isinstance(source, dict) or not isinstance(source.get("file"), str):
+def _named_sources(plan_file: PlanFile) -> tuple[str, list[tuple[object, object]]]:
+    """Return the log that a description names, and size and SHA-256 of its files."""
+    description = plan_file.description
+    sources, log = description.get("sources"), description.get("log")
+    try:
+        files = [(source["file"], source.get("size"), source.get("sha256")) for source in sources or ()]
+        log = files[0][0] if log is None and len(files) == 1 else log
+    except (AttributeError, LookupError, TypeError):
+        log = None
+    if not isinstance(log, str) or not files:
         raise InputError(f"{plan_file.path}: its description does not name the log it was made from")
-    return source
+    return log, [(size, digest) for _, size, digest in files]
 
 
 def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
     """Open the log that a plan file was made from, which must be the same to the byte."""
-    source = _named_source(plan_file)
+    name, wanted = _named_sources(plan_file)
     if log is None:
-        recorded = Path(str(source["file"]))
+        recorded = Path(name)
         beside = Path(plan_file.path).parent / recorded.name
-        log = recorded if recorded.is_file() else beside
-        if not log.is_file():
+        log = recorded if _is_there(recorded) else beside
+        if not _is_there(log):
             raise InputError(
                 f"{plan_file.path}: the log it was made from, {on_a_line(recorded)}, is not there; give it as --log"
             )
-    try:  # before anything of the file is read that an error could quote: a plan may name any file there is
-        check_regular(log)
-        same = Path(log).stat().st_size == source.get("size") and file_sha256(log) == source.get("sha256")
+    # Before anything of a file is read that an error could quote: a plan may name any file there is.
+    files = files_of(log)
+    same = len(files) == len(wanted)
+    try:
+        for file, (size, digest) in zip(files, wanted, strict=False):
+            check_regular(file)
+            same = same and file.stat().st_size == size and file_sha256(file) == digest
     except OSError as error:
         raise InputError(f"{plan_file.path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
     if not same:
         raise InputError(f"{plan_file.path}: was not made from {on_a_line(log)}: the log's size or SHA-256 differs")
     return open_log(log)
+
+
+def _is_there(log: Path) -> bool:
+    """Whether there are files by this name: one, or those of a folder or a pattern."""
+    try:
+        return all(file.is_file() for file in files_of(log))
+    except InputError:
+        return False
 
 
 class _OfStep(Claims):

@@ -101,7 +101,10 @@ def _ordered(
         rows = PlanStep(0, items.phase.name, long, short, short, short, long, short, short)
     item = np.zeros(len(rows.sample), dtype=np.int32) if rows.item is None else rows.item
     order = np.lexsort((item, rows.sample))
-    expected = step.batch.kept[items.sample_of_item] + first_row, items.item_in_sample
+    expected = step.batch.rows_of(step.batch.kept[items.sample_of_item], first_row), items.item_in_sample
+    if len(order) == len(expected[0]):  # a shuffled step's rows do not ascend
+        ascending, order = order, np.empty_like(order)
+        order[np.lexsort((expected[1], expected[0]))] = ascending
     if np.array_equal(rows.sample[order], expected[0]) and np.array_equal(item[order], expected[1]):
         return order, rows
     found = set(zip(rows.sample.tolist(), item.tolist(), strict=True))

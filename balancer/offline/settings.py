@@ -6,7 +6,7 @@ from typing import Any
 
 from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
-from solvers.arguments import as_count
+from solvers.arguments import as_count, as_integer
 
 __all__ = ["LogSettings"]
 
@@ -24,17 +24,26 @@ class LogSettings:
     home : str
         A name in :data:`balancer.problem.batch.HOMES`.
     drop_last : bool
-        Leave out the last global batch if it is short.
+        Leave out the last global batch of an epoch if it is short.
+    epochs : int
+        How many times the log is planned, one after the other.
+    shuffle : int or None
+        Seed of each epoch's order, as :func:`balancer.problem.shuffle.shuffled` has it; None: the log's own.
     """
 
     setup: Setup
     batch_per_rank: int
     home: str = "contiguous"
     drop_last: bool = False
+    epochs: int = 1
+    shuffle: int | None = None
 
     def __post_init__(self) -> None:
         as_count("batch_per_rank", self.batch_per_rank)
         as_count("global batch (ranks * batch_per_rank)", self.samples_per_step)
+        as_count("epochs", self.epochs)
+        if self.shuffle is not None:
+            as_integer("shuffle", self.shuffle)
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")
 
@@ -46,10 +55,13 @@ class LogSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""
         of_log = {"batch_per_rank": self.batch_per_rank, "home": self.home, "drop_last": self.drop_last}
+        if self.epochs > 1 or self.shuffle is not None:  # a feature of plan files, which others do without
+            of_log |= {"epochs": self.epochs, "shuffle": self.shuffle}
         return self.setup.to_json() | of_log
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> "LogSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         of_log = {name: description[name] for name in ("batch_per_rank", "home", "drop_last")}
+        of_log |= {name: description[name] for name in ("epochs", "shuffle") if name in description}
         return cls(Setup.from_json(description), **of_log)

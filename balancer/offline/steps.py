@@ -1,9 +1,10 @@
 """A log in, a step plan for every global batch out, one after the other; memory does not grow with the log."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,11 @@ from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, make_step
 from balancer.planning.strategies import STRATEGIES, chosen, sorted_window, taken
 from balancer.problem.batch import HOMES, global_batches
+from balancer.problem.block import Block
 from balancer.problem.phases import Columns, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
+from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
 from solvers.errors import SolverError, WordedError, Wording
@@ -37,39 +40,70 @@ class Rows:
     number : int
         Which step, from 0.
     first_row : int
-        Number of its first row in the log.
+        Number of its first row in the log, if they are consecutive.
     columns : mapping of str to int64[n] or Ragged
     keys : mapping of str to array[n] or Ragged
         Those that say which samples stay together, or where they may run.
+    numbers : int64[n] or None
+        Which rows these are, if they are not consecutive.
     """
 
     number: int
     first_row: int
     columns: Columns
     keys: Columns
+    numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))  # type: ignore[arg-type]
 
 
 def rows_of_steps(log: LengthLog, settings: LogSettings, endless: bool = False) -> Iterator[Rows]:
-    """Read the columns that the phases name, step by step; if `endless`, the log over and over."""
+    """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
+
+    Memory is a step's, unless the epochs are shuffled: then it is that of the columns.
+    """
     phases = settings.setup.phases
     sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
     keys = tuple(dict.fromkeys(phase.keep_together for phase in phases if phase.keep_together))
     allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in phases if phase.allowed_ranks))
     lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
-    passes = itertools.repeat(None) if endless else (None,)
-    blocks = itertools.chain.from_iterable(read_columns(log, sums, keys, lists) for _ in passes)
-    for number, block in enumerate(global_batches(blocks, settings.samples_per_step, settings.drop_last)):
+    read = functools.partial(read_columns, log, sums, keys, lists)
+    for number, (block, numbers) in enumerate(_batches(read, settings, endless)):
         asked: Columns = {**block.keys, **{name: block.lists[name] for name in allowed}}
-        yield Rows(number, block.first_row, {**block.sums, **block.lists}, asked)
+        yield Rows(number, block.first_row, {**block.sums, **block.lists}, asked, numbers)
+
+
+def _batches(
+    read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool
+) -> Iterator[tuple[Block, NDArray[np.int64] | None]]:
+    """Yield the global batches of all epochs, and of several which rows they have."""
+    size, drop = settings.samples_per_step, settings.drop_last
+    if endless:
+        blocks = itertools.chain.from_iterable(read() for _ in itertools.repeat(None))
+        yield from ((block, None) for block in global_batches(blocks, size, drop))
+    elif settings.shuffle is None:
+        for _ in range(settings.epochs):
+            for block in global_batches(read(), size, drop):
+                numbers = np.arange(block.first_row, block.first_row + len(block))
+                yield block, numbers if settings.epochs > 1 else None
+    else:
+        whole = Block.concatenate(list(read()))
+        for epoch in range(settings.epochs):
+            for first in range(0, len(whole) - (size - 1 if drop else 0), size):
+                positions = np.arange(first, min(first + size, len(whole)))
+                numbers = shuffled(positions, len(whole), settings.shuffle, epoch)
+                yield whole.taken(numbers), numbers
 
 
 @contextmanager
 def _in_log(log: LengthLog, rows: Rows) -> Iterator[None]:
     """Let errors name log and step, and call samples by their rows."""
-    wording = Wording({"sample": "row"}, {"row": lambda sample: rows.first_row + sample})
+
+    def row_of(sample: int) -> int:
+        return rows.first_row + sample if rows.numbers is None else int(rows.numbers[sample])
+
+    wording = Wording({"sample": "row"}, {"row": row_of})
     places = str(log.path), f"step {rows.number}"
     try:
         yield
@@ -97,7 +131,8 @@ class Steps:
         if count not in self._homes:
             num_ranks = settings.setup.topology.num_ranks
             self._homes[count] = HOMES[settings.home](count, num_ranks, settings.batch_per_rank)
-        return make_step(settings.setup, rows.columns, self._homes[count], rows.keys)
+        step = make_step(settings.setup, rows.columns, self._homes[count], rows.keys)
+        return step if rows.numbers is None else replace(step, batch=replace(step.batch, row_numbers=rows.numbers))
 
     def plan(self, rows: Rows, strategy: Callable[[Step], StepPlan]) -> StepPlan:
         """Plan the step of these rows by a strategy."""

@@ -29,7 +29,7 @@ def append_phase(
     ----------
     writer : PlanWriter
     number, first_row : int
-        Which step, and the row of its first sample in the log.
+        Which step, and the row of its first sample in the log, unless the batch says itself which rows it has.
     batch : GlobalBatch
     items : PhaseItems
     plan : DispatchPlan
@@ -42,7 +42,7 @@ def append_phase(
     writer.append(
         number,
         items.phase.name,
-        batch.kept[items.sample_of_item] + first_row,
+        batch.rows_of(batch.kept[items.sample_of_item], first_row),
         target.rank_of_sample,
         plan.slot_of_sample if plan.num_slots > 1 else 0,
         target.position_of_sample,

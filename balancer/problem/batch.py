@@ -45,18 +45,18 @@ class GlobalBatch(Record):
         Length of each sample (tokens, frames or patches), >= 0.
     home : Placement
         Where each sample lies before dispatch.
-    first_sample : int
-        Number of the first sample in its log, by which errors call it.
     dropped : int64[d], read-only
         Samples of the step that are left out, ascending; `lengths` and `home` are of the others, in order.
     dropped_lengths : int64[d], read-only
+    row_numbers : int64[n + d] or None
+        Which row of its log each sample of the step is, those left out too; None: consecutive rows.
     """
 
     lengths: NDArray[np.int64]
     home: Placement
-    first_sample: int = 0
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    row_numbers: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.home.rank_of_sample):
@@ -74,7 +74,11 @@ class GlobalBatch(Record):
     @property
     def numbers(self) -> NDArray[np.int64]:
         """The numbers of these samples in error messages: int64[n]."""
-        return self.kept + self.first_sample
+        return self.kept
+
+    def rows_of(self, samples: NDArray[np.int64], first_row: int) -> NDArray[np.int64]:
+        """Return the rows of the log that samples of the step are, in which it begins at `first_row`."""
+        return samples + first_row if self.row_numbers is None else self.row_numbers[samples]
 
     def without(self, samples: NDArray[np.int64]) -> "GlobalBatch":
         """Leave out ``lengths[samples]``; the others stay where they are."""
@@ -83,7 +87,7 @@ class GlobalBatch(Record):
         dropped = np.concatenate((self.dropped, self.kept[samples]))
         order = np.argsort(dropped)
         dropped_lengths = np.concatenate((self.dropped_lengths, self.lengths[samples]))
-        return GlobalBatch(lengths, home, self.first_sample, dropped[order], dropped_lengths[order])
+        return GlobalBatch(lengths, home, dropped[order], dropped_lengths[order], self.row_numbers)
 
     @classmethod
     def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":

@@ -82,6 +82,14 @@ class Block:
                 return len(column)
         raise AssertionError("checked when made")  # pragma: no cover
 
+    def taken(self, rows: NDArray[np.int64]) -> "Block":
+        """Take rows by their numbers, in that order; it copies, and ``first_row`` is 0."""
+        return Block(
+            {name: column[rows] for name, column in self.sums.items()},
+            {name: column[rows] for name, column in self.keys.items()},
+            {name: column.take(rows) for name, column in self.lists.items()},
+        )
+
     def __getitem__(self, rows: slice) -> "Block":
         """Cut out consecutive rows; the arrays are shared."""
         if not isinstance(rows, slice):

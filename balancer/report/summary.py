@@ -259,12 +259,13 @@ class RunSummary:
         self.samples += plan.num_samples
 
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
-        return self.rows + int(plan.batch.kept[phase.items.sample_of_item[item]])
+        sample = plan.batch.kept[phase.items.sample_of_item[item]]
+        return int(plan.batch.rows_of(sample, self.rows))
 
     def _add_dropped(self, plan: StepPlan) -> None:
         batch = plan.batch
         if len(batch.dropped) and not self.dropped:
-            self.first_dropped = self.rows + int(batch.dropped[0])
+            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.rows))
         self.dropped += len(batch.dropped)
         self.kept_volume += int(batch.lengths.sum())
         self.dropped_volume += int(batch.dropped_lengths.sum())

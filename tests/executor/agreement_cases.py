@@ -237,6 +237,12 @@ def rank_that_joins_late(rank):
     return step(made, rank)["id"]
 
 
+def one_rank_over_the_cap(rank):
+    from balancer.compat.verl import rearrange_micro_batches_idx
+
+    return rearrange_micro_batches_idx([[7, 9, 7], [1, 1]][rank], 8, dp_group=dist.group.WORLD)
+
+
 def as_many_micro_batches(rank):
     from balancer.compat.verl import rearrange_micro_batches_idx
 

@@ -1,5 +1,6 @@
 """Drop-ins for trainers: their signatures and types, better answers, and inputs at which the originals assert."""
 
+import contextlib
 import inspect
 from importlib.util import find_spec
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from balancer.compat import openrlhf, slime, verl
+from balancer.compat import areal, openrlhf, slime, verl
 
 if find_spec("torch"):
     import agreement_cases
@@ -115,15 +116,135 @@ def test_the_average_that_exceeds_the_cap_elsewhere():
     assert sorted(verl.rearrange_micro_batches_idx([7] * 8, 8)) == [[i] for i in range(8)]
 
 
-@given(st.lists(st.integers(1, 30), max_size=20), st.integers(30, 60))
-def test_first_fit_counts(values, cap):
+def first_fit(values, cap):
     bins = []
-    for value in values:
-        for index, held in enumerate(bins):
-            if held + value <= cap:
-                bins[index] += value
+    for index, value in enumerate(values):
+        for held in bins:
+            if sum(values[i] for i in held) + value <= cap:
+                held.append(index)
                 break
         else:
-            bins.append(value)
-    assert slime.get_minimum_num_micro_batch_size(values, cap) == len(bins)
-    assert openrlhf.get_minimum_num_micro_batch_size(values, cap, 1, 1) == len(bins)
+            bins.append([index])
+    return bins
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(30, 60))
+def test_first_fit_counts(values, cap):
+    found = openrlhf.get_minimum_num_micro_batch_size(values, cap, ring_attn_size=1, ds_tensor_parallel_size=1)
+    assert found == len(first_fit(values, cap))
+
+
+def test_what_no_sequence_of_gpus_holds_is_refused():
+    assert openrlhf.get_minimum_num_micro_batch_size([8, 8], 2, ring_attn_size=2, ds_tensor_parallel_size=2) == 2
+    with pytest.raises(ValueError, match=r"total_lengths\[1\] must be <= 8, what the GPUs of a sequence hold, got 9"):
+        openrlhf.get_minimum_num_micro_batch_size([8, 9], 2, 2, 2)
+
+
+@given(st.lists(st.integers(0, 80), max_size=20), st.integers(30, 60), st.integers(1, 25))
+def test_bins_of_slime_are_no_more_than_first_fits_and_split_in_place(values, cap, target):
+    bins = slime.first_fit_pack(values, cap)
+    assert_partition(bins, len(values))
+    assert len(bins) <= len(first_fit(values, cap))
+    assert all(len(held) == 1 or sum(values[index] for index in held) <= cap for held in bins)
+    most = max((sum(values[index] for index in held) for held in bins), default=0)
+    before = len(bins)
+    assert slime.expand_bins_by_splitting(bins, target, values) is None
+    assert sorted(index for held in bins for index in held) == list(range(len(values)))
+    assert len(bins) == max(before, min(target, len(values))) or not values
+    assert all(bins)
+    assert max((sum(values[index] for index in held) for held in bins), default=0) <= most
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=14), st.integers(50, 150), st.integers(1, 4), st.integers(1, 3),
+    st.booleans(),
+)  # fmt: skip
+def test_groups_of_areal_keep_to_their_capacity(values, cap, least, divisor, equal):
+    for name, options in ("ffd", {}), ("kk", {"equal_size": equal}):
+        count = max(least, len(first_fit(values, cap)))
+        possible = len(values) >= -(-count // divisor) * divisor
+        if options.get("equal_size") or not possible:
+            with contextlib.suppress(solvers.InfeasibleError):
+                assert_allocation(areal.get_allocate_fn(name)(values, cap, least, divisor, **options), values, cap)
+            continue
+        found = areal.get_allocate_fn(name)(values, cap, least, divisor, **options)
+        assert_allocation(found, values, cap)
+        assert len(found) >= least
+        assert len(found) % divisor == 0
+
+
+def assert_allocation(found, values, cap):
+    assert_partition(found, len(values))
+    assert all(found)
+    assert max(sum(values[index] for index in group) for group in found) <= cap
+
+
+def test_areal_refuses_as_it_does_itself():
+    assert areal.flat2d([[1], [], [2, 3]]) == [1, 2, 3]
+    assert [len(group) for group in areal.ffd_allocate([1] * 8, int(1e12), 4)] == [2, 2, 2, 2]
+    with pytest.raises(RuntimeError, match="6"):
+        areal.ffd_allocate([6], 5, 1)
+    with pytest.raises(RuntimeError, match="2 values do not fill 3 groups"):
+        areal.ffd_allocate([1, 2], 5, 3)
+    with pytest.raises(ValueError, match="K must divide the 5 numbers, got 2"):
+        areal.balanced_greedy_partition([1] * 5, 2)
+    with pytest.raises(ValueError, match="unknown algorithm 'x'; known algorithms are ffd, kk"):
+        areal.get_allocate_fn("x")
+
+
+def test_groups_of_one_uid_stay_together_adjacent_or_not():
+    uids = list("abababccdd")
+    found = verl.get_group_balanced_partitions([9, 1, 9, 1, 9, 1, 5, 5, 5, 5], uids, 2)
+    assert_partition(found, 10)
+    assert {uids[index] for index in found[0]}.isdisjoint(uids[index] for index in found[1])
+    assert sorted(len({uids[i] for i in part}) for part in found) == [2, 2]
+    with pytest.raises(ValueError, match="uid_list must have one entry for each of 2 samples, got 1"):
+        verl.get_group_balanced_partitions([1, 2], ["a"], 1)
+
+
+def test_numbers_of_unbalance_are_those_that_trainers_log():
+    assert verl.log_seqlen_unbalance([4, 4, 1, 1], [[0, 2], [1, 3]], "x") == {
+        "x/min": 2, "x/max": 8, "x/minmax_diff": 6, "x/balanced_min": 5, "x/balanced_max": 5, "x/mean": 5.0,
+    }  # fmt: skip
+    assert verl.log_seqlen_unbalance([4], [[0], []], "x")["x/balanced_min"] == 0
+
+
+def test_a_cap_that_no_micro_batch_keeps_to_is_a_value_error_too():
+    for error in (ValueError, solvers.InfeasibleError):
+        with pytest.raises(error, match="11"):
+            verl.rearrange_micro_batches_idx([11], 10)
+    with pytest.raises(ValueError, match="3 micro-batches are needed, but a rank has only 2 samples"):
+        verl.rearrange_micro_batches_idx([1, 1], 10, min_num_micro_batch=3, allow_empty=False)
+
+
+def test_ranks_learn_of_a_sample_that_does_not_fit_before_any_raises():
+    pytest.importorskip("torch")
+    from rank_processes import Ranks
+
+    with Ranks(2) as ranks:
+        found = ranks.errors(agreement_cases.one_rank_over_the_cap)
+    assert [kind for kind, _, _ in found] == ["ContradictionError", "UsageError"]
+    assert "of another rank" in found[1][2]
+
+
+def test_patch_replaces_what_modules_have_imported(monkeypatch):
+    import sys
+    import types
+
+    package, utils, lengths, trainer = (types.ModuleType(name) for name in (
+        "verl", "verl.utils", "verl.utils.seqlen_balancing", "verl.trainer"))  # fmt: skip
+    for name in verl._REPLACED:
+        setattr(lengths, name, object())
+    trainer.get_seqlen_balanced_partitions = lengths.get_seqlen_balanced_partitions
+    trainer.get_reverse_idx = lambda: "of its own"
+    utils.seqlen_balancing, package.utils = lengths, utils
+    for module in (package, utils, lengths, trainer):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    replaced = verl.patch()
+    assert "verl.trainer.get_seqlen_balanced_partitions" in replaced
+    assert trainer.get_seqlen_balanced_partitions is verl.get_seqlen_balanced_partitions
+    assert trainer.get_reverse_idx() == "of its own"
+    assert lengths.rearrange_micro_batches is verl.rearrange_micro_batches
+    del lengths.restore_dynamic_batch
+    with pytest.raises(ValueError, match="has no restore_dynamic_batch, so this release does not know its version"):
+        verl.patch()

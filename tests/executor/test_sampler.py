@@ -108,6 +108,45 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
         list(PlannedBatchSampler(tmp_path / "plan.parquet", 0))
 
 
+@pytest.mark.parametrize("micro_batches", [False, True])
+def test_a_sampler_goes_on_where_its_state_says(tmp_path, micro_batches):
+    log = tmp_path / "log.csv"
+    log.write_text("tokens\n" + "\n".join(map(str, np.random.default_rng(0).integers(1, 9, 40))))
+    plan = planned(tmp_path, log.read_text(), "--micro-batch-tokens", "9")
+    whole = list(PlannedBatchSampler(plan, 1, micro_batches=micro_batches))
+    sampler = PlannedBatchSampler(plan, 1, micro_batches=micro_batches)
+    running = iter(sampler)
+    for _ in range(7):
+        next(running)
+    resumed = PlannedBatchSampler(plan, 1, micro_batches=micro_batches)
+    resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    resumed.set_epoch(0)
+    assert list(resumed) == whole[7:]
+    assert list(resumed) == whole
+    from_step = PlannedBatchSampler(plan, 1, micro_batches=micro_batches, start_step=3)
+    running = iter(from_step)
+    rest = [next(running), next(running)]
+    done = from_step.state_dict()["batches"]
+    assert whole[done - 2 : done] == rest
+    resumed.load_state_dict(from_step.state_dict())
+    assert list(resumed) == whole[done:]
+    with pytest.raises(ValueError, match="its phase is"):
+        PlannedBatchSampler(plan, 1, phase="all", micro_batches=micro_batches).load_state_dict(sampler.state_dict())
+
+
+@pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}])
+def test_all_ranks_in_turn_are_what_each_gets(tmp_path, arguments):
+    plans = [made(seed, **arguments) for seed in range(3)]
+    plans[0].save(tmp_path / "plan.parquet")
+    for source in plans, tmp_path / "plan.parquet":
+        found = [list(PlannedBatchSampler(source, rank, micro_batches=True)) for rank in range(4)]
+        everything = list(PlannedBatchSampler(source, None, micro_batches=True))
+        assert [everything[rank::4] for rank in range(4)] == found
+    assert len(PlannedBatchSampler(plans, None)) == 12
+    with pytest.raises(ValueError, match=r"rank 2's already.*rank=None"):
+        PlannedBatchSampler(plans, 2).batch_size  # noqa: B018
+
+
 def test_errors_name_what_is_wrong(tmp_path):
     plan = made(1)
     with pytest.raises(ValueError, match=r"rank must be within 0\.\.3, got 4"):

@@ -412,8 +412,10 @@ def _other_libraries():
         "reverse": verl.get_reverse_idx([3, 0, 2, 1]),
         "micro-batches": verl.rearrange_micro_batches_idx(lengths, 16_384),
         "as many": verl.rearrange_micro_batches_idx(lengths, 16_384, num_batches_divided_by=4, force_group_size=2),
-        "first fit": slime.get_minimum_num_micro_batch_size(lengths, 16_384),
-        "first fit over GPUs": openrlhf.get_minimum_num_micro_batch_size(lengths, 4_096, cp_size=2, tp_size=2),
+        "bins": slime.first_fit_pack(lengths, 16_384),
+        "first fit over GPUs": openrlhf.get_minimum_num_micro_batch_size(
+            [min(length, 16_384) for length in lengths], 4_096, ring_attn_size=2, ds_tensor_parallel_size=2
+        ),
         "too long": attempted(lambda: verl.rearrange_micro_batches_idx(lengths, 100)),
     }
 

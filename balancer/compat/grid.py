@@ -1,0 +1,65 @@
+"""A global batch as a grid [micro-batch][rank] -> ids, as torchtitan's and VeOmni's batchers hand it to trainers."""
+
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from balancer.cost import CostModel
+from balancer.planning.planner import balance
+from balancer.problem.micro_batches import MicroBatches
+
+__all__ = ["micro_batch_grid"]
+
+
+def micro_batch_grid(
+    lengths: ArrayLike,
+    num_ranks: int,
+    micro_batch_tokens: int,
+    *,
+    cost: str | CostModel = "linear",
+    schedule: str = "lockstep",
+    micro_batches: int | None = None,
+    multiple_of: int = 1,
+    over_long: str = "error",
+    **constraints: Any,
+) -> list[list[list[int]]]:
+    """Plan a global batch as micro-batches of at most so many tokens, as many on every rank and of like cost.
+
+    Parameters
+    ----------
+    lengths : int64[n]
+    num_ranks : int
+    micro_batch_tokens : int
+        Never exceeded.
+    cost, schedule
+        As :func:`balancer.balance` has them.
+    micro_batches : int, optional
+        How many a rank; by default as many as take the least time.
+    multiple_of : int
+        Of this: the pipeline's micro-batches, say.
+    over_long : str
+        What becomes of a sample above the cap, as :class:`balancer.MicroBatches` has it.
+    **constraints
+        Of :func:`balancer.balance`: ``caps``, ``keep_together``, ``equal_counts``.
+
+    Returns
+    -------
+    list of list of list of int
+        ``grid[k][rank]``: which samples, ascending; none is empty, and each sample is there once.
+
+    Raises
+    ------
+    InfeasibleError
+        No such grid.
+
+    Examples
+    --------
+    >>> micro_batch_grid([7, 5, 4, 4, 3, 1, 8], num_ranks=2, micro_batch_tokens=8)
+    [[[0, 5], [6]], [[2, 3], [1, 4]]]
+    """
+    cut = MicroBatches(micro_batch_tokens, schedule, micro_batches, multiple_of=multiple_of, over_long=over_long)
+    plan = balance(lengths, num_ranks, cost=cost, micro_batches=cut, **constraints)
+    return [
+        [sorted(plan.samples_in_slot(rank, slot).tolist()) for rank in range(num_ranks)]
+        for slot in range(plan.num_slots)
+    ]

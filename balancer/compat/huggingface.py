@@ -1,0 +1,177 @@
+"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): a mixin, and what to balance by."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.compat.sampler import BalancedBatchSampler
+from balancer.planning.rank_batches import RankBatches
+from solvers.errors import ArgumentTypeError, UsageError
+
+__all__ = ["BalancedTrainerMixin", "sample_lengths"]
+
+_ROWS = 10_000  # of a column that are looked at together
+
+
+class BalancedTrainerMixin:
+    """Stands before a Trainer class, and makes its training batches those of a :class:`BalancedBatchSampler`.
+
+    Batch size, accumulation, seed, dropping the last batch, workers and collator are the Trainer's own arguments.
+    A run resumed from a checkpoint goes on as if it had not stopped.
+
+    Attributes
+    ----------
+    sample_length : str or callable or None
+        A column of the dataset, of lengths or of lists that are as long; or a function from a sample to its length.
+        None: the column that ``args.length_column_name`` names if it is there, else ``input_ids``.
+    balance : mapping
+        What else the sampler takes. By default ``cost="padded", equal_counts=False``, for collators that pad; for those
+        that pack, ``{"cost": "linear"}`` or whatever a token costs there.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As training begins: settings under which batches cannot be balanced without changing what is learnt.
+
+    Examples
+    --------
+    ::
+
+        class BalancedTrainer(BalancedTrainerMixin, Trainer):
+            sample_length = "length"
+    """
+
+    sample_length: str | Callable[[Any], int] | None = None
+    balance: Mapping[str, Any] = MappingProxyType({"cost": "padded", "equal_counts": False})
+
+    def balanced_sampler(self) -> RankBatches:
+        """Return the batches of this rank; to be overridden where others are wanted, those of a plan file say."""
+        trainer: Any = self
+        args = trainer.args
+        return BalancedBatchSampler(
+            sample_lengths(trainer.train_dataset, self.sample_length, args.length_column_name),
+            trainer._train_batch_size, args.world_size, args.process_index, **{
+                "gradient_accumulation_steps": args.gradient_accumulation_steps,
+                "seed": args.seed if args.data_seed is None else args.data_seed,
+                "drop_last": args.dataloader_drop_last,
+            } | dict(self.balance),
+        )  # fmt: skip
+
+    def get_train_dataloader(self) -> Any:
+        """Return the Trainer's own loader, with other batches; it is not prepared, which would deal them out again."""
+        trainer: Any = super()
+        _check(self)
+        sampler = self.balanced_sampler()
+        _check_loss(self, sampler)
+        prepared = trainer.get_train_dataloader()
+        # What is not used must not be saved or seen as the loader in use.
+        held = getattr(self.accelerator, "_dataloaders", [])  # type: ignore[attr-defined]
+        held[:] = [loader for loader in held if loader is not prepared]
+        return _with_batches(prepared, sampler)
+
+
+def _with_batches(loader: Any, sampler: RankBatches) -> Any:
+    """Return a loader of the same dataset, collator and workers with other batches, whose epoch can be set."""
+    from torch.utils.data import DataLoader
+
+    chosen = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "self", "dataset"}
+    names = [name for name in inspect.signature(DataLoader.__init__).parameters if name not in chosen]
+    alike = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+    made = DataLoader(loader.dataset, batch_sampler=sampler, **alike)
+    made.set_epoch = sampler.set_epoch  # the Trainer looks for it on the loader
+    return made
+
+
+def _check(trainer: Any) -> None:
+    """Refuse what cannot be balanced by lengths that are known beforehand, or by ranks that are not data-parallel."""
+    if trainer.train_dataset is None or not hasattr(trainer.train_dataset, "__len__"):
+        raise UsageError(
+            "train_dataset must have a length: batches are balanced by lengths that are known beforehand",
+            "for a stream use balancer.executor.PrefetchDispatcher",
+        )
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in ("tp", "cp", "sp")}
+    if over := [name for name, size in sizes.items() if size not in (None, 1)]:
+        raise UsageError(f"{over[0]}_size must be 1: which processes share a batch is not known to this mixin")
+
+
+def _check_loss(trainer: Any, sampler: RankBatches) -> None:
+    """Refuse ranks with unequal numbers of samples or tokens where the loss is not normalised over all of them."""
+    if trainer.args.world_size == 1:
+        return
+    counted = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
+    if counted and not trainer.args.average_tokens_across_devices:
+        raise UsageError(
+            "average_tokens_across_devices must be True: a loss normalised on each rank depends on which samples meet "
+            "there"
+        )
+    equal = isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts
+    if not counted and not equal:
+        raise UsageError(
+            "the model takes no num_items_in_batch, so that its loss is a mean over each rank's batch, and batches "
+            "must be of one size",
+            ("give balance = dict(equal_counts=True)", "or a compute_loss_func that divides by num_items_in_batch"),
+        )
+
+
+def sample_lengths(
+    dataset: Any, by: str | Callable[[Any], int] | None = None, column: str = "length"
+) -> NDArray[np.int64]:
+    """Return the length of every sample of a dataset, without loading values where a column tells it.
+
+    Parameters
+    ----------
+    dataset : datasets.Dataset, or sequence of mappings
+    by : str or callable, optional
+        A column of lengths, or of lists that are as long; or a function from a sample to its length. By default
+        `column` where it is there, else ``"input_ids"``.
+    column : str
+
+    Returns
+    -------
+    int64[n]
+
+    Raises
+    ------
+    TypeError, ValueError
+        No such column, or one that holds neither whole numbers nor lists.
+    """
+    if callable(by):
+        return np.fromiter((by(sample) for sample in dataset), dtype=np.int64, count=len(dataset))
+    names = getattr(dataset, "column_names", None) or (list(dataset[0]) if len(dataset) else [])
+    name = by or (column if column in names else "input_ids")
+    if name not in names:
+        raise UsageError(
+            "the dataset has no column {name!r}; columns there are: {names}", "name another with sample_length",
+            name=name, names=", ".join(map(str, names)),
+        )  # fmt: skip
+    if hasattr(dataset, "with_format") and hasattr(dataset, "iter"):
+        arrow = dataset.select_columns([name]).with_format("arrow")
+        parts = [_of_arrow(name, table.column(name)) for table in arrow.iter(_ROWS)]
+        return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    return np.array([_length_of(name, row, sample[name]) for row, sample in enumerate(dataset)], dtype=np.int64)
+
+
+def _of_arrow(name: str, cells: Any) -> NDArray[np.int64]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(cells.type) or pa.types.is_large_list(cells.type) or pa.types.is_fixed_size_list(cells.type):
+        cells = pc.list_value_length(cells)
+    if not pa.types.is_integer(cells.type) or cells.null_count:
+        raise ArgumentTypeError("sample_length", f"name a column of whole numbers or of lists, {name!r} is of another")
+    return np.asarray(cells.to_numpy(), dtype=np.int64)
+
+
+def _length_of(name: str, row: int, value: Any) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if hasattr(value, "__len__") and not isinstance(value, str):
+        return len(value)
+    raise ArgumentTypeError(
+        "sample_length", f"name a column of whole numbers or of lists; row {row} of {name!r}", repr(value)[:40]
+    )

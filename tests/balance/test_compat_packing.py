@@ -1,0 +1,92 @@
+"""Grids of micro-batches, and Megatron-core's packing scheduler: shape, invariants, and place in Megatron."""
+
+import inspect
+import sys
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from balancer.compat.grid import micro_batch_grid
+from balancer.compat.megatron import BalancedPackingScheduler, patch
+
+lengths = st.lists(st.integers(1, 64), min_size=8, max_size=60)
+
+
+@given(lengths, st.integers(1, 4), st.integers(1, 2))
+def test_a_grid_holds_every_sample_once_under_its_cap(values, ranks, multiple):
+    grid = micro_batch_grid(values, ranks, 64, multiple_of=multiple)
+    assert all(len(slot) == ranks for slot in grid)
+    assert len(grid) % multiple == 0
+    cells = [cell for slot in grid for cell in slot]
+    assert all(cell == sorted(cell) and len(cell) > 0 for cell in cells)
+    assert sorted(sample for cell in cells for sample in cell) == list(range(len(values)))
+    assert max(sum(values[sample] for sample in cell) for cell in cells) <= 64
+
+
+def test_a_grid_of_so_many_micro_batches_under_other_constraints():
+    values = np.random.default_rng(0).integers(1, 100, 48).tolist()
+    grid = micro_batch_grid(values, 4, 2_000, micro_batches=3, caps={"images": ([1] * 48, 13)})
+    assert len(grid) == 3
+    assert all(sum(len(slot[rank]) for slot in grid) <= 13 for rank in range(4))
+    with pytest.raises(solvers.InfeasibleError):
+        micro_batch_grid([101], 1, 100)
+    assert micro_batch_grid([101, 5], 1, 100, over_long="own") == [[[0]], [[1]]]
+
+
+@given(lengths, st.integers(1, 3), st.integers(1, 3), st.sampled_from([None, 2]))
+def test_a_scheduler_packs_for_ranks_of_context_parallel_groups(values, cp, dp, group):
+    scheduler = BalancedPackingScheduler(64, cp, dp, group)
+    ids = [1000 + index for index in range(len(values))]
+    groups = scheduler.get_groups_and_subsamples(list(zip(ids, values, strict=True)))
+    assert len(groups) % (group or 1) == 0
+    seen = []
+    for micro_batch in groups:
+        assert len(micro_batch) == cp * dp
+        for first in range(0, cp * dp, cp):
+            assert all(micro_batch[first + other] == micro_batch[first] for other in range(cp))
+            seen.extend(micro_batch[first])
+            assert 0 < sum(values[index - 1000] for index in micro_batch[first]) <= 64 * cp
+    assert sorted(seen) == ids, "an id on more ranks than those that share its pack"
+    assert all(type(index) is int for index in seen)
+
+
+def test_a_scheduler_takes_what_megatron_hands_in_and_refuses_what_it_cannot_keep():
+    names = ["max_seqlen_per_dp_cp_rank", "cp_size", "dp_size", "microbatch_group_size_per_vp_stage", "max_num_seqs"]
+    assert list(inspect.signature(BalancedPackingScheduler).parameters) == [*names, "min_cp_size"]
+    assert not BalancedPackingScheduler(8, 1, 2).is_dynamic_cp
+    with pytest.raises(ValueError, match="max_num_seqs must be None, got 4"):
+        BalancedPackingScheduler(8, 1, 2, None, 4)
+    with pytest.raises(ValueError, match="min_cp_size must be 1, got 2"):
+        BalancedPackingScheduler(8, 2, 2, None, min_cp_size=2)
+    with pytest.raises(solvers.InfeasibleError, match="17"):
+        BalancedPackingScheduler(8, 2, 2).get_groups_and_subsamples([(0, 17)])
+
+
+def test_patch_keeps_megatrons_run(monkeypatch):
+    """Megatron-core's shape, as its main branch has it; the package itself needs CUDA."""
+
+    class DpBalancedScheduler:
+        def __init__(self, *_, **__):
+            raise AssertionError("ours makes itself")
+
+        def run(self, pairs):
+            return self.get_groups_and_subsamples(pairs)
+
+    modules = {name: types.ModuleType(name) for name in ("megatron", "megatron.core", "megatron.core.datasets")}
+    schedule = types.ModuleType("megatron.core.datasets.data_schedule")
+    schedule.DpBalancedScheduler = DpBalancedScheduler
+    modules |= {schedule.__name__: schedule}
+    modules["megatron.core.datasets"].data_schedule = schedule
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(ImportError, match="no scheduler_map"):
+        patch()
+    schedule.scheduler_map = {"dp_balanced": DpBalancedScheduler}
+    patch()
+    made = schedule.scheduler_map["dp_balanced"](8, 1, 2, None, max_num_seqs=None)
+    assert isinstance(made, DpBalancedScheduler)
+    assert made.run([(5, 8), (6, 8)]) == [[[5], [6]]]

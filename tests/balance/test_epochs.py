@@ -1,0 +1,92 @@
+"""Plans of several epochs: each complete, in an order of its own that its seed says, replayed and loaded."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import balancer
+from balancer.cli.main import main
+from balancer.io.plan_reader import open_plan
+from balancer.problem.shuffle import shuffled
+
+LENGTHS = np.random.default_rng(0).integers(1, 90, 50)
+
+
+def planned(folder, *arguments, exit_code=0, ranks=2):
+    log, out = folder / "log.jsonl", folder / "plan.parquet"
+    images = [[int(length) % 7 + 1] * (row % 3) for row, length in enumerate(LENGTHS)]
+    rows = [
+        {"tokens": int(n), "key": n % 5, "images": found} for n, found in zip(LENGTHS.tolist(), images, strict=True)
+    ]
+    log.write_text("\n".join(map(json.dumps, rows)))
+    shape = ["plan", str(log), "--ranks", str(ranks), "--batch-per-rank", "4", "--out", str(out)]
+    with pytest.raises(SystemExit, match=str(exit_code)):
+        main([*shape, *arguments])
+    return out
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("several", [False, True])
+def test_every_epoch_is_the_log_in_its_order(tmp_path, drop, seed, several, capsys):
+    phases = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens"] if several else ["--length", "tokens"]
+    shuffle = [] if seed is None else ["--shuffle", str(seed)]
+    out = planned(tmp_path, "--epochs", "3", *shuffle, *phases, *["--drop-last"] * drop)
+    assert "3 epochs" in capsys.readouterr().out
+    table = pq.read_table(out).to_pandas()
+    table = table[table.phase == ("llm" if several else "all")]
+    per_epoch = 6 if drop else 7
+    assert open_plan(out).description["steps"] == 3 * per_epoch
+    for step, rows in table.groupby("step"):
+        epoch, number = divmod(step, per_epoch)
+        positions = np.arange(number * 8, min(50, number * 8 + 8))
+        wanted = positions if seed is None else shuffled(positions, 50, seed, epoch)
+        assert sorted(rows["sample"]) == sorted(wanted)
+    steps = list(balancer.load_steps(out))  # replayed and checked against the log, the digest too
+    assert len(steps) == 3 * per_epoch
+    wanted = LENGTHS[:8] if seed is None else LENGTHS[shuffled(np.arange(8), 50, seed)]
+    assert steps[0].batch.lengths.tolist() == wanted.tolist()
+
+
+def test_a_plan_of_one_epoch_is_what_it_was(tmp_path):
+    out = planned(tmp_path, "--length", "tokens")
+    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == []
+    assert "epochs" not in open_plan(out).description
+    out = planned(tmp_path, "--length", "tokens", "--shuffle", "0")
+    assert json.loads(pq.read_schema(out).metadata[b"balancer"])["features"] == ["epochs"]
+
+
+def test_errors_of_a_shuffled_step_name_rows_of_the_log(tmp_path, capsys):
+    planned(tmp_path, "--length", "tokens", "--shuffle", "1", "--max-tokens-per-rank", "60", exit_code=1)
+    said = capsys.readouterr().err
+    row = int(said.split("row ")[1].split(" ")[0])
+    assert f"row {row} has length {LENGTHS[row]}" in said
+    assert LENGTHS[row] > 60
+
+
+@pytest.mark.parametrize(("option", "value"), [("--epochs", "0"), ("--shuffle", "-1")])
+def test_what_is_no_epoch_is_refused(tmp_path, capsys, option, value):
+    planned(tmp_path, "--length", "tokens", option, value, exit_code=2)
+    assert f"{option} must be >= {1 if option == '--epochs' else 0}, got {value}" in capsys.readouterr().err
+
+
+def test_a_sampler_runs_the_epoch_that_it_is_told(tmp_path):
+    sampling = pytest.importorskip("balancer.executor")
+    out = planned(tmp_path, "--length", "tokens", "--epochs", "3", "--shuffle", "5", "--drop-last")
+    table = pq.read_table(out).to_pandas()
+    ranks = [sampling.PlannedBatchSampler(out, rank) for rank in range(2)]
+    for epoch in (0, 2, 1, 4):
+        for sampler in ranks:
+            sampler.set_epoch(epoch)
+        found = [list(sampler) for sampler in ranks]
+        assert [len(batches) for batches in found] == [len(sampler) for sampler in ranks] == [6, 6]
+        for number, batches in enumerate(zip(*found, strict=True)):
+            rows = table[table.step == epoch % 3 * 6 + number]["sample"]
+            assert sorted(sum(batches, [])) == sorted(rows)  # noqa: RUF017
+    state = ranks[0].state_dict(batches=4)
+    resumed = sampling.PlannedBatchSampler(out, 0)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(4)
+    assert list(resumed) == found[0][4:]

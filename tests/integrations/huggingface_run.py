@@ -1,0 +1,105 @@
+"""Train a tiny Llama with Hugging Face's Trainer on two ranks; a mode, a folder, and what to change say how."""
+
+import json
+import os
+import signal
+import sys
+
+import datasets
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from balancer.compat.huggingface import BalancedTrainerMixin
+from balancer.compat.sampler import BalancedBatchSampler
+
+
+class AsTheyCome(BalancedBatchSampler):
+    """The same global batches, in the order in which they were drawn."""
+
+    def plan_step(self, step, epoch=0):
+        parts = np.array_split(self._rows(step, epoch), self._groups)
+        return [
+            [parts[slot * self.num_ranks + rank].tolist() for rank in range(self.num_ranks)]
+            for slot in range(self.gradient_accumulation_steps)
+        ]
+
+
+class BalancedTrainer(BalancedTrainerMixin, Trainer):
+    sample_length = "length"
+
+
+class UnbalancedTrainer(BalancedTrainer):
+    def balanced_sampler(self):
+        made = super().balanced_sampler()
+        made.__class__ = AsTheyCome
+        return made
+
+
+class Watch(TrainerCallback):
+    """Notes what each rank was given, and ends the job at a step if it is told to."""
+
+    def __init__(self, kill_at):
+        self.kill_at = kill_at
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def collate(samples):
+    longest = max(len(sample["input_ids"]) for sample in samples)
+    ids = torch.zeros(len(samples), longest, dtype=torch.long)
+    labels = torch.full((len(samples), longest), -100)
+    for row, sample in enumerate(samples):
+        ids[row, : len(sample["input_ids"])] = labels[row, : len(sample["input_ids"])] = torch.tensor(
+            sample["input_ids"]
+        )
+    return {"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()}
+
+
+TINY = {
+    "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 64, "attn_implementation": "eager",
+}  # fmt: skip
+
+
+def rows_of_text():
+    random = np.random.default_rng(0)
+    lengths = np.minimum(random.lognormal(2, 1, 44).astype(int) + 2, 60)
+    rows = [random.integers(1, 50, length).tolist() for length in lengths]
+    return datasets.Dataset.from_dict({"input_ids": rows, "length": lengths})
+
+
+def train(folder, mode, options):
+    torch.manual_seed(0)
+    config = LlamaConfig(attention_dropout=options.get("dropout", 0), **TINY)
+    arguments = TrainingArguments(
+        f"{folder}/{mode}", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=10,
+        learning_rate=0.01, save_steps=8, logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
+        max_grad_norm=0.0, optim="sgd", lr_scheduler_type="constant", ddp_backend="gloo",
+        **options.get("arguments", {}),
+    )  # fmt: skip
+    base = UnbalancedTrainer if options.get("unbalanced") else BalancedTrainer
+    kind = type(base.__name__, (base,), options.get("attributes", {}))
+    watch = Watch(options.get("kill_at"))
+    model = LlamaForCausalLM(config).double()
+    trainer = kind(model, arguments, train_dataset=rows_of_text(), data_collator=collate, callbacks=[watch])
+    trainer.train(resume_from_checkpoint=options.get("resume", False))
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    weights = [weight.detach().double().flatten() for weight in trainer.model.parameters()]
+    return {"losses": losses, "weights": torch.cat(weights), "epoch": trainer.state.epoch}
+
+
+def main(folder, runs):
+    for mode, options in runs:
+        try:
+            found = train(folder, mode, options)
+        except (ValueError, TypeError) as error:
+            found = {"error": str(error)}
+        if os.environ["RANK"] == "0":
+            torch.save(found, f"{folder}/{mode}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,80 @@
+"""The page's blocks on the sampler in Accelerate, Lightning and the Trainer of Hugging Face, run on two ranks."""
+
+import sys
+
+import huggingface_run
+import lightning
+import samplers_run
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from balancer.compat import BalancedBatchSampler
+
+
+def blocks(page):
+    """Return the blocks of Python of each section, by its heading."""
+    found, heading, code = {}, "", None
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            if code is not None:
+                found.setdefault(heading, []).append("\n".join(code))
+            code = [] if line == "```python" and code is None else None
+        elif code is not None:
+            code.append(line)
+        elif line.startswith("#"):
+            heading = line.lstrip("# ")
+    return found
+
+
+def main(page, folder):
+    from pathlib import Path
+
+    of_page = blocks(Path(page))
+    known = {
+        "BalancedBatchSampler": BalancedBatchSampler, "DataLoader": DataLoader, "lengths": samplers_run.LENGTHS,
+        "dataset": samplers_run.Rows(), "collate": samplers_run.collate, "batch_size": 4, "epochs": 2, "epoch": 1,
+    }  # fmt: skip
+    accelerator = Accelerator(cpu=True)
+    accelerate = known | {"accelerator": accelerator}
+    exec("\n".join(of_page["Sampler: Accelerate"]), accelerate)
+    made = samplers_run.sampler(accelerator.process_index)
+    made.seed = 0
+    made.set_epoch(1)
+    assert [batch["rows"].tolist() for batch in accelerate["loader"]] == list(made)
+
+    hugging_face = known | {
+        "Trainer": Trainer, "collate": huggingface_run.collate, "dataset": huggingface_run.rows_of_text(),
+        "model": LlamaForCausalLM(LlamaConfig(**huggingface_run.TINY)),
+        "arguments": TrainingArguments(folder, max_steps=2, save_strategy="no", report_to=[], use_cpu=True),
+    }  # fmt: skip
+    exec("\n".join(of_page["Sampler: Hugging Face Trainer"]), hugging_face)
+    hugging_face["trainer"].train()
+    assert hugging_face["trainer"].state.global_step == 2
+
+    class Base(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = samplers_run.model()
+
+        def training_step(self, batch, _):
+            return samplers_run.loss_of(self.net, batch, samplers_run.tokens_of(batch))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.net.parameters(), 0.1)
+
+    class Quiet:
+        @staticmethod
+        def Trainer(**given):  # noqa: N802
+            quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+            return lightning.Trainer(**given, **quiet, accelerator="cpu", devices=2, strategy="ddp")
+
+    of_lightning = known | {"LightningModule": Base, "lightning": Quiet}
+    exec("\n".join(of_page["Sampler: Lightning"]), of_lightning)
+    of_lightning["trainer"].fit(of_lightning["Module"]())
+    assert of_lightning["trainer"].global_step == 2 * made.num_steps
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+"""Accelerate, Lightning, a plain loop and StatefulDataLoader: the sampler's batches, all of them and in order."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+pytest.importorskip("lightning")
+
+from launched import torchrun  # noqa: E402
+
+from balancer.compat import BalancedBatchSampler  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("default")  # of the trainers, which are not ours
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trainers")
+    torchrun("samplers_run.py", folder)
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("trainer", ["accelerate", "lightning", "plain"])
+def test_every_rank_runs_its_batches_and_learns_what_unbalanced_training_does(found, trainer):
+    for of_rank in found:
+        assert of_rank[trainer]["seen"] == of_rank["wanted"]["seen"]
+        assert torch.allclose(of_rank[trainer]["weights"], of_rank["wanted"]["weights"], rtol=1e-12, atol=1e-14)
+
+
+def test_accelerate_refuses_a_ranks_batches_and_resumes(found):
+    for of_rank in found:
+        assert ["accelerator.prepare" in said for said in of_rank["accelerate"]["refused"]] == [True, True]
+        assert of_rank["accelerate"]["planned"]
+        half = len(of_rank["wanted"]["seen"]) // 2
+        assert of_rank["accelerate"]["steps"] == half
+        assert of_rank["accelerate"]["resumed"] == of_rank["wanted"]["seen"][half + 2 :]
+
+
+def test_lightning_refuses_to_put_its_own_sampler_in(found):
+    assert all("rank=None" in of_rank["lightning"]["refused"] for of_rank in found)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [0, 3, 11])
+def test_a_stateful_loader_resumes_exactly(workers, done):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    rows = list(range(100))
+
+    def made():
+        batches = BalancedBatchSampler([row % 13 for row in rows], 2, 2, 1, gradient_accumulation_steps=2)
+        batches.set_epoch(1)
+        return stateful.StatefulDataLoader(rows, batch_sampler=batches, num_workers=workers, collate_fn=list)
+
+    whole = list(made())
+    first = made()
+    running = iter(first)
+    assert [next(running) for _ in range(done)] == whole[:done]
+    state = first.state_dict()
+    del running
+    resumed = made()
+    resumed.load_state_dict(state)
+    resumed.batch_sampler.set_epoch(1)
+    assert list(resumed) == whole[done:]
+    resumed.batch_sampler.set_epoch(2)
+    assert len(list(resumed)) == len(whole)

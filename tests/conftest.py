@@ -5,6 +5,7 @@ This file also puts its folder on ``sys.path`` (pytest's default import mode), s
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW_IS_FINE = [HealthCheck.too_slow]  # NUMBA_DISABLE_JIT=1 makes kernels a hundred times slower
@@ -14,3 +15,9 @@ settings.register_profile(
 )
 settings.register_profile("nightly", max_examples=10_000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def _commands_do_not_tell_what_they_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints must not depend on the state of the kernels' cache."""
+    monkeypatch.setattr("balancer.cli.run.TOLD_AFTER_S", float("inf"))

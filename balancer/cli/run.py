@@ -34,6 +34,10 @@ COMPILED = "balancer.compiled"
 """Where a command's context keeps what it has compiled."""
 
 
+TOLD_AFTER_S = 1.0
+"""Compiling is told once it has taken so long, and again whenever that has doubled."""
+
+
 class Compiled:
     """What has been compiled since the command began: kernels that Python calls, with all that they call."""
 
@@ -65,7 +69,7 @@ class Compiled:
         if self._depth == 0:
             self.kernels += 1
             self.seconds += time.perf_counter() - self._begun
-            if self.seconds > max(1.0, 2 * self._said) and not self._quiet:
+            if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
                 self._said = self.seconds
                 _say(f"compiling kernels, once on this machine: {self.kernels} so far, {self.seconds:.0f} s")
 

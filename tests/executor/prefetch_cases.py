@@ -60,10 +60,10 @@ def runs(rank, sizes, kind, arguments):
         steps = []
         for step in loader:
             steps.append(names(step))
-            home = step.restore()
+            home = loader.dispatcher.current.restore()
             count = torch.tensor(len(home["ids"]) if home else 0)
             dist.all_reduce(count)
-            results = step.restore(torch.tensor([float(name) for name in steps[-1]]))
+            results = loader.dispatcher.current.restore(torch.tensor([float(name) for name in steps[-1]]))
             assert results.tolist() == [float(row[0]) for row in home.get("ids", [])]
     return steps
 
@@ -149,7 +149,7 @@ def refuses(rank):
         made([], uneven="maybe")
     with pytest.raises(ValueError, match="depth must be >= 1"):
         made([], depth=0)
-    with pytest.raises(ValueError, match="has no drawn, ended, loader"):
+    with pytest.raises(ValueError, match="has no ended, loader"):
         made([]).load_state_dict({"steps": 3})
 
 

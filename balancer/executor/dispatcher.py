@@ -65,7 +65,9 @@ class Dispatcher:
         How long a rank is waited for, in any one collective, before it is held lost.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
-        ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``, ``micro_batch_tokens``...
+        ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the fields of
+        :class:`balancer.MicroBatches`, as errors call them: ``micro_batch_tokens``, ``schedule``, ``allow_empty``,
+        ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
         Those with a value for each sample name columns instead, which are gathered with the lengths:
         ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
         ``allowed_ranks="ranks"``, whose column lists the ranks on which a sample may run, or names the one. With

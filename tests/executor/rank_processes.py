@@ -120,6 +120,7 @@ def _serve(rank, size, port, pipe, timeout, path):
 
     import torch
 
+    multiprocessing.current_process().daemon = False  # so that a loader may have workers
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, None, port == 0, timeout=timeout, wait_for_workers=False)

@@ -69,7 +69,7 @@ class Lookout:
     def _look(self, missing: set[int], over: bool) -> list[int] | None:
         """Return the verdict, if there is one or it is time for it; leave in `missing` those that have not reported."""
         if not self._store.check(["verdict"]):
-            missing -= {rank for rank in missing if self._store.check([f"reports/{rank}"])}
+            self._strike(missing, "reports")
             if missing and not over:
                 return None
             self._store.compare_set("verdict", "", json.dumps(sorted(missing)))
@@ -81,8 +81,12 @@ class Lookout:
         until = time.monotonic() + LEAVES * self._timeout
         self._asked(lambda: self._store.set(f"read/{self._me}", b""))
         while living and self._answers and time.monotonic() < until:
-            living = self._asked(lambda: {rank for rank in living if not self._store.check([f"read/{rank}"])}) or set()
+            self._asked(partial(self._strike, living, "read"))
             time.sleep(POLL_S if living else 0)
+
+    def _strike(self, ranks: set[int], what: str) -> None:
+        """Strike out of a set the ranks that have written something."""
+        ranks -= {rank for rank in ranks if self._store.check([f"{what}/{rank}"])}
 
     def _asked(self, request: Callable[[], Any]) -> Any:
         """Return what the store answers; None, from then on at once, if it does not."""

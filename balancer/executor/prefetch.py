@@ -55,8 +55,8 @@ class _Made:
 class PrefetchDispatcher:
     """Iterates over a loader and yields every mini-batch dispatched, the next one under way meanwhile.
 
-    What comes is what was handed in, balanced: a plain dictionary of fields, or the one field. ``dispatcher.current`` is
-    the :class:`Dispatched` step that it is of, for ``restore``, ``slot_bounds`` and the plan.
+    What comes is what was handed in, balanced: a plain dictionary of fields, or the one field. ``dispatcher.current``
+    is the :class:`Dispatched` that it is of.
 
     All ranks make it at the same time, iterate, and leave the loop at the same step. Ranks whose loader ends early go
     on with empty mini-batches of their own and their share of the others' samples, until all loaders have ended.
@@ -78,8 +78,8 @@ class PrefetchDispatcher:
         ``"continue"``, or ``"stop"`` for all as soon as one loader has ended: what others drew for that step is left
         out.
     collate : callable, optional
-        Makes what is yielded of this rank's share, as a DataLoader's ``collate_fn`` does: it is given a list of samples,
-        each a dictionary of fields, and an empty one on a rank that has none.
+        Makes what is yielded, as a DataLoader's ``collate_fn`` does, of this rank's samples: a list of dictionaries, or
+        of entries of the one field; an empty one where the rank has none.
 
     Raises
     ------
@@ -88,9 +88,9 @@ class PrefetchDispatcher:
 
     Notes
     -----
-    It has the parts of a DataLoader that yields steps: a trainer that resumes by making another one of them, which skips
-    the first batches, gets steps that nobody has exchanged for nothing. Its length is that of the longest loader of all
-    ranks, or with ``"stop"`` of the shortest; a loader without one has none. In Accelerate it says which step is the last.
+    It has the parts of a DataLoader of steps. Trainers that resume make another of them, which skips the first steps:
+    they are drawn, and not exchanged. Its length is that of the longest loader of all ranks, or with ``"stop"`` of
+    the shortest. Behind Accelerate's loaders it says which step is the last, for which it makes one more ahead.
 
     Examples
     --------
@@ -172,9 +172,8 @@ class PrefetchDispatcher:
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
 
-        A loader that has a ``state_dict`` is asked for its own; of others, what was drawn is drawn again and left out,
-        which is exact if they give the same mini-batches again. Where no loader has a state, that of one rank will do for
-        all.
+        A loader that has a state is asked for it; of others, what was drawn is drawn again and left out, which is exact
+        if they give the same mini-batches again. Where no loader has a state, one rank's will do for all.
         """
         return {name: getattr(self._position, name) for name in _POSITION}
 
@@ -213,7 +212,7 @@ class PrefetchDispatcher:
             if accelerate is not None:
                 accelerate._remove_dataloader(self)
             self._running = self.end_of_dataloader = False
-            self._start = _Position()
+            self._start = _Position(epoch=self._start.epoch)
             iteration.stop()
 
 

@@ -12,7 +12,16 @@ from solvers.errors import ArgumentError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES, slots_for
 
-__all__ = ["ENCODERS", "IN_SHORT", "OVER_LONG", "PACKING", "SCHEDULES", "MicroBatches", "as_micro_batches", "check_keeps_all"]
+__all__ = [
+    "ENCODERS",
+    "IN_SHORT",
+    "OVER_LONG",
+    "PACKING",
+    "SCHEDULES",
+    "MicroBatches",
+    "as_micro_batches",
+    "check_keeps_all",
+]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
@@ -187,7 +196,7 @@ IN_SHORT = {_CALLED.get(spec.name, spec.name): spec.name for spec in fields(Micr
 def as_micro_batches(
     tokens: int | None, schedule: str, given: MicroBatches | None, **others: Any
 ) -> MicroBatches | None:
-    """Return the micro-batches that a caller asks for, in full or in short: `others` by the names in :data:`IN_SHORT`."""
+    """Return the micro-batches that a caller asks for, in full, or in short by the names in :data:`IN_SHORT`."""
     _check_choice("schedule", schedule, SCHEDULES)
     if given is not None and (tokens is not None or others):
         raise ValueError(f"give {next(iter(others), 'micro_batch_tokens')} or micro_batches, not both")

@@ -15,10 +15,6 @@ LATE_S = TIMEOUT.total_seconds() / 2
 made = None
 
 
-class Lost(Exception):
-    """What a survivor saw, for the test: of which kind, whom it named, the longest call."""
-
-
 def prepares(rank, prefetches, exchange):
     """Make what must be there before a rank may be lost: groups are made with the store's own timeouts."""
     global made

@@ -71,7 +71,11 @@ FOUR = Topology.uniform(4, None)
         ({"time_budget": -1}, ValueError, "time_budget must be"),
         ({"micro_batches": 512}, TypeError, r"micro_batches must be MicroBatches\(max_tokens, ...\), got 512"),
         ({"micro_batches": MicroBatches(9), "micro_batch_tokens": 9}, ValueError, "not both"),
-        ({"micro_batches": MicroBatches(9), "allow_empty": True}, ValueError, "give allow_empty or micro_batches, not both"),
+        (
+            {"micro_batches": MicroBatches(9), "allow_empty": True},
+            ValueError,
+            "give allow_empty or micro_batches, not both",
+        ),
         ({"allow_empty": True}, ValueError, "allow_empty needs micro_batch_tokens, the cap on a micro-batch"),
         ({"schedule": "lock"}, ValueError, "schedule must be one of 'lockstep', 'step', 'pipeline', got 'lock'"),
         ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),

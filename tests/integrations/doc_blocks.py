@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "in_your_trainer.md"
 
 
 def block(heading):
-    """Return the code of the only block under a heading of any level, as bytecode whose lines are the page's."""
+    """Return the code of the only block right under a heading, as bytecode whose lines are the page's."""
     text = PAGE.read_text()
     section = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.M | re.S)
     assert section, f"{PAGE.name} has no section {heading!r}"

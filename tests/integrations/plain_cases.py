@@ -1,8 +1,5 @@
 """What ranks do in the tests of plain PyTorch and of FSDP2: the page's blocks, recorded, killed and resumed."""
 
-import os
-import signal
-import threading
 from pathlib import Path
 
 import tiny
@@ -10,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from doc_blocks import block
+from recorded import Recorded, sum_and_tokens
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -17,30 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+HALF = tiny.STEPS // 2
 KINDS = {"torch": DataLoader, "stateful": StatefulDataLoader}
-
-
-class Recorded:
-    """The global losses of the steps, whoever runs the loop; stops, saves and dies where it is told to."""
-
-    def __init__(self, model, optimizer, saves=None, dies_at=None):
-        self.losses, self._total = [], torch.zeros(2, dtype=torch.float64)
-        self._saves, self._dies_at, self.done = saves, dies_at, 0
-        model.register_forward_hook(self._ran)
-        optimizer.register_step_post_hook(self._stepped)
-
-    def _ran(self, module, given, loss):
-        self._total += torch.stack([loss.detach(), torch.tensor(float(sum(map(len, given[1]))))])
-
-    def _stepped(self, *_):
-        dist.all_reduce(self._total)
-        self.losses.append(float(self._total[0] / self._total[1]))
-        self._total.zero_()
-        self.done += 1
-        if self._saves is not None and self.done == tiny.STEPS // 2:
-            self._saves()
-        if self.done == self._dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def trains_plain(rank, kind, workers, epochs, folder=None, dies_at=None):
@@ -60,7 +36,7 @@ def trains_plain(rank, kind, workers, epochs, folder=None, dies_at=None):
         held = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": given["epoch"]}
         torch.save({**held, "loader": given["steps"].state_dict()}, file)
 
-    recorded = Recorded(model.module, optimizer, save if dies_at else None, dies_at)
+    recorded = Recorded(model.module, optimizer, sum_and_tokens, HALF, save if dies_at else None, dies_at)
     exec(block("Plain PyTorch, DDP"), given)
     return recorded.losses, tiny.weights_of(model)
 
@@ -96,7 +72,7 @@ def trains_fsdp(rank, folder=None, dies_at=None):
         dcp.save({**state, "loader": given["steps"].state_dict()}, checkpoint_id=folder)
 
     slots = []
-    recorded = Recorded(model, optimizer, save if dies_at else None, dies_at)
+    recorded = Recorded(model, optimizer, sum_and_tokens, HALF, save if dies_at else None, dies_at)
     optimizer.register_step_post_hook(lambda *_: slots.append(given["dispatcher"].current.slot_bounds().tolist()))
     exec(block("FSDP2"), given)
     empty = any(start == stop for start, stop in zip(slots[-1], slots[-1][1:], strict=False))

@@ -1,6 +1,7 @@
 """What ranks do in the tests of plain PyTorch and of FSDP2: the page's blocks, recorded, killed and resumed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import tiny
 import torch
@@ -12,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 HALF = tiny.STEPS // 2
@@ -39,6 +40,38 @@ def trains_plain(rank, kind, workers, epochs, folder=None, dies_at=None):
     recorded = Recorded(model.module, optimizer, sum_and_tokens, HALF, save if dies_at else None, dies_at)
     exec(block("Plain PyTorch, DDP"), given)
     return recorded.losses, tiny.weights_of(model)
+
+
+def runs_three_lines(rank):
+    """Run the page's first block; the last step's loss is the mean over the tokens of its global batch."""
+    loader = tiny.loader_of(tiny.samples_of(dist.get_world_size(), 2))
+    bare = tiny.Model()
+    model = DistributedDataParallel(bare)
+    given = {"dp_group": None, "loader": loader, "model": lambda ids, labels: (model(ids, labels), sum(map(len, ids)))}
+    exec(block("Three lines"), given)
+    last = list(loader)[-1]
+    total = torch.stack([bare(**last).detach(), torch.tensor(float(sum(map(len, last["labels"]))))])
+    dist.all_reduce(total)
+    torch.testing.assert_close(given["loss"].detach(), total[0] / total[1])
+    assert given["batch"].plan.imbalance_ratio < 1.2
+    return [parameter.grad.tolist() for parameter in bare.parameters()]
+
+
+def runs_megatron(rank):
+    """Run the block for ranks of which two after each other are tensor peers; return what each step gives."""
+    size = dist.get_world_size()
+    peers = [dist.new_group(list(range(place, size, 2))) for place in range(2)]
+    replicas = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
+    mpu = SimpleNamespace(
+        get_data_parallel_group=lambda: peers[rank % 2], get_model_parallel_group=lambda: replicas[rank // 2]
+    )
+    given = {"mpu": mpu}
+    exec(block("Megatron-style loops"), given)
+    samples = tiny.samples_of(size // 2, 3)
+    sampler = DistributedSampler(samples, size // 2, rank // 2, shuffle=False)
+    batches = iter(DataLoader(samples, tiny.MEAN, sampler=sampler, collate_fn=tiny.as_fields))
+    steps = [given["get_batch"](batches)["input_ids"] for _ in range(3)]
+    return [[ids.tolist() for ids in step] for step in steps], [ids.tolist() for ids in samples.ids]
 
 
 def unbalanced(rank, epochs):

@@ -24,3 +24,18 @@ def test_training_is_the_same_and_resumes_bit_for_bit(kind, workers, epochs, tmp
         resumed = ranks.run(cases.trains_plain, kind, workers, epochs, str(tmp_path))
     for (losses, weights), found in zip(resumed, whole, strict=True):
         tiny.assert_equal((found[0][: tiny.STEPS // 2] + losses, weights), found)
+
+
+def test_the_three_lines_run():
+    with Ranks(8) as ranks:
+        gradients = ranks.run(cases.runs_three_lines)
+    assert all(of_rank == gradients[0] for of_rank in gradients)
+
+
+def test_peers_of_a_megatron_style_loop_get_the_same():
+    with Ranks(4) as ranks:
+        steps = ranks.run(cases.runs_megatron)
+    assert steps[0] == steps[1]
+    assert steps[2] == steps[3]
+    found = [ids for of_rank in (steps[0], steps[2]) for step in of_rank[0] for ids in step]
+    assert sorted(found) == sorted(steps[0][1])

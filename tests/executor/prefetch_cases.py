@@ -184,7 +184,7 @@ def yields_plain_dictionaries(rank):
     assert loader.dispatcher.current is None
     for batch in loader:
         assert type(batch) is dict
-        again = type(batch)({name: entry for name, entry in batch.items()})
+        again = type(batch)({name: list(entry) for name, entry in batch.items()})
         step = loader.dispatcher.current
         assert names(again) == names(step)
         assert len(step.slot_bounds()) == 2

@@ -133,10 +133,8 @@ class PrefetchDispatcher:
             self._maker.peers = dispatcher.peers.twin()
         self._start = self._position = _Position()
         self._running = False
-        lengths_of = self._maker.peers.gather(np.asarray([_length_of(loader)]))[:, 0]
-        self._length = (
-            int(lengths_of.max() if uneven == "continue" else lengths_of.min()) if min(lengths_of) >= 0 else -1
-        )
+        sizes = self._maker.peers.gather(np.asarray([_length_of(loader)]))
+        self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
 
     # As a DataLoader of steps.
 
@@ -224,12 +222,12 @@ class _Steps:
         self._steps: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        return len(self._of.loader.dataset)  # type: ignore[union-attr]
+        return len(getattr(self._of.loader, "dataset", self._of))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._of.loader.dataset, name)  # type: ignore[union-attr]
+        return getattr(getattr(self._of.loader, "dataset", None), name)
 
     def __getitem__(self, number: int) -> Any:
         """Return a step, which is the next one, or the first after those that are skipped."""

@@ -8,17 +8,17 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from doc_blocks import block
 from recorded import Recorded, sum_and_tokens
+from runs import ACCELERATE as RUN
 from torch.utils.data import DataLoader
 from torchrun import leave
 
 from balancer.executor import global_token_mean
 
-EPOCHS, BATCHES = 4, 5  # of which the last is a step by itself
-SAVED_AT, DIES_AT, RESUMED_IN = 5, 7, 1  # steps, of which there are three an epoch
+RESUMED_IN = 1  # epochs, of three steps each
 
 
 def parts():
-    samples = tiny.Samples(2 * tiny.MEAN * BATCHES)
+    samples = tiny.Samples(2 * tiny.MEAN * RUN.batches)
     torch.manual_seed(3)
     model = tiny.Model()
     loader = DataLoader(samples, tiny.MEAN, shuffle=True, collate_fn=tiny.as_fields)
@@ -32,7 +32,7 @@ def without():
     bare, optimizer, loader = parts()
     recorded = Recorded(bare, optimizer, sum_and_tokens)
     model, optimizer, loader = accelerator.prepare(bare, optimizer, loader)
-    for epoch in range(EPOCHS):
+    for epoch in range(RUN.epochs):
         loader.set_epoch(epoch)
         for batch in loader:
             with accelerator.accumulate(model):
@@ -45,13 +45,13 @@ def without():
 
 def balanced(folder, dies_at=None, resumes=False):
     model, optimizer, loader = parts()
-    given = {"model": model, "optimizer": optimizer, "loader": loader, "epochs": EPOCHS,
+    given = {"model": model, "optimizer": optimizer, "loader": loader, "epochs": RUN.epochs,
              "checkpoint": resumes and f"{folder}/state", "first_epoch": RESUMED_IN if resumes else 0}  # fmt: skip
 
     def save():
         given["accelerator"].save_state(f"{folder}/state")
 
-    recorded = Recorded(model, optimizer, sum_and_tokens, SAVED_AT, save if dies_at else None, dies_at)
+    recorded = Recorded(model, optimizer, sum_and_tokens, RUN.saved_at, save if dies_at else None, dies_at)
     exec(block("Accelerate"), given)
     return recorded.losses, tiny.weights_of(model)
 
@@ -62,4 +62,4 @@ if __name__ == "__main__":
         leave(balanced(folder, resumes=True), mode, folder)
     else:
         leave((without(), balanced(folder)), mode, folder)
-        balanced(folder, dies_at=DIES_AT)
+        balanced(folder, dies_at=RUN.dies_at)

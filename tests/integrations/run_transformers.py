@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset
 from doc_blocks import block
 from recorded import Recorded
+from runs import TRANSFORMERS as RUN
 from torchrun import leave
 from transformers import (
     DataCollatorWithFlattening,
@@ -16,16 +17,13 @@ from transformers import (
     TrainingArguments,
 )
 
-EPOCHS, BATCHES, ACCUMULATED = 2, 10, 2
-SAVED_AT, DIES_AT = 7, 8  # steps, of which there are five an epoch
-
 given = {"torch": torch}
 exec(block("Where the three lines go"), given)
 exec(block("Hugging Face Trainer"), given)
 
 
 def rows():
-    samples = tiny.Samples(2 * tiny.MEAN * BATCHES)
+    samples = tiny.Samples(2 * tiny.MEAN * RUN.batches)
     return Dataset.from_list([{name: ids.tolist() for name, ids in sample.items()} for sample in samples])
 
 
@@ -55,8 +53,8 @@ COLLATORS = {"flattens": DataCollatorWithFlattening, "pads": Pads}
 
 def trains(kind, collator, folder, checkpoint=None, dies_at=None):
     arguments = TrainingArguments(
-        output_dir=folder, per_device_train_batch_size=tiny.MEAN, gradient_accumulation_steps=ACCUMULATED,
-        num_train_epochs=EPOCHS, learning_rate=0.01, save_strategy="steps", save_steps=SAVED_AT, report_to=[],
+        output_dir=folder, per_device_train_batch_size=tiny.MEAN, gradient_accumulation_steps=2,
+        num_train_epochs=RUN.epochs, learning_rate=0.01, save_strategy="steps", save_steps=RUN.saved_at, report_to=[],
         use_cpu=True, disable_tqdm=True, seed=4, logging_steps=1000,
     )  # fmt: skip
     trainer = kind(model=model(), args=arguments, train_dataset=rows(), data_collator=COLLATORS[collator]())
@@ -74,7 +72,7 @@ if __name__ == "__main__":
             for collator in COLLATORS
         ]
         leave(whole, mode, folder)
-        trains(given["BalancedTrainer"], "flattens", f"{folder}/killed", dies_at=DIES_AT)
+        trains(given["BalancedTrainer"], "flattens", f"{folder}/killed", dies_at=RUN.dies_at)
     else:
-        checkpoint = f"{folder}/killed/checkpoint-{SAVED_AT}"
+        checkpoint = f"{folder}/killed/checkpoint-{RUN.saved_at}"
         leave(trains(given["BalancedTrainer"], "flattens", f"{folder}/again", checkpoint), mode, folder)

@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("torchdata")
 
 import plain_cases as cases
 import tiny

@@ -16,11 +16,11 @@ SIZE = 4
 TIMEOUT = cases.TIMEOUT.total_seconds()
 
 
-def lose(victim, how, seed, prefetches, exchange="direct", store_on_rank_0=False):
+def lose(victim, how, seed, prefetches, exchange="direct", store_on_rank_0=False, hasty=None):
     """Lose a rank at a random moment and return what the others say of it."""
     with Ranks(SIZE, store_on_rank_0=store_on_rank_0) as ranks:
         ranks.run(cases.prepares, prefetches, exchange)
-        ranks.start(cases.works_until_one_is_lost, seed)
+        ranks.start(cases.works_until_one_is_lost, seed, hasty)
         ranks.end_after()  # a survivor that has told leaves at once, with the store if it has that
         time.sleep(random.Random(seed).uniform(0.05, 1))
         ranks.kill(victim, how)
@@ -55,7 +55,7 @@ def test_a_rank_lost_with_the_store_holds_nobody_up(how):
 
 def test_a_store_that_ends_with_its_rank_has_told_the_others_before():
     """Rank 0, which holds it, is the first to hear of a loss, and leaves."""
-    assert_named(lose(1, signal.SIGKILL, 4, prefetches=False, store_on_rank_0=True), (1,))
+    assert_named(lose(1, signal.SIGKILL, 4, prefetches=False, store_on_rank_0=True, hasty=0), (1,))
 
 
 @pytest.mark.nightly

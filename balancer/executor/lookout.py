@@ -40,7 +40,7 @@ class Lookout:
     def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:
         self._store = dist.PrefixStore(f"seqbalancer/{name}", dist.distributed_c10d._get_default_store())
         self.members, self._me, self._timeout = members, dist.get_rank(), timeout.total_seconds()
-        self._answers = True
+        self._answers, self._one_at_a_time = True, threading.Lock()
         self._verdict: list[int] | None = None
         self.broken: tuple[str, tuple[int, ...]] | None = None  # what no call can go on after, and whose fault it is
 
@@ -50,43 +50,39 @@ class Lookout:
 
     def lost(self, until: float) -> list[int] | None:
         """Report, and return the global ranks that did not until a time of the monotonic clock; None: not known."""
-        missing = set(self.members) - {self._me}
-        grace = time.monotonic() + GRACE * self._timeout
-        if self._verdict is None:
-            self._asked(self._report)
-        while self._verdict is None and self._answers:
-            over = time.monotonic() > (grace if len(missing) <= 1 else until)
-            self._verdict = self._asked(partial(self._look, missing, over))
-            time.sleep(POLL_S)
-        if self._verdict is not None:
-            self._leave(set(self.members) - {self._me, *self._verdict})
-        return self._verdict
+        with self._one_at_a_time:
+            if self._verdict is None:
+                grace = time.monotonic() + GRACE * self._timeout
+                self._asked(self._report)
+                while self._verdict is None and self._answers:
+                    self._verdict = self._asked(partial(self._look, grace, until))
+                    time.sleep(POLL_S)
+                if self._verdict is not None and self._me not in self._verdict:
+                    self._leave(len(self.members) - len(self._verdict))
+            return self._verdict
 
     def _report(self) -> None:
         self._store.set(f"reports/{self._me}", b"broke")
-        self._store.set("reports", b"some")
+        self._store.add("reports", 1)
 
-    def _look(self, missing: set[int], over: bool) -> list[int] | None:
-        """Return the verdict, if there is one or it is time for it; leave in `missing` those that have not reported."""
+    def _look(self, grace: float, until: float) -> list[int] | None:
+        """Return the verdict, if there is one or it is time for it."""
         if not self._store.check(["verdict"]):
-            self._strike(missing, "reports")
-            if missing and not over:
+            missing = len(self.members) - self._store.add("reports", 0)
+            if missing and time.monotonic() < (grace if missing == 1 else until):
                 return None
-            self._store.compare_set("verdict", "", json.dumps(sorted(missing)))
+            lost = [rank for rank in self.members if missing and not self._store.check([f"reports/{rank}"])]
+            self._store.compare_set("verdict", "", json.dumps(sorted(lost)))
         verdict: list[int] = json.loads(self._store.get("verdict"))
         return verdict
 
-    def _leave(self, living: set[int]) -> None:
-        """Wait until all have read the verdict."""
+    def _leave(self, living: int) -> None:
+        """Wait until so many ranks have read the verdict."""
         until = time.monotonic() + LEAVES * self._timeout
-        self._asked(lambda: self._store.set(f"read/{self._me}", b""))
-        while living and self._answers and time.monotonic() < until:
-            self._asked(partial(self._strike, living, "read"))
-            time.sleep(POLL_S if living else 0)
-
-    def _strike(self, ranks: set[int], what: str) -> None:
-        """Strike out of a set the ranks that have written something."""
-        ranks -= {rank for rank in ranks if self._store.check([f"{what}/{rank}"])}
+        readers = self._asked(lambda: self._store.add("readers", 1))
+        while self._answers and readers < living and time.monotonic() < until:
+            time.sleep(POLL_S)
+            readers = self._asked(lambda: self._store.add("readers", 0))
 
     def _asked(self, request: Callable[[], Any]) -> Any:
         """Return what the store answers; None, from then on at once, if it does not."""

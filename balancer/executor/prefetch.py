@@ -181,7 +181,10 @@ class PrefetchDispatcher:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
         if missing := [name for name in _NEEDED if name not in state]:
             raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(missing)}")
-        self._start = self._position = _Position(**{name: state[name] for name in _POSITION if name in state})
+        at = _Position(**{name: state[name] for name in _POSITION if name in state})
+        if at.loader is not None and 0 <= _length_of(self.loader) <= at.steps:
+            at = replace(at, ended=True)  # some loaders in a state at their end begin again
+        self._start = self._position = at
 
     # Iterating.
 

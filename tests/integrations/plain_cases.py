@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from balancer.executor import Dispatcher, PrefetchDispatcher
+
 HALF = tiny.STEPS // 2
 KINDS = {"torch": DataLoader, "stateful": StatefulDataLoader}
 
@@ -55,6 +57,31 @@ def runs_three_lines(rank):
     torch.testing.assert_close(given["loss"].detach(), total[0] / total[1])
     assert given["batch"].plan.imbalance_ratio < 1.2
     return [parameter.grad.tolist() for parameter in bare.parameters()]
+
+
+def resumes_behind_accelerate(rank, at):
+    """Resume a loader of Accelerate's that has a state, within an epoch and at its end."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    how = DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True)
+    samples = tiny.samples_of(dist.get_world_size(), 4)
+
+    def steps():
+        torch.manual_seed(1)
+        loader = DataLoader(samples, tiny.MEAN, shuffle=True, collate_fn=tiny.as_fields)
+        return PrefetchDispatcher(Accelerator(dataloader_config=how).prepare(loader), Dispatcher(length="input_ids"))
+
+    def seen(batch):
+        return [ids.tolist() for ids in batch["input_ids"]]
+
+    whole, first = list(map(seen, steps())), steps()
+    for _, _ in zip(range(at), first, strict=False):
+        state = first.state_dict()
+    again = steps()
+    again.load_state_dict(state)
+    assert state["loader"] is not None
+    assert list(map(seen, again)) == whole[at:]
 
 
 def runs_megatron(rank):

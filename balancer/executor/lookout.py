@@ -95,6 +95,6 @@ class Lookout:
         if self._answers:
             thread = threading.Thread(target=ask, name="seqbalancer store", daemon=True)
             thread.start()
-            thread.join(max(1.0, self._timeout / 6))
+            thread.join(max(2.0, self._timeout / 6))
             self._answers = bool(answers)
         return answers[0] if answers else None

@@ -122,7 +122,7 @@ class PrefetchDispatcher:
         on_cuda = torch.cuda.is_available() and (
             dispatcher.peers.direct.moves_cuda or (dispatcher.device is not None and dispatcher.device.type == "cuda")
         )
-        if overlap and (reason := why_not_overlap(on_cuda)):
+        if overlap and (reason := why_not_overlap(on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
         self._lengths, self._depth, self._uneven, self._on_cuda = lengths, depth, uneven, on_cuda
@@ -255,8 +255,14 @@ class _StepNumbers:
         return len(self._of)
 
 
-def why_not_overlap(on_cuda: bool) -> str | None:
+def why_not_overlap(on_cuda: bool, loader: Any = None) -> str | None:
     """Say why a second stream of collectives would deadlock here; None if it would not, as far as is known."""
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        return (
+            "Accelerate's DataLoaderDispatcher sends batches over the trainer's own process group, in whatever order "
+            "with the trainer's. Let each rank read its own, DataLoaderConfiguration(dispatch_batches=False) or "
+            "accelerator_config={'dispatch_batches': False}; or use overlap=False"
+        )
     if on_cuda and os.environ.get(CONNECTIONS) == "1":
         return (
             f"{CONNECTIONS}=1 makes kernels of all streams wait for each other in one queue: an exchange in the "

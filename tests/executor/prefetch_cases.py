@@ -146,6 +146,10 @@ def refuses(rank):
                 PrefetchDispatcher([], cuda)
             PrefetchDispatcher([], cuda, overlap=False)
     assert prefetch.why_not_overlap(True) is None
+    reads_for_all = type("DataLoaderDispatcher", (list,), {})
+    with pytest.raises(RuntimeError, match=r"dispatch_batches=False.* or use overlap=False"):
+        made(reads_for_all())
+    assert list(made(reads_for_all(batches_of(rank, [2])), overlap=False))
     with pytest.raises(ValueError, match="uneven must be one of continue, stop"):
         made([], uneven="maybe")
     with pytest.raises(ValueError, match="depth must be >= 1"):

@@ -1,8 +1,10 @@
 # make demo and make test do all their own set-up, in .venv.
 PYTHON ?= python3
 VENV ?= .venv
-# The executor's tests need torch; `make test TORCH=` leaves it out, and they are skipped.
+# The executor's tests need torch, and the trainers that they run; `make test TORCH=` leaves both out, and skips them.
 TORCH ?= torch
+comma := ,
+EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
 PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase audio=audio_frames \
@@ -15,7 +17,7 @@ MODELS := --model vision=internvit-6b --pieces vision=1024 --model audio=whisper
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,lint]' $(TORCH)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' $(TORCH)
 	touch $@
 
 $(VENV)/demo: pyproject.toml constraints.txt
@@ -46,10 +48,11 @@ pictures: $(VENV)/installed  ## The pictures that the README and docs/simulate.m
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2
 
-nightly: $(VENV)/installed  ## Properties and command lines by the ten thousand, fuzzed readers, kernels as Python: hours
+nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten thousand, fuzzed readers, kernels as Python: hours
 	$(BIN)/pip install --quiet --constraint constraints.txt atheris
+	$(BIN)/python -m pytest -q -m nightly tests/executor
 	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
-	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly" --hypothesis-profile=nightly
+	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly or more_by_night" --hypothesis-profile=nightly --ignore=tests/executor
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports

@@ -16,6 +16,7 @@ from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import plan_step
 from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.micro_batches import IN_SHORT
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
@@ -114,6 +115,8 @@ def _disagreement(said: Sequence[Sequence[Any]]) -> PeerError | PlanMismatchErro
 def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
     given = setup.to_json()
+    cut = given["settings"].pop("micro_batches") or {}
+    given["settings"] |= {name: cut.get(spec) for name, spec in IN_SHORT.items()}
     found = {f"setting {name!r}": value for name, value in {**given["topology"], **given["settings"]}.items()}
     for phase in given["phases"]:
         where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"

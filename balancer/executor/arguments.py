@@ -6,7 +6,7 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
-from balancer.problem.micro_batches import as_micro_batches, check_keeps_all
+from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_phases
@@ -17,8 +17,8 @@ __all__ = ["ONLY_LENGTH", "as_setup"]
 ONLY_LENGTH = "length of the only ragged field"
 """The column of a phase whose length nobody named."""
 
-_IN_SHORT = ("micro_batch_tokens", "schedule")
-_SETTINGS = (*(spec.name for spec in fields(PlanSettings)), *_IN_SHORT)
+_PLANNED = tuple(spec.name for spec in fields(PlanSettings))
+_SETTINGS = (*_PLANNED, *IN_SHORT)
 
 
 def as_setup(
@@ -36,11 +36,11 @@ def as_setup(
     for name in ("keep_together", "allowed_ranks"):
         if not isinstance(settings.get(name), str | None):
             raise TypeError(f"{name} must name a column, got {settings[name]!r}")
-    given = {name: value for name, value in settings.items() if name in _SETTINGS and name not in _IN_SHORT}
+    given = {name: value for name, value in settings.items() if name in _PLANNED}
     given["placement"] = given.get("placement") or PlanSettings().placement
-    given["micro_batches"] = as_micro_batches(
-        settings.get("micro_batch_tokens"), settings.get("schedule", "lockstep"), settings.get("micro_batches")
-    )
+    short = {name: value for name, value in settings.items() if name in IN_SHORT}
+    tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
+    given["micro_batches"] = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
     plan = PlanSettings(**given)
     check_keeps_all(plan.micro_batches, "a dispatcher")
     if phases is None:

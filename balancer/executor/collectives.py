@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,11 +13,12 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.errors import ExecutorError, PeerLostError, listed
+from balancer.executor.errors import PeerLostError, listed
+from balancer.executor.lookout import Lookout
 
 __all__ = ["Collectives", "Meanwhile", "Sizes"]
 
-POLL_S = 0.02  # how often a rank whose collective broke looks whether others report
+GIVES_UP = 5 / 6  # of the timeout: how late a rank may be
 
 Sizes: TypeAlias = Sequence[int]
 """Bytes to, or from, each rank of a group."""
@@ -33,11 +34,9 @@ class Collectives:
     timeouts are touched. CUDA payload goes over the caller's group, if that has a backend for it, and else through
     host memory.
 
-    A rank that has waited for a third of the timeout says so in the job's store; at two thirds it gives up, and reads
-    there who else waits. Who does not is who was waited for. As long as all goes well, nothing is written.
-
-    All ranks of the group make this at the same time; `what` is what errors call them. No call takes longer than the
-    timeout.
+    All ranks of the group make this at the same time; `what` is what errors call them. A rank is waited for for as long
+    as most of the timeout; the :attr:`lookout` then says which ranks are lost, of this group or of others that their
+    ranks exchange by. No call takes longer than two timeouts, and some seconds where those are short.
     """
 
     def __init__(self, group: Any, timeout: timedelta, what: str = "rank") -> None:
@@ -45,10 +44,9 @@ class Collectives:
         self.group, self.timeout, self._what = group, timeout, what
         self.rank: int = dist.get_rank(group)
         self.size = len(ranks)
-        self._calls = 0
-        self._broken: str | None = None
         self._control = dist.new_group(ranks, timeout=timeout, backend="gloo", use_local_synchronization=True)
         self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
+        self.lookout = Lookout(self._control.group_name, {rank: place for place, rank in enumerate(ranks)}, timeout)
         self._room = 0  # words of the first collective of gather_ragged: as many as the largest message so far
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -118,9 +116,9 @@ class Collectives:
     def _call(
         self, doing: str, start: Callable[[], Any], on_cuda: bool = False, meanwhile: Meanwhile = lambda: None
     ) -> None:
-        if self._broken is not None:
-            raise ExecutorError(f"the exchange broke before, and cannot be used any more: {self._broken}")
-        self._calls += 1
+        if self.lookout.broken is not None:
+            what, ranks = self.lookout.broken
+            raise PeerLostError(f"the exchange broke before, and cannot be used any more: {what}", ranks)
         with self._blaming(doing):
             work = start()
         meanwhile()
@@ -136,57 +134,42 @@ class Collectives:
         try:
             yield
         except RuntimeError as error:
-            raise self._lost(doing, time.monotonic() - began, error) from error
+            raise self._lost(doing, began, error) from error
 
     def _wait(self, work: Any) -> None:
-        third = self.timeout / 3
-        try:
-            work.wait(third)
-            return
-        except RuntimeError:
-            if work.is_completed():
-                raise
-        self._report()
-        work.wait(third)
+        timeout = self.timeout.total_seconds()
+        gives_up, pause = time.monotonic() + GIVES_UP * timeout, min(1.0, timeout / 20)
+        while True:
+            try:
+                work.wait(timedelta(seconds=pause))
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()  # it broke, or was done just now
+                    return
+            if time.monotonic() > gives_up:
+                raise RuntimeError("it took too long")
+            if self.lookout.others_report():
+                raise RuntimeError("another rank's call broke")
+            pause = timeout / 60
 
-    def _report(self) -> None:
-        with suppress(RuntimeError):  # whoever holds the store may be gone; _missing will say so
-            self._store().set(f"{self._calls}/{self.rank}", b"waits")
-
-    def _store(self) -> Any:
-        default = dist.distributed_c10d._get_default_store()
-        return dist.PrefixStore(f"seqbalancer/{self._control.group_name}", default)
-
-    def _lost(self, doing: str, waited: float, error: RuntimeError) -> PeerLostError:
+    def _lost(self, doing: str, began: float, error: RuntimeError) -> PeerLostError:
         """Say who was waited for."""
-        missing = self._missing()
-        if missing is None:
-            whom = "which one is not known, as the job's store (on global rank 0) does not answer"
-        elif missing:
-            names = listed([dist.get_global_rank(self.group, rank) for rank in missing])
-            whom = f"waited for {listed(missing).replace('rank', self._what)} (global {names})"
+        waited = time.monotonic() - began
+        lost = self.lookout.lost(began + self.timeout.total_seconds())
+        ranks = sorted({self.lookout.members[rank] for rank in lost or ()})
+        if lost is None:
+            whom = "which one is not known, as the job's store (usually on global rank 0) does not answer"
+        elif dist.get_rank() in lost:
+            whom = "the others had given up waiting for this rank"
+        elif lost:
+            whom = f"waited for {listed(ranks)} (global {listed(lost)})"
         else:
             whom = "all ranks are there, so that they stand in different calls"
-        self._broken = f"{doing} with {self.size} {self._what}s failed after {waited:.1f} s: {whom}"
+        what = f"{doing} with {self.size} {self._what}s failed after {waited:.1f} s: {whom}"
+        self.lookout.broken = what, tuple(ranks)
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return PeerLostError(f"{self._broken} ({cause})", missing or ())
-
-    def _missing(self) -> list[int] | None:
-        """Ranks that do not say within a third of the timeout that their call broke too; None if that is not known."""
-        self._report()
-        missing = [rank for rank in range(self.size) if rank != self.rank]
-        until = time.monotonic() + self.timeout.total_seconds() / 3
-        try:
-            store = self._store()
-            while True:
-                missing = [rank for rank in missing if not store.check([f"{self._calls}/{rank}"])]
-                if len(missing) <= 1 and time.monotonic() > until - self.timeout.total_seconds() / 4:
-                    return missing
-                if not missing or time.monotonic() > until:
-                    return missing
-                time.sleep(POLL_S)
-        except RuntimeError:
-            return None
+        return PeerLostError(f"{what} ({cause})", ranks)
 
 
 def _padded(words: NDArray[np.int64], size: int) -> NDArray[np.int64]:

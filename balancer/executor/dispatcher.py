@@ -62,14 +62,21 @@ class Dispatcher:
     device : torch.device or str, optional
         Where fields are brought before the exchange; by default they stay where they are. Text stays on the host.
     timeout : timedelta
-        No collective takes longer.
+        How long a rank is waited for, in any one collective, before it is held lost.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
-        ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``, ``micro_batch_tokens``...
+        ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the fields of
+        :class:`balancer.MicroBatches`, as errors call them: ``micro_batch_tokens``, ``schedule``, ``allow_empty``,
+        ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
         Those with a value for each sample name columns instead, which are gathered with the lengths:
         ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
         ``allowed_ranks="ranks"``, whose column lists the ranks on which a sample may run, or names the one. With
         phases, constraints are those of each :class:`balancer.Phase`.
+
+    Attributes
+    ----------
+    current : Dispatched or None
+        The step that :meth:`dispatch` returned, or a :class:`PrefetchDispatcher` yielded, last.
 
     Raises
     ------
@@ -113,6 +120,7 @@ class Dispatcher:
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)
+        self.current: Dispatched | None = None
 
     @property
     def rank(self) -> int:
@@ -156,7 +164,8 @@ class Dispatcher:
         gathered = self.tell(batch, Status.FAILED if failure else Status.READY, failure)
         if failure is not None:
             raise failure
-        return self.exchanged(batch, gathered, self.peers, self.features)
+        self.current = self.exchanged(batch, gathered, self.peers, self.features)
+        return self.current
 
     def tell(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
         """Gather lengths: the first half of :meth:`dispatch`."""

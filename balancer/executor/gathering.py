@@ -76,8 +76,7 @@ class Gathered:
 
     def wording(self) -> Wording:
         """Return how errors name a sample here, and say what the rank that handed it in knows it as."""
-        names = {"over_long='own'": "micro_batches=MicroBatches(..., over_long='own')", "over_long='drop'": None}
-        return Wording({**names, "row": "sample"}, notes={"sample": self.where})
+        return Wording({"over_long='drop'": None, "row": "sample"}, notes={"sample": self.where})
 
 
 def gather(

@@ -30,8 +30,8 @@ class NodeWise:
         backend = dist.get_backend_config(group)
         new_group = partial(dist.new_group, backend=backend, use_local_synchronization=True)
         neighbours = ranks[node * self._places : (node + 1) * self._places]
-        self._inside = Collectives(new_group(neighbours), timeout, "rank of this node")
-        self._across = Collectives(new_group(ranks[place :: self._places]), timeout, "node")
+        self.inside = Collectives(new_group(neighbours), timeout, "rank of this node")
+        self.across = Collectives(new_group(ranks[place :: self._places]), timeout, "node")
 
     def all_to_all(
         self, sent: Tensor, sends: Sizes, receives: Sizes, arrived: Tensor, meanwhile: Meanwhile = lambda: None
@@ -40,14 +40,14 @@ class NodeWise:
         nodes, places = self._num_nodes, self._places
         to = np.asarray(sends, dtype=np.int64).reshape(nodes, places)
         # How much each neighbour hands over for each node: one small collective within the node.
-        handed = self._inside.gather(np.ascontiguousarray(to.T).reshape(-1)).reshape(places, places, nodes)
-        handed = handed[:, self._inside.rank]  # [neighbour, node]
+        handed = self.inside.gather(np.ascontiguousarray(to.T).reshape(-1)).reshape(places, places, nodes)
+        handed = handed[:, self.inside.rank]  # [neighbour, node]
         bundles = _transposed(sent, to)  # by place, then by node
         came = sent.new_empty(int(handed.sum()))
-        self._inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist(), came)
+        self.inside.all_to_all(bundles, to.sum(axis=0).tolist(), handed.sum(axis=1).tolist(), came)
         onward = _transposed(came, handed)  # by node, then by neighbour
         by_node = np.asarray(receives, dtype=np.int64).reshape(nodes, places).sum(axis=1)
-        self._across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrived, meanwhile)
+        self.across.all_to_all(onward, handed.sum(axis=0).tolist(), by_node.tolist(), arrived, meanwhile)
 
 
 def _transposed(buffer: Tensor, sizes: NDArray[np.int64]) -> Tensor:

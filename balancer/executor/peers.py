@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from balancer.executor.byte_runs import compile_runs
 from balancer.executor.collectives import Collectives, Meanwhile, Sizes
-from balancer.executor.errors import ExecutorError, PeerError, summary
+from balancer.executor.errors import ExecutorError, PeerError, PeerLostError, summary
+from balancer.executor.lookout import Lookout
 from balancer.executor.memory import Memory
 from balancer.executor.node_wise import NodeWise
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
@@ -49,12 +51,15 @@ class Peers:
     exchange : str
         A name in :data:`EXCHANGES`.
     timeout : timedelta
-        No collective takes longer.
+        How long a rank is waited for.
+    lookout : Lookout, optional
+        That of the peers whose groups these are besides.
     """
 
     def __init__(
-        self, dp_group: Any, replica_group: Any, topology: Topology, exchange: str, timeout: timedelta
-    ) -> None:
+        self, dp_group: Any, replica_group: Any, topology: Topology, exchange: str, timeout: timedelta,
+        lookout: Lookout | None = None,
+    ) -> None:  # fmt: skip
         group = dist.group.WORLD if dp_group is None else dp_group
         self._made_of = (dp_group, replica_group, topology, exchange, timeout)
         self.direct = Collectives(group, timeout)
@@ -72,6 +77,16 @@ class Peers:
             ranks = self.replica.gather(np.asarray([self.rank]))[:, 0].tolist()
             if len(set(ranks)) > 1:
                 raise ValueError(f"replica peers must have one rank in their data-parallel groups, got {ranks}")
+        lookout = lookout or self._common_lookout()
+        for collectives in (self.direct, self.replica, *((self.nodes.inside, self.nodes.across) if self.nodes else ())):
+            if collectives is not None:
+                collectives.lookout = lookout
+
+    def _common_lookout(self) -> Lookout:
+        """Return one for all groups of all peers: who is lost to one of them is lost to all."""
+        said = self.gather_json([uuid4().hex, dist.get_rank()])
+        members = {global_rank: rank for rank, of_rank in enumerate(said) for _, global_rank in of_rank}
+        return Lookout(said[0][0][0], members, self.timeout)
 
     def twin(self) -> "Peers":
         """Return the same peers with groups of their own, for another thread. All peers call this."""
@@ -80,7 +95,7 @@ class Peers:
             dp_group = _copy(self.direct.group)
         if self.replica is not None and self.replica.moves_cuda:
             replica_group = _copy(self.replica.group)
-        return Peers(dp_group, replica_group, topology, exchange, timeout)
+        return Peers(dp_group, replica_group, topology, exchange, timeout, self.direct.lookout)
 
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the words of all ranks, int64[size, k], replica peers' own words not asked for."""
@@ -141,6 +156,8 @@ class Peers:
             return words
         try:
             result = collective()
+        except PeerLostError:
+            raise  # of which replica peers hear by themselves
         except ExecutorError as error:
             self.replica.broadcast(np.concatenate(([1], _as_words(summary(error)))), 0)
             raise

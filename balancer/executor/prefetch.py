@@ -7,9 +7,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import count, islice
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 
 from balancer.executor.dispatched import Dispatched
@@ -31,12 +33,13 @@ class _Position:
     """Where a rank's loader is after a step, as resuming needs it."""
 
     steps: int = 0
-    drawn: int = 0
     ended: bool = False
     loader: Any = field(default=None, compare=False)  # its own state, if it has one
+    epoch: int | None = None  # as set_epoch said
 
 
 _POSITION = tuple(spec.name for spec in fields(_Position))
+_NEEDED = ("steps", "ended", "loader")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +54,9 @@ class _Made:
 
 class PrefetchDispatcher:
     """Iterates over a loader and yields every mini-batch dispatched, the next one under way meanwhile.
+
+    What comes is what was handed in, balanced: a plain dictionary of fields, or the one field. ``dispatcher.current``
+    is the :class:`Dispatched` that it is of.
 
     All ranks make it at the same time, iterate, and leave the loop at the same step. Ranks whose loader ends early go
     on with empty mini-batches of their own and their share of the others' samples, until all loaders have ended.
@@ -71,19 +77,32 @@ class PrefetchDispatcher:
     uneven : str
         ``"continue"``, or ``"stop"`` for all as soon as one loader has ended: what others drew for that step is left
         out.
+    collate : callable, optional
+        Makes what is yielded, as a DataLoader's ``collate_fn`` does, of this rank's samples: a list of dictionaries, or
+        of entries of the one field; an empty one where the rank has none.
 
     Raises
     ------
     RuntimeError
         If overlap is known to deadlock here; it says why.
 
+    Notes
+    -----
+    It has the parts of a DataLoader of steps. Trainers that resume make another of them, which skips the first steps:
+    they are drawn, and not exchanged. Its length is that of the longest loader of all ranks, or with ``"stop"`` of
+    the shortest. Behind Accelerate's loaders it says which step is the last, for which it makes one more ahead.
+
     Examples
     --------
     ::
 
-        for step in PrefetchDispatcher(loader, Dispatcher(length="input_ids")):
-            loss = model(step["input_ids"])
+        for batch in PrefetchDispatcher(loader, Dispatcher(length="input_ids")):
+            loss = model(batch["input_ids"])
     """
+
+    batch_size, num_workers, prefetch_factor = None, 0, None  # as a DataLoader of steps has them
+    collate_fn = itemgetter(0)
+    end_of_dataloader, remainder = False, -1  # as Accelerate asks for them
 
     def __init__(
         self,
@@ -94,6 +113,7 @@ class PrefetchDispatcher:
         depth: int = 1,
         overlap: bool = True,
         uneven: str = "continue",
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         if uneven not in UNEVEN:
             raise ValueError(f"uneven must be one of {', '.join(UNEVEN)}, got {uneven!r}")
@@ -102,25 +122,56 @@ class PrefetchDispatcher:
         on_cuda = torch.cuda.is_available() and (
             dispatcher.peers.direct.moves_cuda or (dispatcher.device is not None and dispatcher.device.type == "cuda")
         )
-        if overlap and (reason := why_not_overlap(on_cuda)):
+        if overlap and (reason := why_not_overlap(on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
         self._lengths, self._depth, self._uneven, self._on_cuda = lengths, depth, uneven, on_cuda
-        self._overlap = overlap
+        self._overlap, self._collate = overlap, collate
         self._maker = dispatcher
         if overlap:
             self._maker = copy.copy(dispatcher)
             self._maker.peers = dispatcher.peers.twin()
         self._start = self._position = _Position()
         self._running = False
+        sizes = self._maker.peers.gather(np.asarray([_length_of(loader)]))
+        self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
+
+    # As a DataLoader of steps.
+
+    def __len__(self) -> int:
+        if self._length < 0:
+            raise TypeError("there is no length, as the loader of some rank has none")
+        return self._length
+
+    @property
+    def dataset(self) -> "_Steps":
+        """The steps, by number; as long as the loader's dataset, whose attributes it has."""
+        return _Steps(self)
+
+    @property
+    def batch_sampler(self) -> "_StepNumbers":
+        """The numbers of the steps, each alone."""
+        return _StepNumbers(self)
+
+    sampler = batch_sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loader and its samplers which epoch the next iteration is; all ranks, before it.
+
+        A state that was loaded of another epoch is dropped: that epoch was over.
+        """
+        if self._start.epoch not in (None, epoch):
+            self._start = _Position()
+        self._start = replace(self._start, epoch=epoch)
+        _tell_epoch(self.loader, epoch, set())
 
     # Resuming.
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
 
-        A loader that has a ``state_dict`` is asked for its own; of others, what was drawn is drawn again and left out,
-        which is exact if they give the same mini-batches again.
+        A loader that has a state is asked for it; of others, what was drawn is drawn again and left out, which is exact
+        if they give the same mini-batches again. Where no loader has a state, one rank's will do for all.
         """
         return {name: getattr(self._position, name) for name in _POSITION}
 
@@ -128,35 +179,90 @@ class PrefetchDispatcher:
         """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating."""
         if self._running:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
-        if missing := sorted(set(_POSITION) - set(state)):
+        if missing := [name for name in _NEEDED if name not in state]:
             raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(missing)}")
-        self._start = self._position = _Position(**{name: state[name] for name in _POSITION})
+        at = _Position(**{name: state[name] for name in _POSITION if name in state})
+        if at.loader is not None and 0 <= _length_of(self.loader) <= at.steps:
+            at = replace(at, ended=True)  # some loaders in a state at their end begin again
+        self._start = self._position = at
 
     # Iterating.
 
-    def __iter__(self) -> Iterator[Dispatched]:
+    def __iter__(self) -> Iterator[Any]:
         if self._running:
             raise RuntimeError("it is being iterated over already; one loop at a time")
         self._running = True
         iteration = _Iteration(self)
+        steps = iteration.ahead() if self._overlap else iteration.steps()
+        accelerate = getattr(self.loader, "gradient_state", None)  # which asks the loader that came last
         try:
-            for made in iteration.ahead() if self._overlap else iteration.steps():
-                if made.failure is not None:
-                    raise made.failure
-                self._position = made.position
-                if made.step is None:
-                    break
+            made = next(steps)
+            if accelerate is not None:
+                accelerate._add_dataloader(self)
+            while made.step is not None:
+                after = None if accelerate is None else next(steps)
+                self.end_of_dataloader = after is not None and after.step is None
+                self._position, self.dispatcher.current = made.position, made.step
                 _take_over(made)
-                yield made.step
+                yield made.step.data if self._collate is None else self._collate(_samples(made.step.data))
+                made = after or next(steps)
+            if made.failure is not None:
+                raise made.failure
             self._position = _Position()  # the next iteration is a new epoch
         finally:
-            self._running = False
-            self._start = _Position()
+            if accelerate is not None:
+                accelerate._remove_dataloader(self)
+            self._running = self.end_of_dataloader = False
+            self._start = _Position(epoch=self._start.epoch)
             iteration.stop()
 
 
-def why_not_overlap(on_cuda: bool) -> str | None:
+class _Steps:
+    """The dataset of a DataLoader of steps."""
+
+    def __init__(self, of: PrefetchDispatcher) -> None:
+        self._of, self._next = of, 0
+        self._steps: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(getattr(self._of.loader, "dataset", self._of))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(getattr(self._of.loader, "dataset", None), name)
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a step, which is the next one, or the first after those that are skipped."""
+        if self._steps is None or number != self._next:
+            self._steps = None  # which ends it
+            self._of._start = _Position(number, epoch=self._of._start.epoch)
+            self._steps = iter(self._of)
+        self._next = number + 1
+        return next(self._steps)  # its end is that of the DataLoader
+
+
+class _StepNumbers:
+    """The batch sampler of a DataLoader of steps."""
+
+    def __init__(self, of: PrefetchDispatcher) -> None:
+        self._of, self.set_epoch = of, of.set_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([number] for number in count())
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+def why_not_overlap(on_cuda: bool, loader: Any = None) -> str | None:
     """Say why a second stream of collectives would deadlock here; None if it would not, as far as is known."""
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        return (
+            "Accelerate's DataLoaderDispatcher sends batches over the trainer's own process group, in whatever order "
+            "with the trainer's. Let each rank read its own, DataLoaderConfiguration(dispatch_batches=False) or "
+            "accelerator_config={'dispatch_batches': False}; or use overlap=False"
+        )
     if on_cuda and os.environ.get(CONNECTIONS) == "1":
         return (
             f"{CONNECTIONS}=1 makes kernels of all streams wait for each other in one queue: an exchange in the "
@@ -196,8 +302,7 @@ class _Iteration:
                 if failure is None and not self._is_over(gathered):
                     at = replace(at, steps=at.steps + 1)
                     if status is Status.READY and of.loader is not None:
-                        state = getattr(of.loader, "state_dict", None)
-                        at = replace(at, drawn=at.drawn + 1, loader=None if state is None else state())
+                        at = replace(at, loader=_state_of(of.loader))
                     step = of._maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
             except Exception as error:
                 failure = error
@@ -272,4 +377,37 @@ def _drawn(loader: Any, start: _Position) -> Iterator[Any]:
     if loader is not None:
         if start.loader is not None:
             loader.load_state_dict(start.loader)
-        yield from islice(loader, start.drawn if start.loader is None else 0, None)
+        yield from islice(loader, start.steps if start.loader is None else 0, None)
+
+
+def _state_of(loader: Any) -> Any:
+    """Return a loader's own state; None if it has none: Accelerate's have the method without one."""
+    try:
+        return loader.state_dict()
+    except AttributeError:
+        return None
+
+
+def _length_of(loader: Any) -> int:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return -1
+
+
+def _tell_epoch(teller: Any, epoch: int, told: set[int]) -> None:
+    """Call set_epoch of all that a loader draws from: Accelerate's wrap samplers in others that pass nothing on."""
+    if teller is None or id(teller) in told:
+        return
+    told.add(id(teller))
+    if callable(set_epoch := getattr(teller, "set_epoch", None)):
+        set_epoch(epoch)
+    for name in ("batch_sampler", "sampler", "dataset"):
+        _tell_epoch(getattr(teller, name, None), epoch, told)
+
+
+def _samples(data: Any) -> list[Any]:
+    """Return a mini-batch sample by sample."""
+    if not isinstance(data, Mapping):
+        return list(data)
+    return [dict(zip(data, entries, strict=True)) for entries in zip(*data.values(), strict=True)]

@@ -1,6 +1,6 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ from solvers.errors import ArgumentError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES, slots_for
 
-__all__ = ["ENCODERS", "OVER_LONG", "PACKING", "SCHEDULES", "MicroBatches", "as_micro_batches", "check_keeps_all"]
+__all__ = [
+    "ENCODERS",
+    "IN_SHORT",
+    "OVER_LONG",
+    "PACKING",
+    "SCHEDULES",
+    "MicroBatches",
+    "as_micro_batches",
+    "check_keeps_all",
+]
 
 SCHEDULES = OBJECTIVES
 """Where ranks meet, by name: in every slot, once a step, or along a pipeline."""
@@ -177,14 +186,25 @@ class MicroBatches:
         return None
 
 
-def as_micro_batches(tokens: int | None, schedule: str, given: MicroBatches | None) -> MicroBatches | None:
-    """Return the micro-batches that a caller asks for, by token cap or in full."""
+_CALLED = {"max_tokens": "micro_batch_tokens", "count": "num_micro_batches", "at_least": "min_micro_batches",
+           "multiple_of": "micro_batches_multiple_of"}  # fmt: skip
+
+IN_SHORT = {_CALLED.get(spec.name, spec.name): spec.name for spec in fields(MicroBatches)}
+"""The fields, by the names that errors and callers who give them one by one have for them."""
+
+
+def as_micro_batches(
+    tokens: int | None, schedule: str, given: MicroBatches | None, **others: Any
+) -> MicroBatches | None:
+    """Return the micro-batches that a caller asks for, in full, or in short by the names in :data:`IN_SHORT`."""
     _check_choice("schedule", schedule, SCHEDULES)
+    if given is not None and (tokens is not None or others):
+        raise ValueError(f"give {next(iter(others), 'micro_batch_tokens')} or micro_batches, not both")
     if tokens is None:
+        if others:
+            raise ValueError(f"{next(iter(others))} needs micro_batch_tokens, the cap on a micro-batch")
         return given
-    if given is not None:
-        raise ValueError("give micro_batch_tokens or micro_batches, not both")
-    return MicroBatches(tokens, schedule)
+    return MicroBatches(tokens, schedule, **{IN_SHORT[name]: value for name, value in others.items()})
 
 
 def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:

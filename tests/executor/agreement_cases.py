@@ -55,6 +55,12 @@ def other_settings(rank, odd):
         step(made, rank)
 
 
+def other_micro_batches(rank, odd):
+    made = dispatcher(length="tokens", micro_batch_tokens=20, allow_empty=rank == odd)
+    with nothing_moves():
+        step(made, rank)
+
+
 def other_phases(rank, odd):
     """Rank `odd` was given another cost and another cap of one phase."""
     odd_ones = {"cost": "quadratic:a=1,b=1", "max_tokens_per_rank": 99}

@@ -133,6 +133,13 @@ def items_that_do_not_fit(rank, odd):
     made.dispatch({"pixels": pixels}, {"images": [[2]] * 3, "text": [5] * 3})
 
 
+def too_few_samples(rank, settings):
+    """There is one sample in all, on rank 0."""
+    made = dispatcher(length="tokens", micro_batch_tokens=9, **settings)
+    batch = made.dispatch({"id": ["one"]} if rank == 0 else {}, {"tokens": [5]} if rank == 0 else {})
+    assert len(batch.slot_bounds()) == 2
+
+
 def makes(rank, arguments):
     Dispatcher(**arguments)
 

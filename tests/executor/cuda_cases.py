@@ -55,8 +55,9 @@ def gradients(rank):
 def prefetch(rank):
     loader = [batch(rank, step) for step in range(8)]
     names = []
-    for step in PrefetchDispatcher(loader, Dispatcher(length="ids", device="cuda")):
+    dispatcher = Dispatcher(length="ids", device="cuda")
+    for batch in PrefetchDispatcher(loader, dispatcher):
         torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")
-        assert step.restore()["name"] == loader[len(names)]["name"]
-        names.append(step["name"])
+        assert dispatcher.current.restore()["name"] == loader[len(names)]["name"]
+        names.append(batch["name"])
     assert len(names) == 8

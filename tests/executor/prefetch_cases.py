@@ -3,6 +3,7 @@
 import os
 import time
 from datetime import timedelta
+from itertools import islice
 from unittest import mock
 
 import pytest
@@ -60,10 +61,10 @@ def runs(rank, sizes, kind, arguments):
         steps = []
         for step in loader:
             steps.append(names(step))
-            home = step.restore()
+            home = loader.dispatcher.current.restore()
             count = torch.tensor(len(home["ids"]) if home else 0)
             dist.all_reduce(count)
-            results = step.restore(torch.tensor([float(name) for name in steps[-1]]))
+            results = loader.dispatcher.current.restore(torch.tensor([float(name) for name in steps[-1]]))
             assert results.tolist() == [float(row[0]) for row in home.get("ids", [])]
     return steps
 
@@ -145,11 +146,15 @@ def refuses(rank):
                 PrefetchDispatcher([], cuda)
             PrefetchDispatcher([], cuda, overlap=False)
     assert prefetch.why_not_overlap(True) is None
+    reads_for_all = type("DataLoaderDispatcher", (list,), {})
+    with pytest.raises(RuntimeError, match=r"dispatch_batches=False.* or use overlap=False"):
+        made(reads_for_all())
+    assert list(made(reads_for_all(batches_of(rank, [2])), overlap=False))
     with pytest.raises(ValueError, match="uneven must be one of continue, stop"):
         made([], uneven="maybe")
     with pytest.raises(ValueError, match="depth must be >= 1"):
         made([], depth=0)
-    with pytest.raises(ValueError, match="has no drawn, ended, loader"):
+    with pytest.raises(ValueError, match="has no ended, loader"):
         made([]).load_state_dict({"steps": 3})
 
 
@@ -160,3 +165,125 @@ def one_loop_at_a_time(rank):
             next(iter(loader))
         with pytest.raises(RuntimeError, match="before iterating"):
             loader.load_state_dict(loader.state_dict())
+
+
+# What trainers do to a loader.
+
+
+class Shard(list):
+    """A loader like Accelerate's: it has the methods of a state, but no state; and an epoch of its own."""
+
+    def state_dict(self):
+        return self.dl_state_dict
+
+    def load_state_dict(self, state):
+        raise NotImplementedError
+
+    dataset = property(lambda self: [sample for batch in self for sample in batch["ids"]])
+
+
+def yields_plain_dictionaries(rank):
+    """A trainer rebuilds what it gets as ``type(data)({...})``."""
+    loader = made(Shard(batches_of(rank, [3, 2])))
+    assert loader.dispatcher.current is None
+    for batch in loader:
+        assert type(batch) is dict
+        again = type(batch)({name: list(entry) for name, entry in batch.items()})
+        step = loader.dispatcher.current
+        assert names(again) == names(step)
+        assert len(step.slot_bounds()) == 2
+        assert len(step.restore()["ids"]) == len(batches_of(rank, [3, 2])[loader.state_dict()["steps"] - 1]["ids"])
+    assert all(isinstance(batch, list) for batch in made([[torch.full((2,), rank)]]))  # the one field, as it came
+
+
+def collates(rank):
+    def collate(samples):
+        return sorted(int(sample["ids"][0]) for sample in samples), [sample["name"] for sample in samples]
+
+    batches = [{**batch, "name": [str(int(row[0])) for row in batch["ids"]]} for batch in batches_of(rank, [3, 2])]
+    for numbers, found in made(batches, lengths=lambda b: {}, collate=collate):
+        assert sorted(map(int, found)) == numbers
+
+
+def lengths_are_told(rank, sizes):
+    mine = batches_of(rank, sizes[rank])
+    lengths = len(made(mine)), len(made(mine, uneven="stop"))
+    with pytest.raises(TypeError, match="the loader of some rank has none"):
+        len(made(iter(mine) if rank == 0 else mine))
+    return lengths
+
+
+class SkipFirst:
+    """As trainers resume: another DataLoader, of the same parts, whose first batches are left out."""
+
+    def __init__(self, batch_sampler, skipped):
+        self.batch_sampler, self.skipped = batch_sampler, skipped
+
+    def __iter__(self):
+        return islice(iter(self.batch_sampler), self.skipped, None)
+
+
+def skips(rank, sizes, skipped):
+    """What comes is what would have come, and what is skipped is not exchanged."""
+    whole = [names(batch) for batch in made(Shard(batches_of(rank, sizes[rank])))]
+    loader = made(Shard(batches_of(rank, sizes[rank])))
+    assert len(loader.dataset) == sum(sizes[rank])
+    with mock.patch.object(Dispatcher, "exchanged", autospec=True, side_effect=Dispatcher.exchanged) as exchange:
+        again = torch.utils.data.DataLoader(
+            loader.dataset,
+            batch_sampler=SkipFirst(loader.batch_sampler, skipped),
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+        )
+        exchanged = [names(batch) for batch in again]
+        assert exchange.call_count == len(exchanged)
+    assert exchanged == whole[skipped:]
+    assert [names(batch) for batch in loader] == whole  # and the next epoch is whole
+    return len(exchanged)
+
+
+def epochs_are_told(rank):
+    """Samplers wherever they are, once each; a position in another epoch is dropped, one in the same is kept."""
+    told = []
+
+    class Sampler:
+        def __init__(self, inner=None):
+            self.batch_sampler = inner
+
+        def set_epoch(self, epoch):
+            told.append(epoch)
+
+    loader = Shard(batches_of(rank, [2] * 4))
+    loader.batch_sampler, loader.sampler = Sampler(Sampler()), Sampler()
+    steps = made(loader)
+    steps.sampler.set_epoch(3)  # as Lightning does
+    assert told == [3] * 3
+    for number, _ in enumerate(steps):
+        if number == 1:
+            state = steps.state_dict()
+            break
+    for epoch, left in ((3, 2), (4, 4)):
+        steps.load_state_dict(state)
+        steps.set_epoch(epoch)
+        assert len(list(steps)) == left
+
+
+def tells_which_step_is_the_last(rank, overlap):
+    """As Accelerate asks for it, whose loader behind is ahead."""
+
+    class State:
+        loaders = ()
+
+        def _add_dataloader(self, loader):
+            self.loaders = (*self.loaders, loader)
+
+        def _remove_dataloader(self, loader):
+            self.loaders = tuple(one for one in self.loaders if one is not loader)
+
+    loader = Shard(batches_of(rank, [2] * (4 - rank % 2)))
+    loader.gradient_state = state = State()
+    steps = made(loader, overlap=overlap)
+    for _ in range(2):
+        assert [state.loaders[-1].end_of_dataloader for _ in steps] == [False] * 3 + [True]
+        assert state.loaders == ()

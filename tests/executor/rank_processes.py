@@ -1,7 +1,7 @@
 """Real ranks for tests: processes on gloo over loopback that run functions on demand, so that many cases share a start.
 
 The ranks are forked from a server that has imported torch and compiled the planner's kernels; a start takes a second.
-The job's store is in the test's own process, so that any rank may be killed.
+The job's store is in the test's own process, so that any rank may be killed; or on rank 0, where a job has it.
 """
 
 import contextlib
@@ -26,26 +26,33 @@ class RankFailedError(AssertionError):
 class Ranks:
     """As many processes as ranks; a context manager, which leaves none behind."""
 
-    def __init__(self, size, timeout=timedelta(seconds=30)):
+    def __init__(self, size, timeout=timedelta(seconds=30), store_on_rank_0=False):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["preloaded"])
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server does not take it over from here by itself
         self.size = size
-        self.store = dist.TCPStore("127.0.0.1", 0, size + 1, True, wait_for_workers=False)
+        self.store = None if store_on_rank_0 else dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        port = self.store.port if self.store else 0
         self.pipes, self.processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
-            arguments = rank, size, self.store.port, there, timeout, list(sys.path)
+            arguments = rank, size, port, there, timeout, list(sys.path)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
+            port = port or here.recv()
 
     def start(self, function, *arguments):
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
                 pipe.send((function.__module__, function.__name__, arguments))
+
+    def end_after(self):
+        """Let each rank end as soon as it has replied."""
+        for pipe in self.pipes:
+            pipe.send(None)
 
     def collect(self, patience=PATIENCE_S, but=None):
         """Return of each rank (True, result), (False, exception, its ranks, traceback), or None: gone, or not asked."""
@@ -113,9 +120,12 @@ def _serve(rank, size, port, pipe, timeout, path):
 
     import torch
 
+    multiprocessing.current_process().daemon = False  # so that a loader may have workers
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, size + 1, False, timeout=timeout)
+    store = dist.TCPStore("127.0.0.1", port, None, port == 0, timeout=timeout, wait_for_workers=False)
+    if port == 0:
+        pipe.send(store.port)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     while True:
         try:

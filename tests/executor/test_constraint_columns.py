@@ -58,7 +58,7 @@ FOUR = Topology.uniform(4, None)
 @pytest.mark.parametrize(
     ("settings", "error", "text"),
     [
-        ({"cap": 3}, TypeError, "no setting 'cap'; those there are: allowed_ranks, caps"),
+        ({"cap": 3}, TypeError, "no setting 'cap'; those there are: allow_empty, allowed_ranks, caps"),
         ({"caps": {"patches": 0.5}}, TypeError, r"limit of caps\['patches'\]"),
         ({"caps": [("patches", 3)]}, TypeError, "caps must map columns"),
         ({"allowed_ranks": [[True] * 4]}, TypeError, "allowed_ranks must name a column"),
@@ -71,6 +71,12 @@ FOUR = Topology.uniform(4, None)
         ({"time_budget": -1}, ValueError, "time_budget must be"),
         ({"micro_batches": 512}, TypeError, r"micro_batches must be MicroBatches\(max_tokens, ...\), got 512"),
         ({"micro_batches": MicroBatches(9), "micro_batch_tokens": 9}, ValueError, "not both"),
+        (
+            {"micro_batches": MicroBatches(9), "allow_empty": True},
+            ValueError,
+            "give allow_empty or micro_batches, not both",
+        ),
+        ({"allow_empty": True}, ValueError, "allow_empty needs micro_batch_tokens, the cap on a micro-batch"),
         ({"schedule": "lock"}, ValueError, "schedule must be one of 'lockstep', 'step', 'pipeline', got 'lock'"),
         ({"micro_batch_tokens": 9, "rank_speeds": [1] * 4}, ValueError, "cannot be combined with rank_speeds"),
         ({"micro_batches": MicroBatches(9), "initial_loads": [1] * 4}, ValueError, "combined with initial_loads"),
@@ -82,6 +88,22 @@ FOUR = Topology.uniform(4, None)
 def test_settings_that_cannot_be_are_refused_before_the_first_step(settings, error, text):
     with pytest.raises(error, match=text):
         as_setup(FOUR, None, "linear", None, settings)
+
+
+def test_micro_batches_are_given_by_the_names_that_errors_call_them():
+    in_short = {
+        "micro_batch_tokens": 9, "schedule": "pipeline", "num_micro_batches": 8, "min_micro_batches": 2,
+        "micro_batches_multiple_of": 4, "pipeline_stages": 2, "allow_empty": True, "over_long": "own",
+        "encoders": "step",
+    }  # fmt: skip
+    given = as_setup(FOUR, None, "linear", None, in_short).settings.micro_batches
+    assert given == MicroBatches(9, "pipeline", 8, 2, 4, 2, True, "own", "step")
+
+
+def test_a_step_of_too_few_samples_says_what_permits_it(ranks):
+    for _, _, text in ranks.errors(cases.too_few_samples, {}) if ranks.size > 1 else ():
+        assert "allow_empty=True permits empty micro-batches" in text
+    ranks.run(cases.too_few_samples, {"allow_empty": True})
 
 
 def test_settings_that_do_not_go_together_are_refused_before_the_first_step():

@@ -70,6 +70,7 @@ def test_a_loader_that_fails_is_an_error_on_all(ranks):
     odd = ranks.size - 1
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.breaks, odd)):
         assert (name, blamed) == (("OSError", ()) if rank == odd else ("PeerError", (odd,))), text
+        assert rank == odd or f"rank {odd} failed before the exchange: OSError: the disk is gone" in text
 
 
 def test_overlap_is_refused_where_it_deadlocks(ranks):
@@ -78,3 +79,30 @@ def test_overlap_is_refused_where_it_deadlocks(ranks):
 
 def test_one_loop_at_a_time(ranks):
     ranks.run(cases.one_loop_at_a_time)
+
+
+def test_what_comes_is_a_plain_dictionary_and_the_step_is_at_hand(ranks):
+    ranks.run(cases.yields_plain_dictionaries)
+
+
+def test_samples_are_collated_after_the_exchange(ranks):
+    ranks.run(cases.collates)
+
+
+def test_the_length_is_that_of_the_loop(ranks):
+    sizes = uneven(ranks.size)
+    assert set(ranks.run(cases.lengths_are_told, sizes)) == {(max(map(len, sizes)), min(map(len, sizes)))}
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 3, 5])
+def test_a_dataloader_made_of_its_parts_skips_steps_unexchanged(ranks, skipped):
+    ranks.run(cases.skips, uneven(ranks.size), skipped)
+
+
+def test_samplers_are_told_the_epoch_and_a_state_is_of_its_epoch(ranks):
+    ranks.run(cases.epochs_are_told)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_last_step_is_told_as_the_last(ranks, overlap):
+    ranks.run(cases.tells_which_step_is_the_last, overlap)

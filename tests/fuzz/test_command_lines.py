@@ -16,14 +16,14 @@ from hypothesis import settings
 
 import balancer
 from balancer.cli.main import main
-from balancer.cli.run import compiling
+from balancer.cli.run import Compiled
 
 BY_NIGHT = settings.get_current_profile_name() == "nightly"
 LINES, PART, SEED = (10_000, 100, None) if BY_NIGHT else (300, 50, 20260)
 SECONDS = 20
 """What one command line may take, but for compiling kernels."""
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.more_by_night
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def _prefetched(rank):
 
     batches = [_mini_batch(rank, step)[0] for step in range(3)]
     steps = PrefetchDispatcher(batches, Dispatcher(length="ids"))
-    return [[step.samples.tolist(), _of_fields(step)] for step in steps]
+    return [[steps.dispatcher.current.samples.tolist(), _of_fields(batch)] for batch in steps]
 
 
 def _tensor(array):

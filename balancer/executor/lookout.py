@@ -1,0 +1,100 @@
+"""Who was lost: ranks whose call broke say so in the job's store, and agree there on who did not."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = ["Lookout"]
+
+POLL_S = 0.02  # between two looks of a rank whose call broke
+GRACE = 1 / 12  # of the timeout: how long all but one wait for the report of that one
+LEAVES = 1 / 4  # of the timeout: how long a rank waits for others to read who was lost
+
+
+class Lookout:
+    """What becomes of a rank's peers, over all the groups that they exchange by.
+
+    As long as all goes well, nothing is written. A rank whose call broke, or has waited for too long, reports; ranks
+    that wait look for reports, give their call up too, and report. Who does not report is lost. The first to see that
+    all but one have reported, that one not within a grace, or that the time is over, writes down who is missing, and
+    all others take that over: so that all name the same. Nobody leaves before the others have read it, as the store
+    may leave with its holder. A store whose holder stands still does not answer: no request waits for it for long.
+
+    Parameters
+    ----------
+    name : str
+        Of these peers, the same on all of them and on no others.
+    members : mapping of int to int
+        The data-parallel rank of each, by global rank.
+    timeout : timedelta
+        Of their calls.
+    """
+
+    def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:
+        self._store = dist.PrefixStore(f"seqbalancer/{name}", dist.distributed_c10d._get_default_store())
+        self.members, self._me, self._timeout = members, dist.get_rank(), timeout.total_seconds()
+        self._answers, self._one_at_a_time = True, threading.Lock()
+        self._verdict: list[int] | None = None
+        self.broken: tuple[str, tuple[int, ...]] | None = None  # what no call can go on after, and whose fault it is
+
+    def others_report(self) -> bool:
+        """Return whether some rank's call broke, so that this one's cannot go well."""
+        return self._verdict is not None or bool(self._asked(lambda: self._store.check(["reports"])))
+
+    def lost(self, until: float) -> list[int] | None:
+        """Report, and return the global ranks that did not until a time of the monotonic clock; None: not known."""
+        with self._one_at_a_time:
+            if self._verdict is None:
+                grace = time.monotonic() + GRACE * self._timeout
+                self._asked(self._report)
+                while self._verdict is None and self._answers:
+                    self._verdict = self._asked(partial(self._look, grace, until))
+                    time.sleep(POLL_S)
+                if self._verdict is not None and self._me not in self._verdict:
+                    self._leave(len(self.members) - len(self._verdict))
+            return self._verdict
+
+    def _report(self) -> None:
+        self._store.set(f"reports/{self._me}", b"broke")
+        self._store.add("reports", 1)
+
+    def _look(self, grace: float, until: float) -> list[int] | None:
+        """Return the verdict, if there is one or it is time for it."""
+        if not self._store.check(["verdict"]):
+            missing = len(self.members) - self._store.add("reports", 0)
+            if missing and time.monotonic() < (grace if missing == 1 else until):
+                return None
+            lost = [rank for rank in self.members if missing and not self._store.check([f"reports/{rank}"])]
+            self._store.compare_set("verdict", "", json.dumps(sorted(lost)))
+        verdict: list[int] = json.loads(self._store.get("verdict"))
+        return verdict
+
+    def _leave(self, living: int) -> None:
+        """Wait until so many ranks have read the verdict."""
+        until = time.monotonic() + LEAVES * self._timeout
+        readers = self._asked(lambda: self._store.add("readers", 1))
+        while self._answers and readers < living and time.monotonic() < until:
+            time.sleep(POLL_S)
+            readers = self._asked(lambda: self._store.add("readers", 0))
+
+    def _asked(self, request: Callable[[], Any]) -> Any:
+        """Return what the store answers; None, from then on at once, if it does not."""
+        answers: list[Any] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answers.append(request())
+
+        if self._answers:
+            thread = threading.Thread(target=ask, name="seqbalancer store", daemon=True)
+            thread.start()
+            thread.join(max(2.0, self._timeout / 6))
+            self._answers = bool(answers)
+        return answers[0] if answers else None

@@ -1,0 +1,33 @@
+"""Accelerate under torchrun, with gradient accumulation: the training it was, killed and resumed."""
+
+from importlib.util import find_spec
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("torchdata")
+if not find_spec("accelerate"):
+    pytest.skip("accelerate is not installed", allow_module_level=True)
+
+import plain_cases as cases
+import tiny
+from rank_processes import Ranks
+from runs import ACCELERATE as RUN
+from torchrun import launch
+
+SCRIPT = "run_accelerate.py"
+
+
+def test_training_is_the_same_and_resumes_bit_for_bit(tmp_path):
+    whole = launch(SCRIPT, "killed", tmp_path, killed=True)
+    for usual, found in whole:
+        assert len(found[0]) == RUN.steps
+        tiny.assert_same_training(found, usual)
+    for (losses, weights), (_, found) in zip(launch(SCRIPT, "resumed", tmp_path), whole, strict=True):
+        tiny.assert_equal((found[0][: RUN.saved_at] + losses, weights), found)
+
+
+def test_a_loader_with_a_state_resumes():
+    with Ranks(2) as ranks:
+        for at in (1, 3, 4):
+            ranks.run(cases.resumes_behind_accelerate, at)

@@ -1,0 +1,25 @@
+"""Lightning under torchrun: the training it was; killed and resumed within an epoch, and behind the end of one."""
+
+from importlib.util import find_spec
+
+import pytest
+
+pytest.importorskip("torch")
+if not find_spec("lightning"):
+    pytest.skip("lightning is not installed", allow_module_level=True)
+
+import tiny
+from runs import LIGHTNING as RUN
+from torchrun import launch
+
+SCRIPT = "run_lightning.py"
+
+
+def test_training_is_the_same_and_resumes_bit_for_bit(tmp_path):
+    whole = launch(SCRIPT, "killed", tmp_path, killed=True)
+    for usual, found in whole:
+        assert len(found[0]) == RUN.steps
+        tiny.assert_same_training(found, usual)
+    for resumed, (_, found) in zip(launch(SCRIPT, "resumed", tmp_path), whole, strict=True):
+        for (losses, weights), done in zip(resumed, (RUN.saved_at, 2 * RUN.batches), strict=True):
+            tiny.assert_equal((found[0][:done] + losses, weights), found)

@@ -58,6 +58,7 @@ from numpy.typing import NDArray
 
 from solvers._jit import kernel
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
+from solvers.groups import read_only
 
 __all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "late_bound", "lifted_bound",
            "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
@@ -144,7 +145,7 @@ def lifted_bound(sorted_costs: NDArray[np.int64], num_groups: int) -> Bound:
     largest = sorted_costs[: _LONGEST_PREFIX * num_groups]
     if not num_groups < len(largest) <= _MOST_STEPS // num_groups:
         return Bound(0, "lifted")
-    return Bound(int(_lifted(largest, num_groups)), "lifted")
+    return Bound(int(_lifted(read_only(largest), num_groups)), "lifted")
 
 
 def dual_feasible_bound(sorted_costs: NDArray[np.int64], num_groups: int, bound: Bound, makespan: int) -> Bound:
@@ -250,7 +251,7 @@ def waste_bound(
     there = np.unpackbits(packed, count=makespan, bitorder="little").astype(np.bool_)
     fill = np.maximum.accumulate(np.where(there, np.arange(makespan), 0))
     spare = num_groups * bound.value - total
-    least = int(_waste(sorted_costs, fill, spare, num_groups, bound.value, makespan))
+    least = int(_waste(read_only(sorted_costs), fill, spare, num_groups, bound.value, makespan))
     return Bound(least, "waste") if least > bound.value else bound
 
 
@@ -299,10 +300,10 @@ def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equ
         best = Bound(largest, "largest")
     if n > num_groups:
         windows = min(n, num_groups * (1 + int(n**0.5)) + 1)
-        if (pigeonhole := int(_pigeonhole(sorted_costs[:windows], num_groups))) > best.value:
+        if (pigeonhole := int(_pigeonhole(read_only(sorted_costs[:windows]), num_groups))) > best.value:
             best = Bound(pigeonhole, "pigeonhole")
     if equal_counts and n // num_groups > 1:
-        filler = int(_filler(sorted_costs, num_groups, 1 + int(n**0.5)))
+        filler = int(_filler(read_only(sorted_costs), num_groups, 1 + int(n**0.5)))
         if filler > best.value:
             best = Bound(filler, "filler")
     if equal_counts and num_groups < n <= 2 * num_groups:

@@ -70,7 +70,8 @@ def _members_of_owners(owners, offsets, owner_of_part, first_of_owner, members, 
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """View `array` read-only: numba compiles a kernel for read-only and for writable arrays apart."""
+    """View `array` read-only and contiguous: kernels are compiled apart for arrays that are not, or may be written."""
+    array = np.ascontiguousarray(array)
     if not array.flags.writeable:
         return array
     view = array.view()

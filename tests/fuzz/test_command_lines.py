@@ -44,14 +44,14 @@ def run(words):
     out, err = io.StringIO(), io.StringIO()
     started, code = time.perf_counter(), None
     faulthandler.dump_traceback_later(900, exit=True)  # a kernel that does not end stops for nothing else
-    with compiling() as compiled, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with Compiled.watched(quiet=True) as compiled, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main(list(words))
         except SystemExit as ended:
             code = ended.code
         finally:
             faulthandler.cancel_dump_traceback_later()
-    return code, out.getvalue(), err.getvalue(), time.perf_counter() - started - sum(compiled)
+    return code, out.getvalue(), err.getvalue(), time.perf_counter() - started - compiled.seconds
 
 
 def assert_ended(words, code, out, err):

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba import types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
 
 __all__ = ["helper", "inlined", "kernel"]
 
@@ -116,7 +118,21 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     if compiled is not function:
         with contextlib.suppress(RuntimeError):  # numba found no folder that it may write to
             compiled._cache = _KernelCache(function)  # type: ignore[attr-defined]
-    return compiled
+    return _with_one_signature(compiled)
+
+
+def _with_one_signature(compiled: Any) -> Callable[..., Any]:
+    """Let kernels hand every signed integer over as int64: numba would compile anew for int32, and for a constant."""
+    if isinstance(compiled, Dispatcher):
+        template_of = compiled.get_call_template
+        compiled.get_call_template = lambda args, kws: template_of(tuple(map(_widest, args)), kws)  # type: ignore[method-assign]
+    called: Callable[..., Any] = compiled
+    return called
+
+
+def _widest(kind: Any) -> Any:
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +142,7 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     this leaves out. *Calling it from Python ends the process.*
     """
     compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
-    return compiled
+    return _with_one_signature(compiled)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """How kernels are compiled; nothing else calls numba's compiler.
 
-What Python calls is decorated with :func:`kernel`. What only kernels call is part of theirs: :func:`inlined` where
-there is one call, :func:`helper` where there are several. All are compiled at its first call (never at import),
+What Python calls is decorated with :func:`kernel`. What only kernels call is a :func:`helper`, or :func:`inlined` if
+it is a few lines. All are compiled at its first call (never at import),
 releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
 are kept on disk. numba's own cache is made safer in three ways: a cache that cannot be read or written is no error,
 only a compilation; a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
@@ -146,6 +146,6 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Put `function` into the one kernel that calls it before anything is compiled."""
+    """Put a few lines into the kernels that call them, before anything is compiled; of many lines that takes longer."""
     compiled: Callable[..., Any] = numba.njit(nogil=True, inline="always")(function)
     return compiled

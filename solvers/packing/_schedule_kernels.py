@@ -7,7 +7,7 @@ item of no tokens, and no swap can move it.
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
 __all__ = ["deal", "fill_densest", "fill_empty_bins", "level"]
@@ -163,7 +163,7 @@ def fill_empty_bins(bin_of_item, num_bins):
             item -= 1
 
 
-@inlined
+@helper
 def _lists(bin_of_item, num_bins):
     """Items by bin with room to grow: members, start[num_bins + 1], sizes."""
     sizes = np.zeros(num_bins, dtype=np.int64)
@@ -181,7 +181,7 @@ def _lists(bin_of_item, num_bins):
     return members, start, sizes
 
 
-@inlined
+@helper
 def _best_pair(costs, tokens, given, taken, room_given, room_taken, low, high, ideal, may_move):
     """Best exchange of an item of `given` for one of `taken` (or for nothing): d = difference of costs nearest `ideal`.
 
@@ -204,7 +204,7 @@ def _best_pair(costs, tokens, given, taken, room_given, room_taken, low, high, i
     return best, best_i, best_j
 
 
-@inlined
+@helper
 def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
     """Item i of bin b goes to bin c and item j of bin c, if there is one, to bin b."""
     leaving = members[start[b] + i]
@@ -225,7 +225,7 @@ def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
         sizes[c] += 1
 
 
-@inlined
+@helper
 def _best_exchange(
     costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, mean, may_empty, limit
 ):

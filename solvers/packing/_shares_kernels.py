@@ -91,7 +91,7 @@ def _number_by_cost(costs, num_slots, slots):
     return changed
 
 
-@inlined
+@helper
 def _lpt_under_cap(costs, tokens, cap, loads, used, counts, slots):
     """Return whether every sample found room; `loads` begin as they are."""
     used[:] = 0
@@ -156,7 +156,7 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
             numbered = not _number_by_cost(c, num_slots, slots) or left == 0
 
 
-@inlined
+@helper
 def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
     """Return the item that slot `worst` gives and the item it takes; n + slot for none; -1 where nothing helps.
 

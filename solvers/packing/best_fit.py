@@ -8,7 +8,7 @@ zips two.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._jit import inlined, kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
@@ -30,7 +30,7 @@ def _least_fitting(room, child, size):
     return best
 
 
-@inlined
+@helper
 def _insert(room, child, priority, group):
     """``child[2 g]`` and ``child[2 g + 1]`` hang below g, and the last entry of `child` is the root."""
     slot = len(child) - 1
@@ -53,7 +53,7 @@ def _insert(room, child, priority, group):
     child[high] = -1
 
 
-@inlined
+@helper
 def _delete(room, child, priority, group):
     slot = len(child) - 1
     node = np.int64(child[slot])

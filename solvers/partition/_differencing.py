@@ -6,7 +6,7 @@ which it is -1. The spread of a tuple is its largest minus its smallest sum. The
 spread and name of each tuple: larger spread first, ties to the lower name.
 """
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 from solvers._loops import copy_table
 
 __all__ = ["heap_pop", "heap_push", "label_groups", "merge_tuples"]
@@ -51,7 +51,7 @@ def heap_pop(heap, size):
     return size
 
 
-@inlined
+@helper
 def _sort_by_sum(subsets, size, spare):
     """Bottom-up merge sort of ``subsets[:size]`` by descending sum, stable. O(size log size)."""
     width = 1

@@ -21,7 +21,7 @@ times all of these rows, and the n mod m shortest of them once more, is padding 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 
@@ -78,7 +78,7 @@ def cover_bound(costs: NDArray[np.int64], rows: NDArray[np.int64], num_groups: i
     return Bound(int(_smallest_cover(fixed, rows, num_groups, low + 1, high)), "cover")
 
 
-@inlined
+@helper
 def _prefix_holds(first, sums, rows, bound, num_groups, weights, lines, since, intercepts):
     """Whether runs of blocks exist whose weight is at most j * bound after every j-th.
 

@@ -8,7 +8,7 @@ smaller item, so that the best exchange between two groups is found by walking b
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 from solvers.partition.refine import members_by_group, replace_member
 
@@ -41,7 +41,7 @@ def _after(costs, rows, held, total, out, entering):
     return total + count * longest
 
 
-@inlined
+@helper
 def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
     """The smallest larger load that one exchange leaves, and its member numbers (len(taken): nothing comes back)."""
     best, best_i, best_j = np.int64(2**63 - 1), -1, -1
@@ -65,7 +65,7 @@ def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
     return best, best_i, best_j
 
 
-@inlined
+@helper
 def _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work):
     """The group to exchange with, what to exchange, and the work left: the first that leaves both at `enough` or less.
 

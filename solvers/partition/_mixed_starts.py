@@ -51,7 +51,7 @@ def _first_within(costs, low, room):
     return low
 
 
-@inlined
+@helper
 def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
     """Fill groups under `bound`; returns whether all items found a place."""
     n = len(costs)
@@ -79,7 +79,7 @@ def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
     return _live(links, first) == n
 
 
-@inlined
+@helper
 def _fill_even(costs, rows, bound, num_groups, links, back, group_of_position):
     """As :func:`_fill`, with n // m items a group and one more in the last n mod m.
 

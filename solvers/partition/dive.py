@@ -68,7 +68,7 @@ def _finish(program, cap, used):
     return verdict == 1, (_NODES - nodes) * WORK_PER_NODE
 
 
-@inlined
+@helper
 def _fill_groups(program, used, g, noise, state):
     """Fill groups from `g` on by the patterns that the program uses whole, or by one; returns the next, and the state.
 
@@ -91,7 +91,7 @@ def _fill_groups(program, used, g, noise, state):
     return g, state
 
 
-@inlined
+@helper
 def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, work):
     """One dive from a saved level; returns whether all items are in groups, the deepest level, the state, the work."""
     num_groups = len(used)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import largest_of, smallest_of
 from solvers.partition._problem import Assignment, PartitionProblem
 
@@ -37,7 +37,7 @@ class _State(NamedTuple):
     place: NDArray[np.int32]  # where in `members` each position is listed
 
 
-@inlined
+@helper
 def _make_state(costs, group, loads):
     n, num_groups = len(costs), len(loads)
     sizes = np.zeros(num_groups, dtype=np.int64)
@@ -86,7 +86,7 @@ def _relocate(state, position, g):
     state.loads[g] += state.costs[position]
 
 
-@inlined
+@helper
 def _swap(state, g, target, room):
     """Swap an item of group g for a smaller one. Returns whether it did, and the work."""
     costs, loads = state.costs, state.loads
@@ -113,7 +113,7 @@ def _swap(state, g, target, room):
     return False, work
 
 
-@inlined
+@helper
 def _two_for_one(state, g, target, room, limit):
     """Give two items of group g for one of another. Returns whether it did, and the work."""
     costs, loads = state.costs, state.loads
@@ -144,7 +144,7 @@ def _two_for_one(state, g, target, room, limit):
     return False, work
 
 
-@inlined
+@helper
 def _bring_under(state, target, keep_counts, work):
     """Bring all groups under `target`, or stop at the first that cannot be. Returns the work left."""
     room = target - smallest_of(state.loads)  # in the emptiest group; what is smallest never becomes smaller

@@ -118,7 +118,7 @@ def _fill_table(program, cap, table, item):
     return k
 
 
-@inlined
+@helper
 def _add_pattern(program, cap, table, item, k):
     """Read the heaviest pattern whose last item is ``item[k - 1]`` off the table, into the pool if it helps.
 
@@ -144,7 +144,7 @@ def _add_pattern(program, cap, table, item, k):
     return reduced < -_TINY
 
 
-@inlined
+@helper
 def _add_heavy(program, cap, table, item, k, at_once):
     """Add the heaviest patterns that there are, of each value that is smallest in one at most one; returns how many."""
     weight = np.zeros(len(program.values), dtype=np.int64)
@@ -211,7 +211,7 @@ def _inverse_times(program, k):
     return change
 
 
-@inlined
+@helper
 def _enter_best(program, surplus_first):
     """Bring in the column with the most negative reduced cost; returns whether there is one.
 
@@ -237,7 +237,7 @@ def _enter_best(program, surplus_first):
     return _enter(program, change, least, best)
 
 
-@inlined
+@helper
 def _lift(program):
     """Replace the row with the most negative amount by what changes the duals least; returns whether it did."""
     inverse, duals = program.inverse, program.duals

@@ -8,7 +8,7 @@ nothing, b = 0.)
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -16,7 +16,7 @@ from solvers.partition._problem import Assignment, PartitionProblem
 __all__ = ["members_by_group", "refine", "replace_member"]
 
 
-@inlined
+@helper
 def _best_swap(costs, given, taken, difference, may_move):
     """Return the best d and where in `given` and `taken` its items are (len(taken): nothing). d is 0 if none helps.
 

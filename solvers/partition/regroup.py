@@ -8,7 +8,7 @@ seed, so that every rank draws the same.
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import largest_of
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
@@ -28,7 +28,7 @@ def draw(state, below):
     return (state >> 8) % below, state
 
 
-@inlined
+@helper
 def _choose(loads, over, count, target, chosen, state):
     """Choose group `over` and ``count - 1`` others that have, all together, room for all; returns success and state."""
     chosen[0] = over
@@ -48,7 +48,7 @@ def _choose(loads, over, count, target, chosen, state):
     return room >= 0, state
 
 
-@inlined
+@helper
 def _solve_anew(costs, group, loads, chosen, count, target):
     """Divide the items of the chosen groups anew under `target`; returns success and the nodes searched."""
     index = np.full(len(loads), -1, dtype=np.int64)
@@ -80,7 +80,7 @@ def _solve_anew(costs, group, loads, chosen, count, target):
     return verdict == 1, _NODES - nodes
 
 
-@inlined
+@helper
 def _bring_under(costs, group, loads, target, state, work):
     """Bring all groups under `target`, one after another; returns state and the work left."""
     chosen = np.empty(_MOST_GROUPS, dtype=np.int64)

@@ -54,7 +54,7 @@ def _sink(heap, size, value, item):
     heap[k, 0], heap[k, 1] = value, item
 
 
-@inlined
+@helper
 def difference_two(costs, in_pairs, heap, merged, side):
     """Divide `costs`, which descend, in two by differencing: ``side[i]`` is 0 or 1; returns by how much sums differ.
 

@@ -84,7 +84,7 @@ def _list_subsets(walk, g, count, subsets, spare):
     return size
 
 
-@inlined
+@helper
 def _best_exchange(given, taken, low, high, wanted):
     """Return the subsets to give and to take: what goes over within low .. high, or else near it, and near `wanted`."""
     best_given, best_taken = np.int64(0), np.int64(0)  # nothing for nothing, which is always there
@@ -103,7 +103,7 @@ def _best_exchange(given, taken, low, high, wanted):
     return best_given, best_taken
 
 
-@inlined
+@helper
 def _exchange(walk, g, h, count_g, count_h, given, taken, spare):
     """Exchange two subsets of the items drawn, if both lists have room; returns whether they had."""
     from_g, from_h = walk.start[g], walk.start[h]
@@ -140,7 +140,7 @@ def _exchange(walk, g, h, count_g, count_h, given, taken, spare):
     return True
 
 
-@inlined
+@helper
 def _walk(walk, target, state, work):
     """Walk until no load is over `target` or the work is spent; returns the generator's state and the work left."""
     loads = walk.loads

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, stable_order, sum_of
 from solvers._sort import sort_descending
 from solvers.rearrangement._problem import ProvenBound, RearrangementProblem, Rows
@@ -59,7 +59,7 @@ def node_view(problem: RearrangementProblem, search: SwapSearch, node: int) -> N
     return NodeView(inside, ranks, groups.astype(np.int32), amounts, amounts.sum(axis=0), class_of_group[groups], rooms)
 
 
-@inlined
+@helper
 def _kept_at_best(amounts, kinds, rooms, multiplier, kept):
     """Take the groups worth most to the node, as many as it takes of each class; what each rank keeps, their worth."""
     worth = np.zeros(len(amounts), dtype=np.int64)

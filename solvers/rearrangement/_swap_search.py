@@ -55,7 +55,7 @@ def _largest_after(g, rows, sends, change):
     return largest, total
 
 
-@inlined
+@helper
 def _best_swap(
     top,
     rank_of_group,

@@ -59,7 +59,7 @@ def _best_two(g, offsets, places, kept, price, first, second):
     return best, gain, other
 
 
-@inlined
+@helper
 def _auction(offsets, places, kept, starts, price, step, place_of_group, work):
     """Assign every group by bids that raise prices by more than `step`: at most (groups * step) below the optimum.
 
@@ -165,7 +165,7 @@ def _push(heap, keys, size, vertex, key):
     return size + 1
 
 
-@inlined
+@helper
 def _pop(heap, keys, size):
     """Drop the root; returns the new size."""
     size -= 1
@@ -187,7 +187,7 @@ def _pop(heap, keys, size):
     return size
 
 
-@inlined
+@helper
 def _shortest_path(
     root, offsets, places, kept, starts, price, surplus, slots, filled, distance, settled, by_group, heap, keys
 ):
@@ -251,7 +251,7 @@ def _shortest_path(
         count = filled[vertex]
 
 
-@inlined
+@helper
 def _augment(offsets, places, kept, starts, price, place_of_group, work):
     """Complete an assignment to an optimal one: each group without a place (-1), in turn, by a shortest path.
 
@@ -367,7 +367,7 @@ def solve_parts(group_starts, place_starts, offsets, places, kept, starts, place
     return left
 
 
-@inlined
+@helper
 def _solve(offsets, places, kept, starts, place_of_group, price, small, work):
     """As :func:`solve_transport`, of all groups and places."""
     num_groups, num_places = len(offsets) - 1, len(starts) - 1

@@ -139,7 +139,7 @@ def pure_move(pick, give, size):
         work += k
 
 
-@inlined
+@helper
 def _swaps(pick, give, size, take, taken):
     cost, volumes, sizes, limits, best = give.cost, give.volume, give.size, pick.limits, pick.score[0]
     low, high = limits[0], limits[1]

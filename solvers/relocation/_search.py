@@ -85,7 +85,7 @@ def _class_of(excess, room, fine, comfortable):
     return 1 if excess - room >= comfortable else 2
 
 
-@inlined
+@helper
 def _choose_taker(state, giver, takers, num_takers, tried, num_tried):
     cap, typical = state.numbers[CAP], state.numbers[TYPICAL]
     excess = state.loads[giver] - cap
@@ -142,7 +142,7 @@ def _hand_over(state, scratch, giver, node_start, ranks):
     return -1
 
 
-@inlined
+@helper
 def _push(state, giver, node_start, ranks):
     """Give the least item that is enough to the emptiest rank of the node, over the cap or not. Returns who has it.
 
@@ -186,7 +186,7 @@ def _largest_ahead(state, givers, num_givers):
     return g
 
 
-@inlined
+@helper
 def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, ranks):
     """By plain sums if possible: exchanges across nodes move more than the excess, exchanges inside one do not cross.
 

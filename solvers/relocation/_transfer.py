@@ -125,7 +125,7 @@ def _peel(state, scratch, size, low, reserve):
     return size, set_aside, amount, size_amount
 
 
-@inlined
+@helper
 def _gather_cheapest(state, scratch, rank, low, reserve):
     """Set aside items of least volume for their cost until little is left to give, and list the next ones.
 
@@ -188,7 +188,7 @@ def _set_limits(state, pick, giver, taker, low, high, target, amount, size_amoun
     limits[6] = state.room[taker] - state.held[taker] - size_amount
 
 
-@inlined
+@helper
 def _large_against_small(state, scratch, giver, taker, low, high, target):
     """Give an item that is more than enough, and take the change back in smaller ones."""
     give, take, pick = scratch.take, scratch.give, scratch.pick  # the taker is who gives change
@@ -221,7 +221,7 @@ def _take_out(side, k, size):
         side.size[j], side.item[j] = side.size[j + 1], side.item[j + 1]
 
 
-@inlined
+@helper
 def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     """Large against small, until one swap may do the rest. Returns the number of pairs, their amount and net size.
 
@@ -254,7 +254,7 @@ def _set_pairs_aside(scratch, size, taken, low, reserve, skip, most):
     return pairs, amount, net_size
 
 
-@inlined
+@helper
 def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     """As :func:`transfer`; every rank keeps its number of items."""
     pick = scratch.pick

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
@@ -68,7 +68,7 @@ def _before(a, b, volume, weight):
     return left < right or (left == right and a < b)
 
 
-@inlined
+@helper
 def _cut(members, volume, weight, excess, heap):
     """Least volume of `members`, the last one cut, that weighs `excess`. All products fit int64."""
     size = 0
@@ -103,7 +103,7 @@ def _subsets(members, volume, weight, volumes, weights):
     return size
 
 
-@inlined
+@helper
 def _whole(members, volume, weight, excess):
     """Least volume of whole `members` that weigh `excess`, by meeting in the middle. O(2^(k/2) k)."""
     half = len(members) // 2

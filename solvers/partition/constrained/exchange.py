@@ -35,7 +35,7 @@ def _group_violation(held, upper, lower, factor, shift, g):
     return total
 
 
-@inlined
+@helper
 def _after(amounts, held, upper, lower, factor, shift, hard_from, g, h, a, a2, b, b2, enough):
     """Violation of g and h together after g gave a, a2 for b, b2 (-1: none); _IMPOSSIBLE if not below `enough`."""
     total = np.int64(0)
@@ -104,7 +104,7 @@ def _scarcest(held, upper, lower, factor, shift, g, h):
     return scarcest, least, most
 
 
-@inlined
+@helper
 def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
                g, h, offset, pairs, enough, good, found, sets):  # fmt: skip
     """The best exchange of a set of units of g for one of h, found by what they have of the scarcest dimension.
@@ -220,7 +220,7 @@ def _lay_out(group_of_unit, num_groups, start, size, place):
     return members
 
 
-@inlined
+@helper
 def _find(amounts, held, upper, lower, factor, shift, hard_from, allowed, mask_of_unit, members, start, size,
           g, turn, violation, score, tie, found, sets, work):  # fmt: skip
     """A partner for an exchange that lowers the violation of both, written to `found` (-1: none), and the work.

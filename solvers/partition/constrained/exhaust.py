@@ -9,7 +9,7 @@ need.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import inlined, kernel
+from solvers._jit import helper, inlined, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["exhaust"]
@@ -28,7 +28,7 @@ def _objective(held, speeds, components, as_sum):
     return total
 
 
-@inlined
+@helper
 def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
     """Whether what remains cannot be placed below `best`, by sums alone."""
     m, dims = held.shape
@@ -57,7 +57,7 @@ def _alike(held, twin, g, h):
     return same
 
 
-@inlined
+@helper
 def _branches(unit, amounts, held, upper, twin, allowed, mask, components, out):
     """Groups for a unit, the least loaded first, one of those alike. Returns how many."""
     count = 0

@@ -56,7 +56,7 @@ def _pull(low, room, want, fast, node):
     fast[node] = max(fast[left], fast[right])
 
 
-@inlined
+@helper
 def _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stack):
     """The leaf at which the unit finishes first, or -1; of equal leaves the first that is met."""
     best, best_leaf = np.int64(2**63 - 1), -1

@@ -62,6 +62,7 @@ from solvers.relocation import (
     relocate,
     relocation_frontier,
 )
+from solvers.sequence_groups import SequenceGroupsResult, check_sequence_groups, sequence_groups
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
 
@@ -83,6 +84,7 @@ __all__ = [
     "RelocationFrontier",
     "RelocationResult",
     "ScheduleResult",
+    "SequenceGroupsResult",
     "SharesResult",
     "SolveStatus",
     "SolverError",
@@ -97,6 +99,7 @@ __all__ = [
     "check_rearrangement",
     "check_relocation",
     "check_schedule",
+    "check_sequence_groups",
     "check_shares",
     "check_split",
     "cut_shares",
@@ -115,6 +118,7 @@ __all__ = [
     "relocation_frontier",
     "round_robin",
     "schedule_micro_batches",
+    "sequence_groups",
     "slack",
     "split_contiguous",
     "split_fewest",

@@ -62,7 +62,15 @@ from solvers.relocation import (
     relocate,
     relocation_frontier,
 )
-from solvers.sequence_groups import SequenceGroupsResult, check_sequence_groups, sequence_groups
+from solvers.sequence_groups import (
+    SequenceBound,
+    SequenceBoundCertificate,
+    SequenceGroupsResult,
+    check_sequence_bound,
+    check_sequence_groups,
+    sequence_groups,
+    sequence_groups_lower_bound,
+)
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition
 
@@ -84,6 +92,8 @@ __all__ = [
     "RelocationFrontier",
     "RelocationResult",
     "ScheduleResult",
+    "SequenceBound",
+    "SequenceBoundCertificate",
     "SequenceGroupsResult",
     "SharesResult",
     "SolveStatus",
@@ -99,6 +109,7 @@ __all__ = [
     "check_rearrangement",
     "check_relocation",
     "check_schedule",
+    "check_sequence_bound",
     "check_sequence_groups",
     "check_shares",
     "check_split",
@@ -119,6 +130,7 @@ __all__ = [
     "round_robin",
     "schedule_micro_batches",
     "sequence_groups",
+    "sequence_groups_lower_bound",
     "slack",
     "split_contiguous",
     "split_fewest",

@@ -1,7 +1,9 @@
 """Ranks into groups of unequal size that share items, slot after slot: sequence parallelism where samples are long."""
 
+from solvers.sequence_groups.lower_bound import sequence_groups_lower_bound
 from solvers.sequence_groups.solver import sequence_groups
-from solvers.sequence_groups.types import SequenceGroupsResult
-from solvers.sequence_groups.verify import check_sequence_groups
+from solvers.sequence_groups.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
+from solvers.sequence_groups.verify import check_sequence_bound, check_sequence_groups
 
-__all__ = ["SequenceGroupsResult", "check_sequence_groups", "sequence_groups"]
+__all__ = ["SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult", "check_sequence_bound",
+           "check_sequence_groups", "sequence_groups", "sequence_groups_lower_bound"]  # fmt: skip

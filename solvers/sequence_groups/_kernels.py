@@ -184,7 +184,7 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
         place[0, k] = -1
         if many:
             g = _choose_by_tree(item, weight, clock, times, sizes, shape, counts, groups, tree)
-            work += 2 * num_degrees + 2
+            work += num_degrees + 2
         else:
             spot = _choose_scanning(item, num_open, weight, clock, times, sizes, shape, groups)
             g = groups[3, spot] if spot >= 0 else -1

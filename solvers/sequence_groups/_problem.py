@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_costs, as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
 from solvers.groups import read_only
-from solvers.sequence_groups._kernels import packs, scale
+from solvers.sequence_groups._kernels import scale
 
 __all__ = ["SequenceProblem"]
 
@@ -67,11 +67,9 @@ class SequenceProblem:
         all_sizes = _as_table("sizes", sizes, len(all_degrees), all_times.shape[1])
         extra = _as_overheads(group_overhead, len(all_degrees))
         cap = None if cap is None else as_integer("cap", cap, 1)
-        usable = [d for d in np.argsort(all_degrees).tolist() if _places(int(all_degrees[d]), num_ranks, node)]
+        usable = [d for d in np.argsort(all_degrees).tolist() if all_degrees[d] <= num_ranks]
         if not usable:
-            raise ArgumentError(
-                "degrees", f"hold one that {num_ranks} ranks, {node} a node, have place for", all_degrees.tolist()
-            )
+            raise ArgumentError("degrees", f"hold one that is <= {{num_ranks}} = {num_ranks}", all_degrees.tolist())
         chosen, table, volumes, extra = all_degrees[usable], all_times[usable], all_sizes[usable], extra[usable]
         _check_sums(table, volumes, extra, num_ranks, overhead)
         total = int(volumes.max(axis=0).sum())
@@ -99,13 +97,6 @@ class SequenceProblem:
 def _unlike(degrees: Ints) -> bool:
     """Whether some degree does not divide the next, so that ranks left over may lie scattered."""
     return bool((degrees[1:] % degrees[:-1]).any())
-
-
-def _places(degree: int, num_ranks: int, node: int) -> bool:
-    if degree > num_ranks:
-        return False
-    shape = read_only(np.array([[degree]], dtype=np.int64))
-    return bool(packs(np.ones(1, dtype=np.int64), shape, read_only(np.array([num_ranks, node, 0]))))
 
 
 def _as_degrees(degrees: ArrayLike) -> Ints:

@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
-from solvers.sequence_groups.types import SequenceGroupsResult
+from solvers.sequence_groups.types import SequenceBound, SequenceGroupsResult
 from solvers.types import SolveStatus
 
-__all__ = ["check_sequence_groups"]
+__all__ = ["check_sequence_bound", "check_sequence_groups"]
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -163,3 +163,87 @@ def _check_bound(
     area = [min((work for time, work in each if time <= below), default=None) for each in permitted]
     proven = None in area or sum(work for work in area if work is not None) > num_ranks * below
     _require(proven, f"lower_bound = {bound}, but '{result.bound_name}' does not prove it")
+
+
+def check_sequence_bound(
+    times: ArrayLike,
+    sizes: ArrayLike,
+    bound: SequenceBound,
+    *,
+    degrees: ArrayLike,
+    num_ranks: int,
+    cap: int | None,
+    upper: int,
+    overhead: int = 0,
+    group_overhead: ArrayLike | None = None,
+    num_slots: int | None = None,
+    min_slots: int = 1,
+    slots_multiple_of: int = 1,
+) -> None:
+    """Check a bound from its certificate, in exact integers: that no solution has a makespan below it and `upper`.
+
+    Every number of :class:`solvers.sequence_groups.SequenceBoundCertificate` may be anything non-negative. What it
+    proves is recomputed: in each class of slots and degree, an item is charged for its time and size, and for being one
+    of the few that fit a group; it is worth at most the least such charge. A group sells at most its time, its room and
+    those places; a slot is ranks times the best sale of a rank, and what it costs beyond is left over.
+
+    Parameters
+    ----------
+    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
+        As given to :func:`solvers.sequence_groups_lower_bound`.
+    bound : SequenceBound
+        With a certificate.
+    upper : int
+        A makespan that some solution has.
+
+    Raises
+    ------
+    CertificateError
+        If the certificate does not prove the bound, or there is none.
+    """
+    given = bound.certificate
+    if given is None:
+        raise CertificateError(f"lower_bound is by '{bound.name}', of which no certificate is kept")
+    listed = sorted(degree for degree in np.asarray(degrees).tolist() if degree <= num_ranks)
+    place = [np.asarray(degrees).tolist().index(degree) for degree in listed]
+    table = [np.asarray(times)[d].tolist() for d in place]
+    rows = np.asarray(sizes)
+    volumes = [(rows if rows.ndim == 1 else rows[d]).tolist() for d in place]
+    extra = [0 if group_overhead is None else int(np.asarray(group_overhead)[d]) for d in place]
+    items, total = range(len(table[0])), sum(map(max, zip(*volumes, strict=True)))
+    rooms = [total + 1 if cap is None else degree * cap for degree in listed]
+    volume = sum(
+        min(v for v, room in zip(each, rooms, strict=True) if v <= room) for each in zip(*volumes, strict=True)
+    )
+    needed = 1 if cap is None else max(1, -(-volume // (num_ranks * cap)))
+    slots = num_slots or -(-max(needed, min_slots) // slots_multiple_of) * slots_multiple_of
+    edges, one = given.edges.tolist(), 1 << given.bits
+    _require(
+        edges[0] == 0 and edges == sorted(edges) and edges[-1] >= upper - overhead * slots,
+        f"classes must cover slots of 0 to {upper - overhead * slots}, got {edges[0]} to {edges[-1]}",
+    )
+    names = ("time_price", "room_price", "long_price", "large_price")
+    _require(all(getattr(given, name).min() >= 0 for name in names), "prices must be >= 0")
+    worth, left = [-1] * len(items), one * overhead
+    for j, top in enumerate(edges[1:]):
+        for d, degree in enumerate(listed):
+            time, room = int(given.time_price[j, d]), int(given.room_price[j, d])
+            prices = [
+                (int(given.long_price[q, j, d]), int(given.large_price[q, j, d])) for q in range(len(given.long_price))
+            ]
+            offered = top - extra[d]
+            held = [item for item in items if table[d][item] <= offered and volumes[d][item] <= rooms[d]]
+            for item in held:
+                t, v = table[d][item], volumes[d][item]
+                charge = time * t + room * v
+                for q, (long, large) in enumerate(prices, 2):
+                    charge += (long if t * q > offered else 0) + (large if v * q > rooms[d] else 0)
+                worth[item] = charge if worth[item] < 0 else min(worth[item], charge)
+            places = room * rooms[d] + sum(q * (long + large) for q, (long, large) in enumerate(prices, 1))
+            for height in (edges[j], top) if held else ():
+                sold = places + time * max(0, height - extra[d])
+                left = min(left, one * (height + overhead) - -(-num_ranks * sold // degree))
+    _require(min(worth, default=0) >= 0, "some item is in no class")
+    _require(left >= 0 or num_slots is not None, "a slot sells more than it costs")
+    proven = min(upper, -(-(sum(worth) + left * slots) // one))
+    _require(bound.value <= proven, f"lower_bound = {bound.value}, but the certificate proves {proven} at most")

@@ -17,7 +17,7 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
 
 
 def fits_nodes(degrees: Sequence[int], num_ranks: int, node: int) -> bool:
-    """Whether groups fit, none of at most a node across nodes, larger ones from a node's start: by trying all orders."""
+    """Whether groups fit, small ones inside nodes, larger ones from a node's start: by trying all places."""
 
     def place(left: list[int], taken: frozenset[int]) -> bool:
         if not left:
@@ -76,3 +76,41 @@ def best_sum(
         else:
             best = total if best is None else min(best, total)
     return best
+
+
+def cp_sat_sum(times, sizes, degrees, num_ranks, cap, overhead, num_slots) -> int:
+    """Least sum of slot times for a number of slots, by CP-SAT; all ranks are one node."""
+    from ortools.sat.python import cp_model
+
+    model, n = cp_model.CpModel(), len(times[0])
+    most, top = num_ranks // min(degrees), sum(map(max, zip(*times, strict=True)))
+    heights = [model.new_int_var(0, top, "") for _ in range(num_slots)]
+    inside = {i: [] for i in range(n)}
+    for height in heights:
+        used = []
+        for _ in range(most):
+            holds = [model.new_bool_var("") for _ in range(n)]
+            choice = [model.new_bool_var("") for _ in degrees]
+            model.add_at_most_one(choice)
+            used.append(sum(d * chosen for d, chosen in zip(degrees, choice, strict=True)))
+            for i, held in enumerate(holds):
+                inside[i].append(held)
+                model.add(sum(choice) >= held)
+            for d, chosen in enumerate(choice):
+                time = sum(t * held for t, held in zip(times[d], holds, strict=True))
+                model.add(time <= height).only_enforce_if(chosen)
+                size = sum(s * held for s, held in zip(sizes[d], holds, strict=True))
+                model.add(size <= degrees[d] * cap).only_enforce_if(chosen)
+        model.add(sum(used) <= num_ranks)
+        for first, second in itertools.pairwise(used):
+            model.add(first >= second)
+    for held in inside.values():
+        model.add_exactly_one(held)
+    for first, second in itertools.pairwise(heights):
+        model.add(first >= second)
+    model.minimize(sum(heights))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 2
+    solver.parameters.max_time_in_seconds = 60
+    assert solver.solve(model) == cp_model.OPTIMAL
+    return int(solver.objective_value) + overhead * num_slots

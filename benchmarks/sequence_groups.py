@@ -125,7 +125,8 @@ def log():
             worst = max(worst, 100 * (1 - alone / (num_ranks * result.makespan)))
         print(
             f"| {num_ranks:,} x {each} | {degrees[0]} to {degrees[-1]} | {len(seconds)} "
-            f"| {100 * (1 - work / whole):.2f} | {100 * (1 - work / spent):.2f} | {worst:.2f} | {statistics.mean(seconds):.2f} |"
+            f"| {100 * (1 - work / whole):.2f} | {100 * (1 - work / spent):.2f} | {worst:.2f} "
+            f"| {statistics.mean(seconds):.2f} |"
         )
 
 

@@ -63,11 +63,14 @@ from solvers.relocation import (
     relocation_frontier,
 )
 from solvers.sequence_groups import (
+    LongShortResult,
     SequenceBound,
     SequenceBoundCertificate,
     SequenceGroupsResult,
+    check_long_short,
     check_sequence_bound,
     check_sequence_groups,
+    long_short,
     sequence_groups,
     sequence_groups_lower_bound,
 )
@@ -86,6 +89,7 @@ __all__ = [
     "ContradictionError",
     "InfeasibilityCertificate",
     "InfeasibleError",
+    "LongShortResult",
     "PackingResult",
     "PartitionResult",
     "RearrangementResult",
@@ -104,6 +108,7 @@ __all__ = [
     "arc_flow",
     "auto",
     "bldm",
+    "check_long_short",
     "check_packing",
     "check_partition",
     "check_rearrangement",
@@ -117,6 +122,7 @@ __all__ = [
     "exact",
     "group_volumes",
     "karmarkar_karp",
+    "long_short",
     "lpt",
     "makespan_lower_bound",
     "mixed",

@@ -162,7 +162,7 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
     """Fill one slot from ``pool[:count]``, in this order; no group takes longer than `ceiling`.
 
     An item joins the group that has least left with it, in time (`weight` 8), in room (0) or in both; where none takes
-    it, it opens one of a degree from `floor` on. With `complete` the first item that finds no place ends it. ``place``,
+    it, it opens one of a degree from `floor` on. More than `spare` items that find no place end it. ``place``,
     int64[2, n], is the group and degree of each, -1 where it stays out. Returns how many are in, the slowest group and
     the work done.
     """

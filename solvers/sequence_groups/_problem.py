@@ -10,7 +10,7 @@ from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleEr
 from solvers.groups import read_only
 from solvers.sequence_groups._kernels import scale
 
-__all__ = ["SequenceProblem"]
+__all__ = ["SequenceProblem", "as_degrees", "as_table"]
 
 Ints = NDArray[np.int64]
 _MOST_SUM = 2**58
@@ -62,9 +62,9 @@ class SequenceProblem:
         num_ranks = as_count("num_ranks", num_ranks)
         node = min(num_ranks, num_ranks if ranks_per_node is None else as_count("ranks_per_node", ranks_per_node))
         overhead = as_integer("overhead", overhead)
-        all_degrees = _as_degrees(degrees)
-        all_times = _as_table("times", times, len(all_degrees))
-        all_sizes = _as_table("sizes", sizes, len(all_degrees), all_times.shape[1])
+        all_degrees = as_degrees(degrees)
+        all_times = as_table("times", times, len(all_degrees))
+        all_sizes = as_table("sizes", sizes, len(all_degrees), all_times.shape[1])
         extra = _as_overheads(group_overhead, len(all_degrees))
         cap = None if cap is None else as_integer("cap", cap, 1)
         usable = [d for d in np.argsort(all_degrees).tolist() if all_degrees[d] <= num_ranks]
@@ -99,7 +99,7 @@ def _unlike(degrees: Ints) -> bool:
     return bool((degrees[1:] % degrees[:-1]).any())
 
 
-def _as_degrees(degrees: ArrayLike) -> Ints:
+def as_degrees(degrees: ArrayLike) -> Ints:
     array = as_int64("degrees", degrees)
     if not len(array):
         raise ArgumentError("degrees", "hold at least one", "none")
@@ -111,8 +111,8 @@ def _as_degrees(degrees: ArrayLike) -> Ints:
     return array
 
 
-def _as_table(name: str, values: ArrayLike, num_degrees: int, num_items: int | None = None) -> Ints:
-    """Return int64[D, n]; of sizes one row may be given for all degrees."""
+def as_table(name: str, values: ArrayLike, num_degrees: int, num_items: int | None = None, like: str = "times") -> Ints:
+    """Return int64[D, n]; given how many items there are, one row will do for all degrees."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -126,8 +126,8 @@ def _as_table(name: str, values: ArrayLike, num_degrees: int, num_items: int | N
         as_costs(row, f"{name}[{d}]")[0] for d, row in enumerate(array)
     ]  # fmt: skip
     if num_items is not None and len(rows[0]) != num_items:
-        word = as_argument(name)
-        raise UsageError(f"{{times}} and {word} must be of as many items, got {num_items} and {len(rows[0])}")
+        words = f"{as_argument(like)} and {as_argument(name)}"
+        raise UsageError(f"{words} must be of as many items, got {num_items} and {len(rows[0])}")
     return np.array(rows, dtype=np.int64).reshape(num_degrees, -1)
 
 

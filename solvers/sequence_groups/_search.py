@@ -103,20 +103,20 @@ class _Search:
         return int(spent)
 
 
-def search(problem: SequenceProblem, rules: Rules, goal: int, work: int) -> Solution:
-    """Return the best solution found; one of `goal` ends it. It may have more slots than the rules permit."""
+def search(problem: SequenceProblem, rules: Rules, goal: int, work: int) -> tuple[Solution, bool]:
+    """Return the best solution found, and whether the search ended by itself; a value of `goal` ends it.
+
+    The solution may have more slots than the rules permit.
+    """
     work = work * _SCALE[0] // _SCALE[1]
     state = _Search(problem, rules)
     found, done = state.peel(work // _PEELING)
     first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots
     alive = sorted(first.values(), key=state.rank)
     alive += [each for each in found if first[each.num_slots] is not each]
-    for count, share in _ROUNDS:
-        alive = sorted(alive[:count], key=state.rank) if count < len(alive) else alive
-        for each in alive[:count]:
-            if state.rank(alive[0]) > (0, goal) and work > done:
-                done += state.resolve(each, min(work - done, work * share // 100), goal)
+    for count, share in (*_ROUNDS, (1, 100)):
         alive = sorted(alive[:count], key=state.rank)
-    if work > done and state.rank(alive[0]) > (0, goal):
-        state.resolve(alive[0], work - done, goal)
-    return alive[0]
+        for each in alive:
+            if min(map(state.rank, alive)) > (0, goal) and work > done:
+                done += state.resolve(each, min(work - done, work * share // 100), goal)
+    return min(alive, key=state.rank), done < work

@@ -17,7 +17,7 @@ from solvers.sequence_groups.types import SequenceBound
 
 __all__ = ["sequence_groups_lower_bound"]
 
-_CLASSES = 10
+_CLASSES = 8
 _MOST_CLASSES = 96
 _SHARE = 0.4  # of the time left, for one round
 

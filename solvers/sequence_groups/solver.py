@@ -104,9 +104,9 @@ def sequence_groups(
     work = work_units(as_budget(time_budget))
     bound = closed_form(problem, rules)
     n = len(problem.order)
-    found = Solution(np.zeros((3, 0), dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
+    found, ended = Solution(np.zeros((3, 0), dtype=np.int64), np.zeros(1, dtype=np.int64), 0), True
     if n:
-        found = search(problem, rules, bound.value, work)
+        found, ended = search(problem, rules, bound.value, work)
     if found.num_slots > rules.most:
         raise TimeLimitError(
             f"found no way to put the {n} items into {{num_slots}} = {rules.most} under {{cap}}, but into "
@@ -117,7 +117,8 @@ def sequence_groups(
     slot_times = np.full(rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
     makespan = int(slot_times.sum())
-    status = SolveStatus.OPTIMAL if makespan == bound.value else SolveStatus.TIME_LIMIT
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    status = SolveStatus.OPTIMAL if makespan == bound.value else status
     return SequenceGroupsResult(
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
         bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,

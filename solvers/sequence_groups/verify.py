@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
-from solvers.sequence_groups.types import SequenceBound, SequenceGroupsResult
+from solvers.sequence_groups.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
 from solvers.types import SolveStatus
 
 __all__ = ["check_sequence_bound", "check_sequence_groups"]
@@ -210,8 +210,8 @@ def check_sequence_bound(
     rows = np.asarray(sizes)
     volumes = [(rows if rows.ndim == 1 else rows[d]).tolist() for d in place]
     extra = [0 if group_overhead is None else int(np.asarray(group_overhead)[d]) for d in place]
-    items, total = range(len(table[0])), sum(map(max, zip(*volumes, strict=True)))
-    rooms = [total + 1 if cap is None else degree * cap for degree in listed]
+    total = max(1, sum(map(max, zip(*volumes, strict=True))))  # more than that a group never holds
+    rooms = [total if cap is None else min(degree * cap, total) for degree in listed]
     volume = sum(
         min(v for v, room in zip(each, rooms, strict=True) if v <= room) for each in zip(*volumes, strict=True)
     )
@@ -224,26 +224,31 @@ def check_sequence_bound(
     )
     names = ("time_price", "room_price", "long_price", "large_price")
     _require(all(getattr(given, name).min() >= 0 for name in names), "prices must be >= 0")
-    worth, left = [-1] * len(items), one * overhead
+    worth, left = [-1] * len(table[0]), one * overhead
     for j, top in enumerate(edges[1:]):
         for d, degree in enumerate(listed):
-            time, room = int(given.time_price[j, d]), int(given.room_price[j, d])
-            prices = [
-                (int(given.long_price[q, j, d]), int(given.large_price[q, j, d])) for q in range(len(given.long_price))
-            ]
-            offered = top - extra[d]
-            held = [item for item in items if table[d][item] <= offered and volumes[d][item] <= rooms[d]]
-            for item in held:
-                t, v = table[d][item], volumes[d][item]
-                charge = time * t + room * v
-                for q, (long, large) in enumerate(prices, 2):
-                    charge += (long if t * q > offered else 0) + (large if v * q > rooms[d] else 0)
+            charges, places = _charges(given, j, d, table[d], volumes[d], top - extra[d], rooms[d])
+            for item, charge in charges.items():
                 worth[item] = charge if worth[item] < 0 else min(worth[item], charge)
-            places = room * rooms[d] + sum(q * (long + large) for q, (long, large) in enumerate(prices, 1))
-            for height in (edges[j], top) if held else ():
-                sold = places + time * max(0, height - extra[d])
+            for height in (edges[j], top) if charges else ():
+                sold = places + int(given.time_price[j, d]) * max(0, height - extra[d])
                 left = min(left, one * (height + overhead) - -(-num_ranks * sold // degree))
     _require(min(worth, default=0) >= 0, "some item is in no class")
     _require(left >= 0 or num_slots is not None, "a slot sells more than it costs")
     proven = min(upper, -(-(sum(worth) + left * slots) // one))
     _require(bound.value <= proven, f"lower_bound = {bound.value}, but the certificate proves {proven} at most")
+
+
+def _charges(
+    given: SequenceBoundCertificate, j: int, d: int, times: list[int], sizes: list[int], offered: int, room: int
+) -> tuple[dict[int, int], int]:
+    """Return what each item that a group may hold is charged in a class and degree, and what a group sells but time."""
+    time, space = int(given.time_price[j, d]), int(given.room_price[j, d])
+    prices = list(zip(given.long_price[:, j, d].tolist(), given.large_price[:, j, d].tolist(), strict=True))
+    charges = {}
+    for item, (t, v) in enumerate(zip(times, sizes, strict=True)):
+        if t <= offered and v <= room:
+            charges[item] = time * t + space * v
+            for q, (long, large) in enumerate(prices, 2):
+                charges[item] += (long if t * q > offered else 0) + (large if v * q > room else 0)
+    return charges, space * room + sum(q * (long + large) for q, (long, large) in enumerate(prices, 1))

@@ -369,7 +369,7 @@ def _offer(state, way, slot, pool, spots, count, where, order):
 
 
 @kernel
-def _limits(chosen, size, num_slots, most, heights, rules, limits):
+def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
     """Set how tall 1, 2, .. ``size`` slots may be together if they are to replace those chosen with a gain."""
     held, before = 0, np.int64(0)
     for j in range(size):
@@ -380,7 +380,7 @@ def _limits(chosen, size, num_slots, most, heights, rules, limits):
         after = num_slots - held + used
         limits[used] = before + _charge(num_slots, rules) - _charge(after, rules) - 1
         if num_slots > most:  # at any price fewer slots, and none for more
-            limits[used] = _NEVER >> 2 if after < num_slots else -1
+            limits[used] = (_NEVER >> 2) // num_ranks if after < num_slots else -1
 
 
 @kernel
@@ -494,7 +494,7 @@ def resolve(
     while work < budget and idle < _PATIENCE * (n + 16) and (value > goal or num_slots > most):
         idle += 1
         size = _pick(state, num_slots, most, chosen)
-        _limits(chosen, size, num_slots, most, heights, rules, limits)
+        _limits(chosen, size, num_slots, most, ranks[0], heights, rules, limits)
         for j in range(size):
             local[chosen[j]] = j
         count = np.int64(0)

@@ -17,7 +17,7 @@ __all__ = ["Rules", "Solution", "search"]
 
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
 _PEELING = 5  # a fifth of the work at most goes into starts
-_ROUNDS = ((4, 10), (2, 15), (1, 30))  # how many are improved, and each for how many hundredths of the work
+_ROUNDS = ((4, 10), (2, 15), (1, 100))  # how many are improved, and each for how many hundredths of the work at most
 _SCALE = 3, 4  # a step of these loops takes longer than a work unit
 
 
@@ -114,8 +114,9 @@ def search(problem: SequenceProblem, rules: Rules, goal: int, work: int) -> tupl
     first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots
     alive = sorted(first.values(), key=state.rank)
     alive += [each for each in found if first[each.num_slots] is not each]
-    for count, share in (*_ROUNDS, (1, 100)):
-        alive = sorted(alive[:count], key=state.rank)
+    alive = alive[: _ROUNDS[0][0]]
+    for count, share in _ROUNDS:
+        alive = sorted(alive, key=state.rank)[:count]
         for each in alive:
             if min(map(state.rank, alive)) > (0, goal) and work > done:
                 done += state.resolve(each, min(work - done, work * share // 100), goal)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -286,3 +287,21 @@ def test_refused(what):
     given |= changes
     with pytest.raises(error, match="^" + re.escape(message)):
         solvers.sequence_groups(**given)
+
+
+@pytest.mark.parametrize("row", [13, 18])
+def test_below_what_a_public_scheduler_takes(row):
+    """Batches of 512 on 64 ranks, by published constants; see data/README.md."""
+    table = pq.read_table(Path(__file__).parents[2] / "data" / "sequence_groups_dev.parquet")
+    batch = table.slice(row, 1).to_pylist()[0]
+    lengths, degrees = np.array(batch["lengths"]), [2, 4, 8, 16, 32, 64]
+    bandwidths = zip(degrees, [119.54, 104.07, 96.5, 10.33, 5.94, 4.87], strict=True)
+    times = [
+        np.ceil(1e6 * (5.128e-6 * lengths**2 + (0.1839576 + 2 / v) * lengths) / d).astype(int) for d, v in bandwidths
+    ]
+    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": 629_356_300, "ranks_per_node": 8}
+    result = solve(np.array(times), lengths, rules, time_budget=0.05)
+    solvers.check_sequence_groups(times, lengths, result, **rules)
+    assert result.makespan / 1e6 < batch["peer_ms"]
+    assert result.makespan / 1e6 < 1.01 * batch["prototype_ms"]
+    assert result.gap < 0.08

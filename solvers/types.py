@@ -1,6 +1,7 @@
 """What a solver returns: groups, their loads, and the proof of how far from the optimum they are."""
 
 import enum
+import functools
 import math
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -28,17 +29,21 @@ class Record:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # type: ignore[arg-type]
-            if isinstance(value := getattr(self, each.name), np.ndarray):
+        for name in _names_of(type(self)):
+            if isinstance(value := getattr(self, name), np.ndarray):
                 value.flags.writeable = False
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = (each.name for each in fields(self) if each.compare)  # type: ignore[arg-type]
-        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+        return all(_same(getattr(self, name), getattr(other, name)) for name in _names_of(type(self), compared=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@functools.cache
+def _names_of(kind: type, compared: bool = False) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.compare or not compared)
 
 
 def _same(mine: Any, other: Any) -> bool:

@@ -79,9 +79,12 @@ def _number_by_cost(costs, num_slots, slots):
         loads[slots[i]] += costs[i]
         counts[slots[i]] += 1
     keys = np.empty(num_slots, dtype=np.int64)
-    for k in range(num_slots):  # loads are at least 0
-        keys[k] = -2 * loads[k] - (counts[k] > 0)
-    order = stable_order(keys)
+    for k in range(num_slots):
+        keys[k] = counts[k] == 0
+    filled_first = stable_order(keys)
+    for k in range(num_slots):
+        keys[k] = -loads[filled_first[k]]
+    order = filled_first[stable_order(keys)]
     changed = False
     for k in range(num_slots):
         number[order[k]] = k

@@ -1,0 +1,147 @@
+"""Sequence groups: sums of slot times beside a public scheduler's, gaps to proven bounds, scale, and the shipped log.
+
+Run: python benchmarks/sequence_groups.py [ratios] [gaps] [scale] [log] [--data FILE]. Batches are those of
+data/sequence_groups_dev.parquet, times are in nanoseconds. Bounds take up to 30 s a batch. Seconds are of this thread,
+after compilation; all plans are checked.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import solvers
+
+DATA = Path(__file__).parent.parent / "data"
+BANDWIDTH = {2: 119.54, 4: 104.07, 8: 96.5, 16: 10.33, 32: 5.94, 64: 4.87}
+SLOT_NS = 629_356_300
+BUDGETS = (0.05, 0.1, 1.0)
+BOUND_SECONDS = 30
+
+
+def price(lengths):
+    """Time of each length in a group of each degree: FlexSP's 7B on A100-40G. int64[D, n], rounded up."""
+    linear = [(0.1839576 + 2.0 / v) / d for d, v in BANDWIDTH.items()]
+    square = [5.128e-6 / d for d in BANDWIDTH]
+    return np.ceil(1e6 * np.array([a * lengths**2 + b * lengths for a, b in zip(square, linear, strict=True)])).astype(
+        np.int64
+    )
+
+
+def solve(lengths, num_ranks, cap, budget):
+    rules = {"degrees": list(BANDWIDTH), "num_ranks": num_ranks, "cap": cap, "overhead": SLOT_NS, "ranks_per_node": 8}
+    times = price(lengths)
+    started = time.thread_time()
+    result = solvers.sequence_groups(times, lengths, **rules, time_budget=budget)
+    seconds = time.thread_time() - started
+    solvers.check_sequence_groups(times, lengths, result, **rules)
+    return times, rules, result, seconds
+
+
+def batches(path):
+    for row in pq.read_table(path).to_pylist():
+        yield row, np.array(row["lengths"], dtype=np.int64)
+
+
+def ratios(path):
+    print("| budget, s | over peer: median | worst | best | over prototype: median | worst | seconds, median |")
+    print("|--:|--:|--:|--:|--:|--:|--:|")
+    for budget in BUDGETS:
+        peer, own, seconds = [], [], []
+        for row, lengths in batches(path):
+            _, _, result, spent = solve(lengths, 64, row["cap"], budget)
+            peer.append(result.makespan / 1e6 / row["peer_ms"])
+            own.append(result.makespan / 1e6 / row["prototype_ms"])
+            seconds.append(spent)
+        print(
+            f"| {budget:g} | {statistics.median(peer):.4f} | {max(peer):.4f} | {min(peer):.4f} "
+            f"| {statistics.median(own):.4f} | {max(own):.4f} | {statistics.median(seconds):.3f} |"
+        )
+
+
+def gaps(path):
+    print("\n| batch | K | makespan, ms | gap %: closed form | certificate | whole groups | bound, s |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    found = {"K >= 9": [], "K <= 3": []}
+    for row, lengths in batches(path):
+        times, rules, result, _ = solve(lengths, 64, row["cap"], 1.0)
+        given = {"upper": result.makespan, **rules}
+        linear = solvers.sequence_groups_lower_bound(times, lengths, **given)
+        if linear.certificate is not None:
+            rules.pop("ranks_per_node")
+            solvers.check_sequence_bound(times, lengths, linear, **rules, upper=result.makespan)
+        whole = solvers.sequence_groups_lower_bound(times, lengths, **given, whole=True, bound_budget=BOUND_SECONDS)
+        three = [100 * (result.makespan / value - 1) for value in (result.lower_bound, linear.value, whole.value)]
+        print(
+            f"| {row['set']} {row['context']:,} {row['seed']} | {result.num_slots} | {result.makespan / 1e6:,.0f} "
+            f"| {three[0]:.2f} | {three[1]:.2f} | {three[2]:.2f} | {whole.runtime_s:.0f} |",
+            flush=True,
+        )
+        for name, inside in (("K >= 9", result.num_slots >= 9), ("K <= 3", result.num_slots <= 3)):
+            if inside:
+                found[name].append(three)
+    for name, rows in found.items():
+        means = [statistics.mean(column) for column in zip(*rows, strict=True)]
+        print(f"| mean, {name} | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} | |")
+
+
+def scale():
+    print("\n| ranks | samples | budget, s | K | gap to the closed form, % | seconds |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    for num_ranks, n in ((1024, 8192), (2560, 20480)):
+        lengths = np.random.default_rng(1).lognormal(np.log(8000) - 1.4**2 / 2, 1.4, n)
+        lengths = np.clip(lengths, 128, 192_000).astype(np.int64) // 128 * 128
+        for budget in (0.1, 0.2, 1.0):
+            _, _, result, seconds = solve(lengths, num_ranks, 6449, budget)
+            print(
+                f"| {num_ranks:,} | {n:,} | {budget:g} | {result.num_slots} | {100 * result.gap:.2f} | {seconds:.2f} |"
+            )
+
+
+def log():
+    """One slot, linear cost, 5 % lost with each doubling of the degree: what is wasted of all ranks' time."""
+    columns = ["text_tokens", "image_tokens", "audio_tokens"]
+    table = pq.read_table(DATA / "omni_mix_dev.parquet", columns=columns)
+    lengths = sum(table.column(name).to_numpy() for name in columns).astype(np.int64)
+    print("\n| ranks x samples | degrees | steps | wasted %: whole samples, proven | groups | worst | seconds a step |")
+    print("|---|---|--:|--:|--:|--:|--:|")
+    for num_ranks, each, degrees in ((64, 16, (1, 2, 4, 8)), (2560, 4, (1, 2, 4, 8, 16, 32))):
+        size = num_ranks * each
+        work, whole, spent, worst, seconds = 0, 0, 0, 0.0, []
+        for first in range(0, len(lengths) - size + 1, size):
+            step = lengths[first : first + size]
+            times = np.array([np.ceil(1e6 * step / d / 0.95 ** np.log2(d)) for d in degrees]).astype(np.int64)
+            rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": None, "num_slots": 1, "ranks_per_node": 8}
+            started = time.thread_time()
+            result = solvers.sequence_groups(times, step, **rules)
+            seconds.append(time.thread_time() - started)
+            solvers.check_sequence_groups(times, step, result, **rules)
+            alone = int(times[0].sum())
+            work, spent = work + alone, spent + num_ranks * result.makespan
+            whole += num_ranks * solvers.makespan_lower_bound(times[0], num_ranks)
+            worst = max(worst, 100 * (1 - alone / (num_ranks * result.makespan)))
+        print(
+            f"| {num_ranks:,} x {each} | {degrees[0]} to {degrees[-1]} | {len(seconds)} "
+            f"| {100 * (1 - work / whole):.2f} | {100 * (1 - work / spent):.2f} | {worst:.2f} "
+            f"| {statistics.mean(seconds):.2f} |"
+        )
+
+
+def main() -> None:
+    asked = sys.argv[1:]
+    path = DATA / "sequence_groups_dev.parquet"
+    if "--data" in asked:
+        at = asked.index("--data")
+        path = Path(asked[at + 1])
+        asked[at : at + 2] = []
+    solve(next(batches(path))[1], 64, 6449, 0.001)  # compiles
+    for name, run in {"ratios": lambda: ratios(path), "gaps": lambda: gaps(path), "scale": scale, "log": log}.items():
+        if not asked or name in asked:
+            run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The border of this room: what is given, checked and sorted once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.arguments import as_costs, as_count, as_int64, as_integer
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
+from solvers.groups import read_only
+from solvers.sequence_groups._kernels import scale
+
+__all__ = ["SequenceProblem", "as_degrees", "as_table"]
+
+Ints = NDArray[np.int64]
+_MOST_SUM = 2**58
+_MOST_SIZES = 2**60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceProblem:
+    """Checked items, in stable descending order of the least rank-time that each takes, then of size.
+
+    Attributes
+    ----------
+    times, sizes : int64[D, n], read-only
+        By usable degree, ascending, and position.
+    least : int64[3, n], read-only
+        Of each item, over the degrees that hold it: the least rank-time, the least time with the overhead of a group,
+        and the least size.
+    shape : int64[6, D + 1], read-only
+        Of each degree its ranks, what a group of it holds, its overhead, where its tree begins, and the units in which
+        its room is compared.
+    ranks : int64[3], read-only
+        All ranks, those of a node (0 where nodes bind nothing) and what a rank holds.
+    order : int64[n]
+        The item at each position.
+    num_ranks, ranks_per_node, overhead : int
+    """
+
+    times: Ints
+    sizes: Ints
+    least: Ints
+    shape: Ints
+    ranks: Ints
+    order: Ints
+    num_ranks: int
+    ranks_per_node: int
+    overhead: int
+
+    @property
+    def degrees(self) -> Ints:
+        """Usable degrees, ascending."""
+        return self.shape[0, :-1]
+
+    @classmethod
+    def prepare(
+        cls, times: ArrayLike, sizes: ArrayLike, degrees: ArrayLike, num_ranks: int, cap: int | None, overhead: int,
+        group_overhead: ArrayLike | None, ranks_per_node: int | None,
+    ) -> "SequenceProblem":  # fmt: skip
+        """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
+        num_ranks = as_count("num_ranks", num_ranks)
+        node = min(num_ranks, num_ranks if ranks_per_node is None else as_count("ranks_per_node", ranks_per_node))
+        overhead = as_integer("overhead", overhead)
+        all_degrees = as_degrees(degrees)
+        all_times = as_table("times", times, len(all_degrees))
+        all_sizes = as_table("sizes", sizes, len(all_degrees), all_times.shape[1])
+        extra = _as_overheads(group_overhead, len(all_degrees))
+        cap = None if cap is None else as_integer("cap", cap, 1)
+        usable = [d for d in np.argsort(all_degrees).tolist() if all_degrees[d] <= num_ranks]
+        if not usable:
+            raise ArgumentError("degrees", f"hold one that is <= {{num_ranks}} = {num_ranks}", all_degrees.tolist())
+        chosen, table, volumes, extra = all_degrees[usable], all_times[usable], all_sizes[usable], extra[usable]
+        _check_sums(table, volumes, extra, num_ranks, overhead)
+        total = int(volumes.max(axis=0).sum())
+        cap = max(1, total) if cap is None else cap
+        rooms = np.array([min(int(d) * cap, max(1, total)) for d in chosen], dtype=np.int64)
+        fits = volumes <= rooms[:, None]
+        _check_fits(fits, volumes, chosen, cap)
+        never = np.iinfo(np.int64).max
+        least = np.stack([
+            np.where(fits, table * chosen[:, None], never).min(axis=0, initial=never),
+            np.where(fits, table + extra[:, None], never).min(axis=0, initial=never),
+            np.where(fits, volumes, never).min(axis=0, initial=never),
+        ])  # fmt: skip
+        order = np.lexsort((-least[2], -least[0]))
+        shape = np.zeros((6, len(chosen) + 1), dtype=np.int64)
+        shape[0, :-1], shape[1, :-1], shape[2, :-1] = chosen, rooms, extra
+        shape[4:, :-1] = np.array([scale(room) for room in rooms]).T
+        shape[3, 1:] = np.cumsum([2 << (num_ranks // int(d) - 1).bit_length() for d in chosen])
+        binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
+        ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])
+        table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))
+        return cls(table, volumes, least, read_only(shape), read_only(ranks), order, num_ranks, node, overhead)
+
+
+def _unlike(degrees: Ints) -> bool:
+    """Whether some degree does not divide the next, so that ranks left over may lie scattered."""
+    return bool((degrees[1:] % degrees[:-1]).any())
+
+
+def as_degrees(degrees: ArrayLike) -> Ints:
+    array = as_int64("degrees", degrees)
+    if not len(array):
+        raise ArgumentError("degrees", "hold at least one", "none")
+    for where, degree in enumerate(array.tolist()):
+        if degree < 1:
+            raise ArgumentError("degrees", "be >= 1", degree, where)
+        if degree in array[:where]:
+            raise ArgumentError("degrees", "be distinct", degree, where)
+    return array
+
+
+def as_table(name: str, values: ArrayLike, num_degrees: int, num_items: int | None = None, like: str = "times") -> Ints:
+    """Return int64[D, n]; given how many items there are, one row will do for all degrees."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        rule = f"be rows of integers, one for each of {num_degrees} {{degrees}}"
+        raise ArgumentError(name, rule, str(error)) from None
+    one = num_items is not None and array.ndim == 1
+    if not one and (array.ndim != 2 or len(array) != num_degrees):
+        rule = f"have the shape ({num_degrees}, n), a row for each of {{degrees}}"
+        raise ArgumentError(name, rule + (", or (n,)" if num_items is not None else ""), array.shape)
+    rows = [as_costs(array, name)[0]] * num_degrees if one else [
+        as_costs(row, f"{name}[{d}]")[0] for d, row in enumerate(array)
+    ]  # fmt: skip
+    if num_items is not None and len(rows[0]) != num_items:
+        words = f"{as_argument(like)} and {as_argument(name)}"
+        raise UsageError(f"{words} must be of as many items, got {num_items} and {len(rows[0])}")
+    return np.array(rows, dtype=np.int64).reshape(num_degrees, -1)
+
+
+def _as_overheads(group_overhead: ArrayLike | None, num_degrees: int) -> Ints:
+    if group_overhead is None:
+        return np.zeros(num_degrees, dtype=np.int64)
+    array, _, _ = as_costs(group_overhead, "group_overhead")
+    if len(array) != num_degrees:
+        raise UsageError(f"{{group_overhead}} and {{degrees}} must be as many, got {len(array)} and {num_degrees}")
+    return array
+
+
+def _check_sums(times: Ints, sizes: Ints, extra: Ints, num_ranks: int, overhead: int) -> None:
+    """Raise UsageError where a sum that a search may form does not fit."""
+    items = times.shape[1]
+    together = sum(map(int, times.max(axis=0))) + items * (int(extra.max()) + overhead)
+    if num_ranks * together >= _MOST_SUM:
+        raise UsageError(
+            f"{{num_ranks}} * (sum of the largest {{times}} of all items, and overheads) must be below 2**58, got "
+            f"{num_ranks} * {together}: measure times in larger units"
+        )
+    volume = sum(map(int, sizes.max(axis=0)))
+    if num_ranks * volume >= _MOST_SIZES:
+        raise UsageError(f"{{num_ranks}} * (sum of {{sizes}}) must be below 2**60, got {num_ranks} * {volume}")
+
+
+def _check_fits(fits: NDArray[np.bool_], sizes: Ints, degrees: Ints, cap: int) -> None:
+    outside = ~fits.any(axis=0)
+    if outside.any():
+        item = int(np.argmax(outside))
+        most, size = int(degrees[-1]) * cap, int(sizes[-1, item])
+        raise InfeasibleError(
+            f"no {{group}} can hold {{item}}: its size {size} is over {most}, {{cap}} = {cap} on each of {degrees[-1]} "
+            f"ranks, the largest of {{degrees}} that can be, by {size - most}",
+            InfeasibilityCertificate("cap", [item], [], size, most),
+            item=Named("item", item),
+        )  # fmt: skip

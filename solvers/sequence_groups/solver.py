@@ -1,0 +1,155 @@
+"""Sequence groups: which ranks share which items, in which slot, so that the sum of the slots' times is small."""
+
+import time
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers._budget import work_units
+from solvers.arguments import as_budget, as_count
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError, UsageError
+from solvers.groups import read_only
+from solvers.sequence_groups._layout import lay_out
+from solvers.sequence_groups._problem import SequenceProblem
+from solvers.sequence_groups._search import Rules, Solution, search
+from solvers.sequence_groups.bounds import closed_form, fewest_slots
+from solvers.sequence_groups.types import SequenceGroupsResult
+from solvers.types import SolveStatus
+
+__all__ = ["as_rules", "sequence_groups"]
+
+
+def sequence_groups(
+    times: ArrayLike,
+    sizes: ArrayLike,
+    degrees: ArrayLike,
+    num_ranks: int,
+    cap: int | None,
+    *,
+    overhead: int = 0,
+    group_overhead: ArrayLike | None = None,
+    num_slots: int | None = None,
+    min_slots: int = 1,
+    slots_multiple_of: int = 1,
+    ranks_per_node: int | None = None,
+    time_budget: float = 0.1,
+) -> SequenceGroupsResult:
+    """Divide the ranks of every slot into groups and give every item to one, so that the slots' times sum to little.
+
+    A slot takes as long as its slowest group, and a group as long as its items one after another. Long items belong on
+    many ranks, where they are faster or fit at all; short ones on few, where they take less rank-time.
+
+    Parameters
+    ----------
+    times : int64[D, n]
+        Time of each item in a group of each degree, non-negative; it need not fall as the degree rises.
+    sizes : int64[n] or int64[D, n]
+        What each item takes of a group's room, at every degree or at each.
+    degrees : int64[D]
+        How many ranks a group may have; distinct, in any order. Those that the ranks have no place for are not used.
+    num_ranks : int
+    cap : int or None
+        A group of degree d holds sizes of at most ``d * cap``. None: of any.
+    overhead : int
+        Charged in every slot, empty ones too.
+    group_overhead : int64[D], optional
+        Charged once in each group of a degree.
+    num_slots : int, optional
+        K; by default it is chosen.
+    min_slots, slots_multiple_of : int
+        What K has to be at least, and a multiple of.
+    ranks_per_node : int, optional
+        Groups of at most so many ranks lie inside a node, larger ones start at a node. By default all ranks are one.
+        Where every degree divides the next, and the node or the node it, each group starts at a multiple of its degree
+        (inside a node, if it is of one).
+    time_budget : float
+        Seconds' worth of work, counted and not timed.
+
+    Returns
+    -------
+    SequenceGroupsResult
+        Groups, their ranks and items, and a proven lower bound in closed form;
+        :func:`solvers.sequence_groups_lower_bound` proves more in more time.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments of the wrong type, shape or range, that contradict each other, or whose sums do not fit.
+    InfeasibleError
+        If an item is over the room of the largest group, or all are over that of the slots asked for.
+    TimeLimitError
+        If no solution of as few slots as asked for was found.
+
+    Notes
+    -----
+    Peels off slots, longest items first, in many ways (best fit under a time and the room of each degree), and improves
+    the best by putting the items of two or three slots together anew. O(n * groups of a slot) a start.
+
+    References
+    ----------
+    FlexSP (Wang et al. 2024, arXiv:2412.01523) has the problem, with a mixed-integer model of one slot.
+
+    Examples
+    --------
+    >>> result = sequence_groups([[8, 2, 2, 1, 1], [5, 1, 1, 1, 1]], [8, 2, 2, 1, 1], [1, 2], 4, 4, overhead=1)
+    >>> result.slot_times.tolist(), result.degree_of_group.tolist(), result.lower_bound
+    ([6], [2, 1, 1], 6)
+    >>> result.group_of_item.tolist(), result.first_rank_of_group.tolist()
+    ([0, 1, 1, 2, 2], [0, 2, 3])
+    """
+    started = time.perf_counter()
+    problem = SequenceProblem.prepare(times, sizes, degrees, num_ranks, cap, overhead, group_overhead, ranks_per_node)
+    rules = as_rules(problem, num_slots, min_slots, slots_multiple_of)
+    work = work_units(as_budget(time_budget))
+    bound = closed_form(problem, rules)
+    n = len(problem.order)
+    found, ended = Solution(np.zeros((3, 0), dtype=np.int64), np.zeros(1, dtype=np.int64), 0), True
+    if n:
+        found, ended = search(problem, rules, bound.value, work)
+    if found.num_slots > rules.most:
+        raise TimeLimitError(
+            f"found no way to put the {n} items into {{num_slots}} = {rules.most} under {{cap}}, but into "
+            f"{found.num_slots}",
+            "give more {time_budget}, or {num_slots=None}",
+        )
+    laid = lay_out(problem, found)
+    slot_times = np.full(rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
+    np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
+    makespan = int(slot_times.sum())
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    status = SolveStatus.OPTIMAL if makespan == bound.value else status
+    return SequenceGroupsResult(
+        **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
+        bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def as_rules(
+    problem: SequenceProblem,
+    num_slots: SupportsIndex | None,
+    min_slots: SupportsIndex,
+    slots_multiple_of: SupportsIndex,
+) -> Rules:
+    """Check what is asked of the number of slots. Raises ValueError, TypeError, or InfeasibleError if it is too few."""
+    least, multiple = as_count("min_slots", min_slots), as_count("slots_multiple_of", slots_multiple_of)
+    n = len(problem.order)
+    if num_slots is None:
+        return Rules(least, multiple, max(1, n))
+    slots, needed = as_count("num_slots", num_slots), fewest_slots(problem)
+    if slots < least:
+        raise UsageError(f"{{num_slots}} = {slots} contradicts {{min_slots}} = {least}: give {{num_slots}} >= {least}")
+    if slots % multiple:
+        raise UsageError(
+            f"{{num_slots}} = {slots} contradicts {{slots_multiple_of}} = {multiple}: give a multiple, such as "
+            f"{slots - slots % multiple + multiple}"
+        )
+    if slots < needed:
+        total, room = int(problem.least[2].sum()), problem.num_ranks * int(problem.ranks[2])
+        raise InfeasibleError(
+            f"{{num_slots}} = {slots} is too few: the {n} items are of size {total}, and a slot of {problem.num_ranks} "
+            f"ranks holds {room}",
+            InfeasibilityCertificate("num_slots", range(n), range(slots), total, slots * room),
+            f"the least {{num_slots}} that may do is {needed}",
+        )
+    return Rules(slots, 1, slots)

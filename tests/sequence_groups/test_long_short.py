@@ -1,0 +1,93 @@
+"""Long and short: against all choices on small cases, and what is refused."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solvers
+
+
+def best_makespan(alone, shared, size, degrees, overhead):
+    """All places of all items: alone on a rank, or in an aligned group of a degree."""
+    places = [(1, r) for r in range(size)] + [(d, r) for d in degrees for r in range(0, size, d)]
+    best = None
+    for choice in itertools.product(places, repeat=len(alone)):
+        loads = [overhead * any(d > 1 for d, _ in choice)] * size
+        for i, (d, first) in enumerate(choice):
+            for r in range(first, first + d):
+                loads[r] += alone[i] if d == 1 else shared[degrees.index(d)][i]
+        best = max(loads) if best is None else min(best, max(loads))
+    return best
+
+
+ITEMS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), min_size=1, max_size=5)
+SHAPES = st.sampled_from([(1, [1]), (2, [2]), (3, [3]), (4, [4]), (4, [2, 4])])
+
+
+@settings(max_examples=100)
+@given(ITEMS, SHAPES, st.sampled_from([0, 0, 3, 20]))
+def test_between_bound_and_optimum(items, shape, overhead):
+    size, degrees = shape
+    alone = [t for t, _ in items]
+    shared = [[-(-t // d) + loss for t, loss in items] for d in degrees]
+    rules = {"group_size": size, "degrees": degrees, "overhead": overhead}
+    result = solvers.long_short(alone, shared, **rules)
+    solvers.check_long_short(alone, shared, result, **rules)
+    best = best_makespan(alone, shared, size, degrees if size > 1 else [], overhead)
+    assert result.lower_bound <= best <= result.makespan
+    if len(degrees) == 1:
+        assert result == solvers.long_short(alone, shared[0], size, overhead=overhead)
+
+
+def clips(n, seed):
+    alone = np.random.default_rng(seed).lognormal(8, 1.4, n).astype(np.int64) + 1
+    return alone, np.array([np.ceil(alone / d * 1.04 ** np.log2(d)).astype(np.int64) for d in (2, 4, 8)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_close_to_the_bound_on_long_tails(seed):
+    alone, shared = clips(48, seed)
+    one = solvers.long_short(alone, shared[2], 8, time_budget=0.01)
+    several = solvers.long_short(alone, shared, 8, degrees=(2, 4, 8), time_budget=0.01)
+    solvers.check_long_short(alone, shared[2], one, group_size=8)
+    solvers.check_long_short(alone, shared, several, group_size=8, degrees=(2, 4, 8))
+    assert one.gap < 0.03
+    assert several.gap < 0.06
+    assert one.makespan <= solvers.partition(alone, 8).makespan
+
+
+def test_sharing_is_not_worth_its_overhead():
+    result = solvers.long_short([8, 8, 8, 8], [3, 3, 3, 3], 4, overhead=100)
+    assert (result.makespan, result.status) == (8, "optimal")
+    assert not result.is_shared.any()
+    assert result.rank_of_item.tolist() == result.first_rank_of_item.tolist()
+
+
+def test_no_items():
+    result = solvers.long_short([], [], 4, overhead=9)
+    assert (result.makespan, result.lower_bound, result.loads.tolist()) == (0, 0, [0] * 4)
+
+
+QUICK = "shared[0] must take at least alone[0] / 4 = 9 / 4 on 4 ranks, got 2"
+NESTED = "degrees must be >= 2, each divide the next"
+SUMS = "group_size times all alone and shared must be below 2**58"
+REFUSED = {
+    "faster than without loss": ({"shared": [2, 1, 1]}, QUICK),
+    "degrees that do not nest": ({"degrees": [3, 4], "shared": [[9] * 3] * 2}, NESTED),
+    "a degree of one": ({"degrees": [1, 4], "shared": [[9] * 3] * 2}, NESTED),
+    "others": ({"shared": [3, 3]}, "alone and shared must be of as many items, got 3 and 2"),
+    "sums": ({"alone": [2**57] * 3, "shared": [2**57] * 3}, SUMS),
+    "no ranks": ({"group_size": 0}, "group_size must be >= 1, got 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what):
+    changes, message = REFUSED[what]
+    ask = {"alone": [9, 4, 4], "shared": [3, 1, 1], "group_size": 4} | changes
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        solvers.long_short(**ask)

@@ -1,0 +1,307 @@
+"""Sequence groups: against all groups on small cases, under every rule, and what is refused."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sequence_oracles import best_sum, cp_sat_sum
+
+import solvers
+from solvers.errors import InfeasibleError
+from solvers.groups import read_only
+from solvers.sequence_groups._kernels import packs
+from solvers.sequence_groups._layout import place_on_ranks
+
+DEGREES = st.sampled_from([(1, 2, 4), (1, 2), (2, 4), (1, 3), (1, 2, 3), (4,), (3, 5)])
+
+
+@st.composite
+def problems(draw):
+    degrees = draw(DEGREES)
+    n = draw(st.integers(1, 5))
+    lengths = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
+    loss = draw(st.integers(0, 3))
+    times = [[-(-(9 * x + x * x + loss * d * x) // d) for x in lengths] for d in degrees]
+    padded = draw(st.booleans())
+    sizes = [[-(-x // d) * d for x in lengths] for d in degrees] if padded else lengths
+    rules = {
+        "degrees": degrees,
+        "num_ranks": draw(st.integers(1, 6)),
+        "cap": draw(st.integers(1, 14)),
+        "overhead": draw(st.integers(0, 40)),
+        "group_overhead": draw(st.sampled_from([None, [3 + d for d in degrees]])),
+        "min_slots": draw(st.sampled_from([1, 1, 2])),
+        "slots_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
+        "ranks_per_node": draw(st.sampled_from([None, 2, 3, 4])),
+    }
+    if draw(st.booleans()):
+        rules["num_slots"] = -(-draw(st.integers(rules["min_slots"], 4)) // rules["slots_multiple_of"])
+        rules["num_slots"] *= rules["slots_multiple_of"]
+    return times, sizes, rules
+
+
+def solve(times, sizes, rules, **more):
+    rules = dict(rules) | more
+    return solvers.sequence_groups(
+        times, sizes, rules.pop("degrees"), rules.pop("num_ranks"), rules.pop("cap"), **rules
+    )
+
+
+@settings(max_examples=150)
+@given(problems())
+def test_between_bound_and_optimum(problem):
+    times, sizes, rules = problem
+    table = sizes if np.ndim(sizes) == 2 else [sizes] * len(times)
+    best = best_sum(times, table, **rules)
+    if min(rules["degrees"]) > rules["num_ranks"]:
+        with pytest.raises(ValueError, match="degrees must hold one that is <= num_ranks"):
+            solve(times, sizes, rules)
+        return
+    try:
+        result = solve(times, sizes, rules, time_budget=0.002)
+    except (InfeasibleError, solvers.TimeLimitError):
+        assert best is None or rules.get("num_slots") is not None
+        return
+    solvers.check_sequence_groups(times, sizes, result, **rules)
+    assert best is not None
+    assert result.lower_bound <= best <= result.makespan
+
+
+def test_mostly_optimal_on_small_cases():
+    optimal = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, 30, 6)
+        times = [(-(-(20 * lengths + lengths**2 + 3 * (d - 1) * lengths) // d)).tolist() for d in (1, 2, 4)]
+        rules = {"degrees": (1, 2, 4), "num_ranks": 4, "cap": 20, "overhead": 100}
+        best = best_sum(times, [lengths.tolist()] * 3, **rules)
+        result = solve(times, lengths, rules, time_budget=0.005)
+        assert result.makespan >= best
+        optimal += result.makespan == best
+    assert optimal >= 27
+
+
+def test_mostly_optimal_on_cases_that_cp_sat_solves():
+    optimal = 0
+    for seed in range(6):
+        lengths = np.random.default_rng(seed).integers(1, 30, 9)
+        times = [(-(-(20 * lengths + lengths**2 + 3 * (d - 1) * lengths) // d)).tolist() for d in (1, 2, 4)]
+        rules = {"degrees": (1, 2, 4), "num_ranks": 4, "cap": 25, "overhead": 100, "num_slots": 2}
+        best = cp_sat_sum(times, [lengths.tolist()] * 3, (1, 2, 4), 4, 25, 100, 2)
+        result = solve(times, lengths, rules, time_budget=0.02)
+        solvers.check_sequence_groups(times, lengths, result, **rules)
+        assert result.lower_bound <= best <= result.makespan <= 1.02 * best
+        optimal += result.makespan == best
+    assert optimal >= 4
+
+
+def test_compiled_and_plain_python_agree():
+    code = """
+import numpy as np, solvers
+lengths = np.clip(np.random.default_rng(3).lognormal(7, 1.3, 30), 16, 30_000).astype(np.int64)
+times = np.array([(5 * lengths**2 // 1000 + 180 * lengths) // d for d in (1, 2, 4, 8)]) << 16
+r = solvers.sequence_groups(times, lengths, (1, 2, 4, 8), 8, 4000, overhead=300_000 << 16, time_budget=2e-4)
+print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
+"""
+    ways = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env=os.environ | {"NUMBA_DISABLE_JIT": flag, "PYTHONPATH": str(Path(solvers.__file__).parents[1])},
+        ).stdout
+        for flag in "01"
+    ]  # fmt: skip
+    assert ways[0] == ways[1] != ""
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 24), st.integers(1, 9))
+def test_what_packs_has_ranks(degrees, num_ranks, node):
+    """The check that a search makes, and the ranks that groups get in the end, are of one mind."""
+    degrees = sorted(degrees, reverse=True)
+    shape = read_only(np.arange(1, 10, dtype=np.int64).reshape(1, -1))
+    counts = np.array([degrees.count(d) for d in range(1, 10)])
+    if not packs(counts, shape, read_only(np.array([num_ranks, min(node, num_ranks), 0]))):
+        return
+    firsts = place_on_ranks(degrees, num_ranks, min(node, num_ranks))
+    used = [rank for first, d in zip(firsts, degrees, strict=True) for rank in range(first, first + d)]
+    assert len(set(used)) == len(used)
+    assert all(0 <= rank < num_ranks for rank in used)
+    for first, degree in zip(firsts, degrees, strict=True):
+        assert first % node == 0 if degree > node else first // node == (first + degree - 1) // node
+
+
+def lognormal(n, seed, degrees):
+    lengths = np.clip(np.random.default_rng(seed).lognormal(8, 1.4, n), 16, 60_000).astype(np.int64)
+    times = np.array([(5 * lengths**2 // 1000 + (180 + 10 * np.log2(d).astype(int)) * lengths) // d for d in degrees])
+    return lengths, times
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "node", "degrees"),
+    [(64, 8, (1, 2, 4, 8, 16, 32, 64)), (48, 6, (1, 2, 3, 6, 12)), (40, 8, (1, 3, 5, 8, 12, 20)), (20, 8, (2, 7, 12))],
+)
+def test_checked_and_close_on_long_tails(num_ranks, node, degrees):
+    lengths, times = lognormal(4 * num_ranks, 3, degrees)
+    cap = 60_000 // max(degrees) + 3_000
+    rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": cap, "overhead": 300_000, "ranks_per_node": node}
+    result = solve(times, lengths, rules, time_budget=0.01)
+    solvers.check_sequence_groups(times, lengths, result, **rules)
+    assert result.gap < 0.25
+    assert result == solve(times, lengths, rules, time_budget=0.01)
+
+
+def test_many_groups_a_slot():
+    """Beyond 64 groups the first that fits is found in a tree."""
+    degrees = (1, 2, 4, 8)
+    lengths, times = lognormal(800, 5, degrees)
+    rules = {"degrees": degrees, "num_ranks": 128, "cap": 9_000, "overhead": 300_000, "ranks_per_node": 8}
+    result = solve(times, lengths, rules, time_budget=0.02)
+    solvers.check_sequence_groups(times, lengths, result, **rules)
+    assert result.gap < 0.15
+
+
+def test_more_budget_is_no_worse_and_the_order_of_items_does_not_matter():
+    degrees = (1, 2, 4, 8)
+    lengths, times = lognormal(200, 7, degrees)
+    rules = {"degrees": degrees, "num_ranks": 16, "cap": 9_000, "overhead": 300_000}
+    values = [solve(times, lengths, rules, time_budget=b).makespan for b in (0.001, 0.02)]
+    assert values[1] <= values[0]
+    order = np.random.default_rng(0).permutation(200)
+    again = solve(times[:, order], lengths[order], rules, time_budget=0.02)
+    assert again.slot_times.tolist() == solve(times, lengths, rules, time_budget=0.02).slot_times.tolist()
+
+
+def test_ranks_left_over_are_put_to_use():
+    """One item could run on one rank; it gets four, because they are there."""
+    result = solvers.sequence_groups([[8], [5], [3]], [1], [1, 2, 4], 6, 1)
+    assert result.degree_of_group.tolist() == [4]
+    assert result.makespan == result.lower_bound == 3
+    assert result.status == "optimal"
+
+
+# --- legal, though it looks odd --------------------------------------------------------------------------------------
+
+
+def test_fewer_items_than_groups():
+    result = solvers.sequence_groups([[4, 4]], [1, 1], [1], 8, 5)
+    assert (result.num_groups, result.num_slots, result.makespan) == (2, 1, 4)
+
+
+def test_all_times_and_sizes_zero():
+    rules = {"degrees": [1, 2], "num_ranks": 4, "cap": 1, "overhead": 7}
+    result = solve(np.zeros((2, 9), dtype=int), np.zeros(9, dtype=int), rules)
+    solvers.check_sequence_groups(np.zeros((2, 9), int), np.zeros(9, int), result, **rules)
+    assert (result.makespan, result.gap, result.num_slots) == (7, 0.0, 1)
+
+
+def test_one_rank_uses_no_larger_degree():
+    rules = {"degrees": [1, 2, 4, 8], "num_ranks": 1, "cap": 5, "overhead": 1}
+    times = [[6, 6, 6], [3, 3, 3], [2, 2, 2], [1, 1, 1]]
+    result = solve(times, [4, 4, 1], rules)
+    solvers.check_sequence_groups(times, [4, 4, 1], result, **rules)
+    assert (result.num_slots, result.makespan) == (2, 20)
+
+
+def test_degrees_that_do_not_divide_a_node():
+    rules = {"degrees": [3, 5], "num_ranks": 16, "cap": 1, "ranks_per_node": 8, "num_slots": 1}
+    times = [[10] * 4, [6] * 4]
+    result = solve(times, [3, 3, 5, 5], rules)
+    solvers.check_sequence_groups(times, [3, 3, 5, 5], result, **rules)
+    assert sorted(result.degree_of_group.tolist()) == [3, 3, 5, 5]
+    assert sorted(result.first_rank_of_group.tolist()) == [0, 5, 8, 13]
+
+
+def test_a_cap_that_only_the_largest_degree_meets():
+    rules = {"degrees": [2, 8, 64], "num_ranks": 64, "cap": 10, "ranks_per_node": 8}
+    times = [[640, 320], [160, 80], [30, 15]]
+    result = solve(times, [640, 320], rules)
+    solvers.check_sequence_groups(times, [640, 320], result, **rules)
+    assert result.degree_of_group.tolist() == [64, 64]
+    assert result.makespan == 45
+
+
+def test_no_items():
+    rules = {"degrees": [1, 2], "num_ranks": 4, "cap": 1, "overhead": 3, "slots_multiple_of": 2}
+    result = solve(np.zeros((2, 0), int), [], rules)
+    solvers.check_sequence_groups(np.zeros((2, 0), int), [], result, **rules)
+    assert (result.makespan, result.num_groups, result.status) == (6, 0, "optimal")
+
+
+def test_empty_slots_are_charged():
+    result = solvers.sequence_groups([[5]], [1], [1], 2, 1, overhead=2, num_slots=4, slots_multiple_of=2)
+    assert result.slot_times.tolist() == [7, 2, 2, 2]
+    assert result.lower_bound == 13
+
+
+def test_no_cap_at_all():
+    rules = {"degrees": [1, 2], "num_ranks": 2, "cap": None}
+    result = solve([[5, 5], [4, 4]], [9, 10**9], rules)
+    solvers.check_sequence_groups([[5, 5], [4, 4]], [9, 10**9], result, **rules)
+    assert result.makespan == 5
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_item_over_all_ranks_times_the_cap():
+    with pytest.raises(
+        InfeasibleError, match=re.escape("no group can hold item 1: its size 41 is over 40, cap = 10 on")
+    ) as caught:
+        solvers.sequence_groups([[1, 1], [1, 1]], [3, 41], [2, 4], 4, 10)
+    assert caught.value.certificate.excess == 1
+
+
+TOO_FEW = "num_slots = 1 is too few: the 3 items are of size 30"
+ODD = "num_slots = 3 contradicts slots_multiple_of = 2"
+SHAPE = "times must have the shape (2, n), a row for each of degrees"
+SUMS = "num_ranks * (sum of the largest times of all items, and overheads)"
+REFUSED = {
+    "slots that cannot hold all": ({"num_slots": 1}, InfeasibleError, TOO_FEW),
+    "fewer than min_slots": ({"num_slots": 2, "min_slots": 3}, ValueError, "num_slots = 2 contradicts min_slots = 3"),
+    "no multiple": ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, ODD),
+    "no degree": ({"degrees": []}, ValueError, "degrees must hold at least one, got none"),
+    "degree 0": ({"degrees": [0, 2]}, ValueError, "degrees[0] must be >= 1, got 0"),
+    "a degree twice": ({"degrees": [2, 2]}, ValueError, "degrees[1] must be distinct, got 2"),
+    "no degree that has place": ({"degrees": [3, 5]}, ValueError, "degrees must hold one that is <= num_ranks = 2"),
+    "a row too few": ({"times": [[1, 1, 1]]}, ValueError, SHAPE),
+    "negative": ({"times": [[1, 1, 1], [1, -1, 1]]}, ValueError, "times[1][1] must be >= 0, got -1"),
+    "sizes of others": ({"sizes": [1, 2]}, ValueError, "times and sizes must be of as many items, got 3 and 2"),
+    "sums": ({"times": [[2**57] * 3] * 2}, ValueError, SUMS),
+    "overheads": ({"group_overhead": [1]}, ValueError, "group_overhead and degrees must be as many, got 1 and 2"),
+    "no cap": ({"cap": 0}, ValueError, "cap must be >= 1, got 0"),
+    "no budget": ({"time_budget": 0}, ValueError, "time_budget must be positive"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what):
+    changes, error, message = REFUSED[what]
+    given = {"times": [[3, 3, 3], [2, 2, 2]], "sizes": [10, 10, 10], "degrees": [1, 2], "num_ranks": 2, "cap": 10}
+    given |= changes
+    with pytest.raises(error, match="^" + re.escape(message)):
+        solvers.sequence_groups(**given)
+
+
+@pytest.mark.parametrize("row", [13, 18])
+def test_below_what_a_public_scheduler_takes(row):
+    """Batches of 512 on 64 ranks, by published constants; see data/README.md."""
+    table = pq.read_table(Path(__file__).parents[2] / "data" / "sequence_groups_dev.parquet")
+    batch = table.slice(row, 1).to_pylist()[0]
+    lengths, degrees = np.array(batch["lengths"]), [2, 4, 8, 16, 32, 64]
+    bandwidths = zip(degrees, [119.54, 104.07, 96.5, 10.33, 5.94, 4.87], strict=True)
+    times = [
+        np.ceil(1e6 * (5.128e-6 * lengths**2 + (0.1839576 + 2 / v) * lengths) / d).astype(int) for d, v in bandwidths
+    ]
+    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": 629_356_300, "ranks_per_node": 8}
+    result = solve(np.array(times), lengths, rules, time_budget=0.05)
+    solvers.check_sequence_groups(times, lengths, result, **rules)
+    assert result.makespan / 1e6 < batch["peer_ms"]
+    assert result.makespan / 1e6 < 1.01 * batch["prototype_ms"]
+    assert result.gap < 0.08

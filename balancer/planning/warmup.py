@@ -49,10 +49,16 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
         yield partial(balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198)
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
+    yield _grouped
     if "auto" in methods:  # few items a group: patterns, and dives among them
         yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
+
+
+def _grouped() -> None:
+    times = np.arange(1, 21) * 100
+    solvers.sequence_groups(np.stack([times, times // 2 + 5, times // 4 + 9]), times, (1, 2, 4), 8, 900)
 
 
 def _exchanged(num_samples: int, num_ranks: int, method: str, equal_counts: bool) -> None:

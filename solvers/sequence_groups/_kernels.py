@@ -10,7 +10,8 @@ group in the slot and degree of every item; and the height of every slot, the ti
 
 import numpy as np
 
-from solvers._jit import kernel
+from solvers._jit import helper, inlined, kernel
+from solvers._loops import numbers
 
 __all__ = ["MANY_GROUPS", "packs", "peel", "resolve", "scale"]
 
@@ -23,7 +24,7 @@ _WEIGHTS = 4  # of time against room, in eighths, that are tried: 0 to 3
 _TRIED = 4  # slots that are solved anew together, at most
 
 
-@kernel
+@helper
 def draw(state, below):
     """Next of a sequence of pseudo-random integers from 0 to below - 1, the same on every machine."""
     state[0] = (state[0] * 1103515245 + 12345) & 0x7FFFFFFF
@@ -70,7 +71,7 @@ def packs(counts, shape, ranks):
     return True
 
 
-@kernel
+@inlined
 def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
     """Degree of a new group for an item: the least from `floor` on that holds it, else the next below; or -1."""
     num_degrees = len(counts)
@@ -85,7 +86,7 @@ def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
     return -1
 
 
-@kernel
+@inlined
 def _first_fit(tree, base, leaves, time, size):
     """First leaf below which there is room for `time` and `size`; -1 if there is none."""
     v = 1
@@ -102,7 +103,7 @@ def _first_fit(tree, base, leaves, time, size):
     return v - leaves
 
 
-@kernel
+@inlined
 def _set_leaf(tree, base, leaves, leaf, time, size):
     v = leaves + leaf
     tree[0, base + v] = time
@@ -122,7 +123,7 @@ def scale(largest):
     return shift, (1 << (2 * _FINE)) // max(1, largest >> shift)
 
 
-@kernel
+@inlined
 def _choose_scanning(item, num_open, weight, clock, times, sizes, shape, groups):
     """Best fit: the place in the list of open groups of the one that has least left; -1 if none has room."""
     best, least = -1, np.int64(_NEVER)
@@ -137,7 +138,7 @@ def _choose_scanning(item, num_open, weight, clock, times, sizes, shape, groups)
     return best
 
 
-@kernel
+@helper
 def _choose_by_tree(item, weight, clock, times, sizes, shape, counts, groups, tree):
     """Of every degree the first group that fits, and of these the one that has least left; -1 if there is none."""
     best, least = -1, np.int64(_NEVER)
@@ -157,7 +158,7 @@ def _choose_by_tree(item, weight, clock, times, sizes, shape, counts, groups, tr
     return best
 
 
-@kernel
+@helper
 def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape, ranks, groups, tree, place):
     """Fill one slot from ``pool[:count]``, in this order; no group takes longer than `ceiling`.
 
@@ -224,7 +225,7 @@ def _fill(pool, count, spare, ceiling, floor, weight, least, times, sizes, shape
     return inside, height, work
 
 
-@kernel
+@helper
 def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ranks, groups, tree, place, spare):
     """Find, by halving, a low slot that takes all of ``pool[:count]``; return its height, or -1, and the work done."""
     area = np.int64(0)
@@ -251,7 +252,7 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
     return height, work
 
 
-@kernel
+@inlined
 def _full(item, density, least, times, sizes, shape):
     """Time of a group of the least degree that holds an item, full of items like it, times `density` / 64."""
     d = 0
@@ -271,7 +272,7 @@ def peel(density, floor, weight, least, times, sizes, shape, ranks, groups, tree
     where all that is left fits one slot that is no taller, that ends it.
     """
     n = times.shape[1]
-    rest = np.arange(n)
+    rest = numbers(n)
     left, num_slots, work = np.int64(n), np.int64(0), np.int64(0)
     place = np.empty((2, n), dtype=np.int64)
     spare = np.empty((2, n), dtype=np.int64)
@@ -309,13 +310,13 @@ def peel(density, floor, weight, least, times, sizes, shape, ranks, groups, tree
     return num_slots, work
 
 
-@kernel
+@helper
 def _charge(num_slots, rules):
     """What so many slots that hold something cost, with those that have to be there besides."""
     return rules[0] * (-(-max(num_slots, rules[1]) // rules[2]) * rules[2])
 
 
-@kernel
+@helper
 def _value(heights, num_slots, rules):
     value = _charge(num_slots, rules)
     for k in range(num_slots):
@@ -323,7 +324,7 @@ def _value(heights, num_slots, rules):
     return value
 
 
-@kernel
+@helper
 def _pick(state, num_slots, most, chosen):
     """Draw the slots to be solved anew: two or three, of which the last may be an empty one. Returns how many."""
     size = min(num_slots, 2 + (draw(state, 4) == 0))
@@ -342,7 +343,7 @@ def _pick(state, num_slots, most, chosen):
     return size
 
 
-@kernel
+@helper
 def _offer(state, way, slot, pool, spots, count, where, order):
     """Choose which of the items left a slot is offered, and in which order; return how many these are.
 
@@ -368,7 +369,7 @@ def _offer(state, way, slot, pool, spots, count, where, order):
     return offered
 
 
-@kernel
+@inlined
 def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
     """Set how tall 1, 2, .. ``size`` slots may be together if they are to replace those chosen with a gain."""
     held, before = 0, np.int64(0)
@@ -383,7 +384,7 @@ def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
             limits[used] = (_NEVER >> 2) // num_ranks if after < num_slots else -1
 
 
-@kernel
+@inlined
 def _ceiling(state, height, surplus, most):
     """How tall a slot may become, from how tall it was; in 1024ths of it."""
     if surplus > 0:  # one slot more than before
@@ -395,7 +396,7 @@ def _ceiling(state, height, surplus, most):
     return min(height // 1024 * share + height % 1024 * share // 1024, most)
 
 
-@kernel
+@inlined
 def _keep(spots, count, fresh, j, pool, least):
     """Leave in `spots` what slot `j` did not take; return how many, their rank-time and their size."""
     area, size = np.int64(0), np.int64(0)
@@ -410,7 +411,7 @@ def _keep(spots, count, fresh, j, pool, least):
     return stay, area, size
 
 
-@kernel
+@helper
 def _rebuild(
     state, chosen, size, limits, surplus, least, times, sizes, shape, ranks, groups, tree, where, heights, pool, count,
     scratch, fresh, place, spare, built,
@@ -464,7 +465,7 @@ def _rebuild(
     return 0, work
 
 
-@kernel
+@inlined
 def _drop(a, num_slots, where, heights):
     """Number the last slot `a`, which holds nothing."""
     for i in range(where.shape[1]):

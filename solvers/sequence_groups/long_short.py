@@ -18,7 +18,7 @@ from solvers.errors import ArgumentError, CertificateError, UsageError
 from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.sequence_groups._problem import as_degrees, as_table
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["LongShortResult", "check_long_short", "long_short"]
 
@@ -28,7 +28,7 @@ _HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LongShortResult(Compared):
+class LongShortResult(Record):
     """Items that are shared and items that are not, with a certificate.
 
     Attributes

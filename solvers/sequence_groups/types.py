@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Compared, SolveStatus, relative_gap
+from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SequenceGroupsResult(Compared):
+class SequenceGroupsResult(Record):
     """Slots of groups of ranks that share items, with a certificate.
 
     Attributes
@@ -71,7 +71,7 @@ class SequenceGroupsResult(Compared):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SequenceBoundCertificate(Compared):
+class SequenceBoundCertificate(Record):
     """Multipliers from which anyone can recompute a lower bound; *any* such numbers prove one, these prove a good one.
 
     Attributes
@@ -95,7 +95,7 @@ class SequenceBoundCertificate(Compared):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SequenceBound(Compared):
+class SequenceBound(Record):
     """A lower bound on the sum of slot times, and what proves it.
 
     Attributes

@@ -19,8 +19,8 @@ from typing import Any
 
 import numba
 from numba import types
+from numba.core import dispatcher
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.dispatcher import Dispatcher
 
 __all__ = ["helper", "inlined", "kernel"]
 
@@ -123,7 +123,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_one_signature(compiled: Any) -> Callable[..., Any]:
     """Let kernels hand every signed integer over as int64: numba would compile anew for int32, and for a constant."""
-    if isinstance(compiled, Dispatcher):
+    if isinstance(compiled, dispatcher.Dispatcher):
         template_of = compiled.get_call_template
         compiled.get_call_template = lambda args, kws: template_of(tuple(map(_widest, args)), kws)  # type: ignore[method-assign]
     called: Callable[..., Any] = compiled

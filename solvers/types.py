@@ -29,14 +29,15 @@ class Record:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in _names_of(type(self)):
+        for name in _names_of(type(self)):  # type: ignore[arg-type]
             if isinstance(value := getattr(self, name), np.ndarray):
                 value.flags.writeable = False
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(_same(getattr(self, name), getattr(other, name)) for name in _names_of(type(self), compared=True))
+        names = _names_of(type(self), compared=True)  # type: ignore[arg-type]
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
 

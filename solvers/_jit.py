@@ -1,9 +1,8 @@
 """How kernels are compiled; nothing else calls numba's compiler.
 
 What Python calls is decorated with :func:`kernel`. What only kernels call is a :func:`helper`, or :func:`inlined` if
-it is a few lines. All are compiled at its first call (never at import),
-releasing the GIL, serial, and without fast-math, so that one input gives one plan on every machine. Compiled kernels
-are kept on disk. numba's own cache is made safer in three ways: a cache that cannot be read or written is no error,
+it is a few lines. A kernel is compiled at its first call (never at import), releasing the GIL, serial, and without
+fast-math, so that one input gives one plan on every machine. Compiled kernels are kept on disk. numba's own cache is made safer in three ways: a cache that cannot be read or written is no error,
 only a compilation; a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
 the kernels that it calls are compiled into it; and of processes that need one kernel at once, one compiles it, while
 the others wait for it and load it.
@@ -66,6 +65,8 @@ class _Turn:
                 except BlockingIOError:
                     waited = True
                     time.sleep(0.02)
+                except OSError:
+                    break
                 else:
                     self._file = file
                     return waited
@@ -75,6 +76,9 @@ class _Turn:
     def give_back(self) -> None:
         """Free the lock, if this process has it."""
         if self._file is not None:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # also where a process that was forked meanwhile has it open
             os.close(self._file)
             self._file = None
 

@@ -453,19 +453,6 @@ def solve_transport(
         groups, wanted, rooms = _busy(offsets, places, starts)
         if 2 * (len(groups) + int(rooms.sum())) <= len(offsets) - 1:
             return _solve_busy(offsets, places, kept, starts, place_of_group, price, small, work, groups, wanted, rooms)
-    return _solve_one(offsets, places, kept, starts, place_of_group, price, small, work)
-
-
-def _solve_one(
-    offsets: NDArray[np.int64],
-    places: NDArray[np.int32],
-    kept: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    place_of_group: NDArray[np.int32],
-    price: NDArray[np.int64],
-    small: bool,
-    work: int,
-) -> int:
     groups, rooms = np.array([0, len(offsets) - 1]), np.array([0, len(starts) - 1])
     return int(solve_parts(groups, rooms, offsets, places, kept, starts, place_of_group, price, small, work))
 
@@ -513,7 +500,7 @@ def _solve_busy(
     own[: len(groups)] = np.where(gains[groups], number[place_of_group[groups]], rest)
     _fill(own, own_starts)
     own_price = np.empty(rest + 1, dtype=np.int64)
-    work = _solve_one(own_offsets, number[places], kept, own_starts, own, own_price, small, work)
+    work = solve_transport(own_offsets, number[places], kept, own_starts, own, own_price, small, work)
     price[:] = 0
     proven = dual_value(offsets, places, kept, starts, price)
     price[wanted] = own_price[:-1] - own_price[-1]

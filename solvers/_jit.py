@@ -2,10 +2,10 @@
 
 What Python calls is decorated with :func:`kernel`. What only kernels call is a :func:`helper`, or :func:`inlined` if
 it is a few lines. A kernel is compiled at its first call (never at import), releasing the GIL, serial, and without
-fast-math, so that one input gives one plan on every machine. Compiled kernels are kept on disk. numba's own cache is made safer in three ways: a cache that cannot be read or written is no error,
-only a compilation; a kernel is compiled anew when *any* file of this package changed (or its own, outside), because
-the kernels that it calls are compiled into it; and of processes that need one kernel at once, one compiles it, while
-the others wait for it and load it.
+fast-math, so that one input gives one plan on every machine. Compiled kernels are kept on disk. numba's own cache is
+made safer in three ways: a cache that cannot be read or written is no error, only a compilation; a kernel is compiled
+anew when *any* file of this package changed (or its own, outside), because the kernels that it calls are compiled
+into it; and of processes that need one kernel at once, one compiles it, while the others wait for it and load it.
 """
 
 import contextlib

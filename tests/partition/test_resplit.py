@@ -1,12 +1,15 @@
 """Two groups divided anew by differencing."""
 
 import numpy as np
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.resplit import difference_two, resplit
+
+difference_two = from_python(difference_two)
 
 
 def naive_difference(costs, in_pairs):

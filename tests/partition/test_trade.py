@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from solvers.partition._problem import PartitionProblem
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.trade import _DRAWN, _best_exchange, trade
 
+_best_exchange = from_python(_best_exchange)
 few = st.lists(st.integers(0, 60), max_size=4)
 
 

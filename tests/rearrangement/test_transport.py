@@ -139,12 +139,13 @@ def test_an_auction_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     """Prices of an unfinished auction are as good a start as any, and its groups without a place are not lost."""
     matrix, rooms = MIDDLE["all want the same"]
     rows, starts = rows_of(matrix), starts_of(rooms)
+    auction, augment = map(from_python, (_transport._auction, _transport._augment))
     for allowance in range(0, 4000, 400):
         price, trial = np.zeros(len(rooms), dtype=np.int64), np.full(len(matrix), -1, dtype=np.int32)
-        left = _transport._auction(*rows, starts, price, 1000, trial, allowance)
+        left = auction(*rows, starts, price, 1000, trial, allowance)
         assert (left < 0) == bool((trial < 0).any())
         _transport._drop_loose(*rows, price, trial)
-        assert _transport._augment(*rows, starts, price, trial, ENDLESS) > 0
+        assert augment(*rows, starts, price, trial, ENDLESS) > 0
         assert kept_by(*rows, trial) == dual_value(*rows, starts, price) == most_kept(matrix, rooms)
 
 

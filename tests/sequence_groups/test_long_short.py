@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 
@@ -28,7 +29,7 @@ ITEMS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), min_size=1, m
 SHAPES = st.sampled_from([(1, [1]), (2, [2]), (3, [3]), (4, [4]), (4, [2, 4])])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(ITEMS, SHAPES, st.sampled_from([0, 0, 3, 20]))
 def test_between_bound_and_optimum(items, shape, overhead):
     size, degrees = shape

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from sequence_oracles import best_sum
 
 import solvers
@@ -30,7 +31,7 @@ RULES = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(LENGTHS, RULES, st.integers(5, 12))
 def test_no_bound_is_above_the_optimum(lengths, rules, cap):
     times, sizes = problem_of(lengths)
@@ -48,7 +49,7 @@ def test_no_bound_is_above_the_optimum(lengths, rules, cap):
             )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(LENGTHS, RULES, st.data())
 def test_any_multipliers_prove_something_true(lengths, rules, data):
     """Weak duality does not ask where they come from."""

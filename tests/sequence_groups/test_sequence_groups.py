@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from sequence_oracles import best_sum, cp_sat_sum
 
 import solvers
@@ -54,7 +55,7 @@ def solve(times, sizes, rules, **more):
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problems())
 def test_between_bound_and_optimum(problem):
     times, sizes, rules = problem
@@ -120,7 +121,7 @@ print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
     assert ways[0] == ways[1] != ""
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 24), st.integers(1, 9))
 def test_what_packs_has_ranks(degrees, num_ranks, node):
     """The check that a search makes, and the ranks that groups get in the end, are of one mind."""

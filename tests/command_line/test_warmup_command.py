@@ -20,6 +20,8 @@ KERNEL = """
     compiled = []
     sys.path.insert(0, {folder!r})
     from slow import slow
+    print("ready", flush=True)
+    sys.stdin.readline()
     with event.install_timer("numba:compile", compiled.append):
         found = slow(20)
     print(json.dumps([found, len(compiled)]))
@@ -49,14 +51,25 @@ def script(tmp_path):
 def test_of_processes_that_start_together_one_compiles(script):
     code, environment = script
     started = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(4)
     ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     told = [json.loads(process.communicate(timeout=120)[0]) for process in started]
     assert [found for found, _ in told] == [190] * 4
-    assert sum(count for _, count in told) >= 1
-    again = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == [190, 0]
+    assert sum(count for _, count in told) == 1
+    again = subprocess.run(
+        [sys.executable, "-c", code], env=environment, input="\n", capture_output=True, text=True, check=True
+    )
+    assert json.loads(again.stdout.splitlines()[-1]) == [190, 0]
 
 
 def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):

@@ -20,6 +20,7 @@ from balancer.problem.micro_batches import MicroBatches  # noqa: E402
 from balancer.problem.phases import Phase  # noqa: E402
 from balancer.problem.placement import Placement  # noqa: E402
 from balancer.problem.ragged import Ragged  # noqa: E402
+from balancer.problem.sequence_groups import SequenceGroups  # noqa: E402
 from balancer.problem.topology import Topology  # noqa: E402
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "PlanError",
     "Ragged",
     "RankExchange",
+    "SequenceGroups",
     "StepPlan",
     "Topology",
     "__version__",

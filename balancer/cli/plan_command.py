@@ -12,10 +12,9 @@ from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, open_job, refuse
 from balancer.errors import InputError
-from balancer.io.plan_writer import PlanWriter
 from balancer.offline.description import PlanDigest, describe
 from balancer.offline.steps import plan_log
-from balancer.plan.rows import append_phase
+from balancer.plan.rows import append_phase, open_writer
 from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
 
@@ -55,14 +54,13 @@ def _planned(job: Job, log: str, out: str | None, as_json: bool) -> RunSummary:
     if out is not None and os.path.exists(out) and any(os.path.samefile(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     settings, summary, digest = job.settings, RunSummary(), PlanDigest()
-    several = settings.setup.several_items
-    with contextlib.nullcontext() if out is None else PlanWriter(out, item_column=several) as writer:
+    with contextlib.nullcontext() if out is None else open_writer(out, settings.setup) as writer:
         with progress(as_json) as tick:
             for step, plan in enumerate(plan_log(job.log, settings)):
                 if writer is not None:
                     digest.add(plan)
                     for phase in plan.phases.values():
-                        append_phase(writer, step, summary.rows, plan.batch, phase.items, phase.plan, several)
+                        append_phase(writer, step, summary.rows, plan.batch, phase.items, phase.plan, settings.setup)
                 summary.add_step(plan)
                 tick(plan.num_samples)
         if summary.steps == 0:

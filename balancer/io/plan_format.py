@@ -1,9 +1,9 @@
 """The form of plan files, which writer and reader share: names, column types, manifest, description.
 
 A plan file is one Parquet file, or a folder of part files with a ``manifest.json`` that alone makes it valid. One row
-places one sample, or one of the items inside it, in one phase of one step; the description is JSON under the key
-``balancer`` of the schema metadata (in the manifest, for a folder). Only the form is defined here, not what a plan
-means.
+places one sample, one of the items inside it or a piece of it, in one phase of one step; the description is JSON under
+the key ``balancer`` of the schema metadata (in the manifest, for a folder). Only the form is defined here, not what a
+plan means.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from balancer.io._atomic import check_regular, reported
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
-FEATURES: frozenset[str] = frozenset({"epochs", "several sources"})
+FEATURES: frozenset[str] = frozenset({"epochs", "several sources", "sequence groups"})
 """What a plan file may hold beyond the columns below; a reader refuses one that names others."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
+PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
 EXTRA = {"length": np.int64, "home_rank": np.int32}
-OPTIONAL = ITEM | EXTRA
+OPTIONAL = ITEM | EXTRA | PIECE
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
 TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
 PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
@@ -64,7 +65,13 @@ def header(description: Mapping[str, object], **more: object) -> dict[str, objec
 
 def _features_of(description: Mapping[str, Any]) -> list[str]:
     """Return what of :data:`FEATURES` a description makes use of."""
-    used = {"epochs": "epochs" in description, "several sources": "log" in description}
+    settings = description.get("settings")
+    cut = settings.get("micro_batches") if isinstance(settings, dict) else None
+    used = {
+        "epochs": "epochs" in description,
+        "several sources": "log" in description,
+        "sequence groups": isinstance(cut, dict) and "degrees" in cut,
+    }
     return [name for name, is_used in used.items() if is_used]
 
 

@@ -49,6 +49,9 @@ class PlanStep(Record):
     length: NDArray[np.int64] | None = None
     home_rank: NDArray[np.int32] | None = None
     item: NDArray[np.int32] | None = None
+    start: NDArray[np.int64] | None = None
+    stop: NDArray[np.int64] | None = None
+    group: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)

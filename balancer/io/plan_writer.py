@@ -36,6 +36,7 @@ from balancer.io.plan_format import (
     METADATA_KEY,
     PART_FORMAT,
     PART_NAME,
+    PIECE,
     TYPES,
     VERSION,
     header,
@@ -125,6 +126,8 @@ class PlanWriter:
         Also store ``length`` and ``home_rank``, for a plan that has no log to go back to.
     item_column : bool
         Also store ``item``, for a plan with several items a sample.
+    piece_columns : bool
+        Also store ``start``, ``stop`` and ``group``, for a plan whose samples are shared.
     rows_per_part : int
         The most rows of a part file (folder form only).
 
@@ -153,11 +156,13 @@ class PlanWriter:
         *,
         extra_columns: bool = False,
         item_column: bool = False,
+        piece_columns: bool = False,
         rows_per_part: int = 8_000_000,
     ) -> None:
         if rows_per_part < 1:
             raise ValueError(f"rows_per_part must be >= 1, got {rows_per_part}")
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
+        arrays |= PIECE if piece_columns else {}
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
         self._names = tuple(arrays)
@@ -203,6 +208,7 @@ class PlanWriter:
         length: NDArray[np.int64] | None = None,
         home_rank: NDArray[np.int32] | None = None,
         item: NDArray[np.int32] | None = None,
+        piece: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]] | None = None,
     ) -> None:
         """Add the rows of one phase of one step; no rows are legal and leave no trace.
 
@@ -219,6 +225,9 @@ class PlanWriter:
         item : int32[n]
             Which item of its sample each row places; given if and only if the writer was made with
             ``item_column=True``.
+        piece : (int64[n], int64[n], int32[n])
+            Where in its sample each row's piece begins and ends, and the group of ranks that shares the sample, -1
+            where none does; given if and only if the writer was made with ``piece_columns=True``.
 
         Raises
         ------
@@ -233,6 +242,7 @@ class PlanWriter:
             columns += [length, home_rank]
         if item is not None:
             columns.append(item)
+        columns += piece or ()
         count = len(sample)
         self._check_columns(columns, count)
         code = self._phases.setdefault(phase, len(self._phases))
@@ -267,7 +277,8 @@ class PlanWriter:
     def _check_columns(self, columns: list[Any], count: int) -> None:
         if len(columns) != len(self._buffers):
             raise TypeError(
-                "length and home_rank must be given exactly when extra_columns=True, item when item_column=True"
+                "length and home_rank must be given exactly when extra_columns=True, item when item_column=True, piece "
+                "when piece_columns=True"
             )
         for name, buffer, values in zip(self._names, self._buffers, columns, strict=True):
             if isinstance(values, np.ndarray):

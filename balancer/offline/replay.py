@@ -7,14 +7,18 @@ from numpy.typing import NDArray
 
 from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanStep
+from balancer.offline.regroup import Regrouped
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, finished
+from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
+from balancer.problem.sequence_groups import SequenceGroups
 from solvers.bounds import Bound
 from solvers.types import SolveStatus
 
@@ -73,7 +77,12 @@ def replay_step(
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
-        order, rows = _ordered(inside, step, items, found.get(name), first_row)
+        cut, rows = step.settings.micro_batches, found.get(name)
+        shared = None
+        if last is None and isinstance(cut, SequenceGroups) and rows is not None:
+            shared = Regrouped.of(inside, rows)
+            rows = shared.samples
+        order, rows = _ordered(inside, step, items, rows, first_row)
         num_slots = _num_slots(step, rows) if last is None else last.num_slots
         slots = rows.slot[order], num_slots
         if last is not None:
@@ -81,15 +90,32 @@ def replay_step(
         problem = step.problem(items)
         if last is not None and step.settings.micro_batches is not None:
             problem = encoder_problem(step, items, num_slots)
-        target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
-        _check_groups(inside, step, problem, target)
+        target, groups = None, None
+        if last is None and isinstance(cut, SequenceGroups):
+            groups = _checked_groups(inside, step, items, shared, order, num_slots, first_row)
+        else:
+            target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
+            _check_groups(inside, step, problem, target)
         alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
         plans[name] = replay_plan(
-            problem, target, step.settings, slots=slots, fell_back=claims.fell_back(name), search=alone,
+            problem, target, step.settings, slots=slots, groups=groups, fell_back=claims.fell_back(name), search=alone,
             settle=claims.bound(name), status=claims.status(name),
         )  # fmt: skip
         last = last or plans[name]
     return finished(step, plans, strategy, part_order=part_order)
+
+
+def _checked_groups(
+    where: str, step: Step, items: PhaseItems, shared: Regrouped | None, order: NDArray[np.int64], num_slots: int,
+    first_row: int,
+) -> GroupTable:  # fmt: skip
+    """Return the groups that share a phase's samples, checked."""
+    cut, none = step.settings.micro_batches, np.empty(0, dtype=np.int32)
+    if shared is None or not isinstance(cut, SequenceGroups):
+        return GroupTable(none, none, none, none)
+    groups, numbers = shared.ordered(order), step.batch.rows_of(step.batch.kept, first_row)
+    shared.check(where, groups, numbers, items.lengths, cut, step.topology, num_slots)
+    return groups
 
 
 def _ordered(
@@ -159,7 +185,7 @@ def _checked_target(
 
 def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int) -> str | None:
     """Say what is wrong with a step's micro-batches; None if nothing is."""
-    if problem.micro_batches is None:
+    if not isinstance(problem.micro_batches, MicroBatches):
         return "has micro-batch slots, which its description does not mention" if slots.any() else None
     if (slots < 0).any():
         return f"slot must be >= 0, got {slots.min()}"

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanFile, PlanStep
 from balancer.offline.description import unreadable
+from balancer.offline.regroup import Regrouped
 from balancer.offline.replay import Claims, replay_step
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
 from balancer.planning.strategies import STRATEGIES, with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import Phase, PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.setup import Setup
 from solvers.bounds import Bound
 from solvers.types import SolveStatus
@@ -41,9 +44,13 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
     PlanError
         A plan that does not hold what it claims.
     """
-    description, found = plan_file.description, _rows(plan_file)
+    description, placed = plan_file.description, _rows(plan_file)
     try:
         setup = Setup.from_json(description)
+        last, cut = setup.phases[-1].name, setup.settings.micro_batches
+        found = dict(placed)
+        if isinstance(cut, SequenceGroups) and last in placed:
+            found[last] = Regrouped.of(str(plan_file.path), placed[last]).samples
         claims = _Claimed(plan_file, setup, description["saved"])
         items = _items(setup.phases, found, claims.saved)
         strategy, order = description["strategy"], description["part_order"]
@@ -54,7 +61,7 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         raise unreadable(plan_file, error) from None
     try:
         batch = _batch(setup, items[-1], found.get(items[-1].phase.name), description)
-        plan = replay_step(str(plan_file.path), Step(setup, batch, items), found, claims, 0, strategy, part_order)
+        plan = replay_step(str(plan_file.path), Step(setup, batch, items), placed, claims, 0, strategy, part_order)
     except ValueError as error:
         raise PlanError(f"{plan_file.path}: {error}") from None
     for each in items:
@@ -79,8 +86,9 @@ def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:
             raise PlanError(f"{plan_file.path}: holds several steps, but a plan with its own lengths has one")
         item = np.zeros(len(run.sample), dtype=np.int32) if run.item is None else run.item
         order = np.lexsort((item, run.sample))
-        names = ("sample", "rank", "slot", "position", "length", "home_rank")
-        arrays: dict[str, Any] = {name: np.asarray(getattr(run, name))[order] for name in names}
+        names = ("sample", "rank", "slot", "position", "length", "home_rank", "start", "stop", "group")
+        there = {name: getattr(run, name) for name in names if getattr(run, name) is not None}
+        arrays: dict[str, Any] = {name: np.asarray(array)[order] for name, array in there.items()}
         found[run.phase] = replace(run, **arrays, item=item[order])
     return found
 
@@ -158,7 +166,7 @@ def _dropped(
     cut = setup.settings.micro_batches  # which the plan of the way back has none of
     if dropped and cut is not None and cut.over_long != "drop":
         raise ValueError("samples are left out, but not because over_long='drop' asks for it")
-    if cut is not None and any(length <= cut.max_tokens for _, length in pairs):
+    if isinstance(cut, MicroBatches) and any(length <= cut.max_tokens for _, length in pairs):
         raise ValueError(f"samples are left out that are not over the cap of {cut.max_tokens}")
     columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     return columns[:, 0].copy(), columns[:, 1].copy()

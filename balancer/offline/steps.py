@@ -18,6 +18,7 @@ from balancer.planning.step import Step, make_step
 from balancer.planning.strategies import STRATEGIES, chosen, sorted_window, taken
 from balancer.problem.batch import HOMES, global_batches
 from balancer.problem.block import Block
+from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import Columns, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
@@ -176,7 +177,7 @@ def _asked_caps(settings: LogSettings) -> list[_AskedCap]:
         if phase.max_tokens_per_rank is not None:
             asked.append(_AskedCap(number, f"{{max_tokens_per_rank}}{named}", phase.max_tokens_per_rank, num_ranks))
     cut = settings.setup.settings.micro_batches
-    if cut is not None and cut.over_long == "error":
+    if isinstance(cut, MicroBatches) and cut.over_long == "error":
         bins = num_ranks * cut.count if isinstance(cut.count, int) else None
         asked.append(_AskedCap(len(settings.setup.phases) - 1, "{micro_batch_tokens}", cut.max_tokens, bins))
     return asked

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
-from balancer.plan.exchange import RankExchange, rank_exchange
+from balancer.plan.exchange import RankExchange
+from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
 from balancer.problem.constraints import Constraints
@@ -18,11 +19,14 @@ from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
+from balancer.problem.ragged import offsets_of
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
+from solvers.groups import members_by_group
 from solvers.relocation import relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
@@ -58,12 +62,15 @@ class DispatchPlan(Record):
         The partition method asked for.
     constraints : Constraints
         What the plan keeps to.
-    micro_batches : MicroBatches or None
-        How each rank's share is cut into slots, where it is.
+    micro_batches : MicroBatches, SequenceGroups or None
+        How the step is cut into slots, where it is.
     slot_of_sample : int32[n]
         The micro-batch that each sample is in; 0 without micro-batches. A rank's samples are in order of slots.
     num_slots : int
         Micro-batches a step, the same on every rank.
+    group_table : GroupTable or None
+        Which ranks share which samples, where they do: then `target` has each sample on the first rank of its group,
+        loads are how long ranks are busy, and what lies where is told by :attr:`pieces`.
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
@@ -94,9 +101,10 @@ class DispatchPlan(Record):
     status: SolveStatus
     method: str
     constraints: Constraints = field(default_factory=Constraints, compare=False)
-    micro_batches: MicroBatches | None = None
+    micro_batches: MicroBatches | SequenceGroups | None = None
     slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     num_slots: int = 1
+    group_table: GroupTable | None = None
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
     fell_back: str = field(default="", compare=False)
@@ -114,12 +122,13 @@ class DispatchPlan(Record):
     def of(
         cls,
         problem: Problem,
-        target: Placement,
+        target: Placement | None,
         prove: Callable[[int], Bound],
         settings: PlanSettings,
         *,
         placement: str,
         slots: Slots | None = None,
+        groups: GroupTable | None = None,
         status: SolveStatus | None = None,
         fell_back: str = "",
         started: float | None = None,
@@ -129,7 +138,8 @@ class DispatchPlan(Record):
         Parameters
         ----------
         problem : Problem
-        target : Placement
+        target : Placement or None
+            None: by `groups`.
         prove : callable
             Returns the best lower bound on any plan's makespan, given this plan's.
         settings : PlanSettings
@@ -138,6 +148,8 @@ class DispatchPlan(Record):
             How samples came to ranks, which is not always what the settings ask for.
         slots : (int32[n], int), optional
             The micro-batch of each sample, and how many there are.
+        groups : GroupTable, optional
+            Which ranks share which samples.
         status : SolveStatus, optional
             How the solver ended; the bound decides whether that is OPTIMAL.
         fell_back : str
@@ -145,12 +157,18 @@ class DispatchPlan(Record):
             When planning began, by ``time.perf_counter``.
         """
         costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
-        loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
         slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
+        if groups is not None:
+            slot_loads = groups.slot_loads(cost, problem.batch.lengths, problem.micro_batches, num_ranks, num_slots)
+            loads, lead = slot_loads.sum(axis=1), groups.first_rank[groups.group_of_sample]
+            target = Placement.by_slots(lead, slot_of_sample, num_ranks, num_slots)
+        else:
+            loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
         if problem.micro_batches is None:
             makespan = kept.makespan(loads)
         else:
-            slot_loads = cost.slot_loads(costs, target.rank_of_sample, slot_of_sample, num_ranks, num_slots)
+            if groups is None:
+                slot_loads = cost.slot_loads(costs, target.rank_of_sample, slot_of_sample, num_ranks, num_slots)
             makespan = problem.micro_batches.makespan(slot_loads)
         bound = prove(makespan)
         if makespan == bound.value:
@@ -174,10 +192,11 @@ class DispatchPlan(Record):
             micro_batches=problem.micro_batches,
             slot_of_sample=slot_of_sample,
             num_slots=num_slots,
+            group_table=groups,
             placement=placement,
             eps=float(settings.eps),
             fell_back=fell_back,
-            binding_sample=_binding_sample(costs, loads),
+            binding_sample=_binding_sample(costs, loads) if groups is None else None,
             dropped=problem.batch.dropped,
             dropped_lengths=problem.batch.dropped_lengths,
             runtime_s=0.0 if started is None else time.perf_counter() - started,
@@ -209,15 +228,93 @@ class DispatchPlan(Record):
         return self.target.rank_of_sample
 
     def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
-        """Samples of the global batch that run on `rank`, in dispatch order: int64[k]."""
-        return self._in_batch(self.target.samples_on_rank(rank))
+        """Samples of the global batch that run on `rank`, shared or not, in dispatch order: int64[k]."""
+        return self._in_batch(self._samples_on(rank))
 
     def samples_in_slot(self, rank: int, slot: int) -> NDArray[np.int64]:
         """Samples of the global batch in one micro-batch, in dispatch order: int64[k]."""
+        samples = self._samples_on(rank)
+        return self._in_batch(samples[self.slot_of_sample[samples] == self._checked(slot)])
+
+    def _samples_on(self, rank: int) -> NDArray[np.int64]:
+        if self.group_table is None:
+            return self.target.samples_on_rank(rank)
+        shares = self.shares
+        return shares.sample[shares.place.samples_on_rank(rank)]
+
+    def _checked(self, slot: int) -> int:
         if not 0 <= slot < self.num_slots:
             raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")
-        samples = self.target.samples_on_rank(rank)
-        return self._in_batch(samples[self.slot_of_sample[samples] == slot])
+        return slot
+
+    # Where ranks share samples. Each of these is computed when asked for.
+
+    @property
+    def shares(self) -> Shares:
+        """Each rank's share of each sample; whole samples where none is shared. O(shares)."""
+        if (shared := self._shared()) is None:
+            return Shares(np.arange(self.num_samples), self.target, self.lengths)
+        return Shares.of(*shared)
+
+    @property
+    def pieces(self) -> Pieces:
+        """What of each sample lies on which rank; whole samples where none is shared. O(p log p) for p pieces."""
+        shared = self._shared()
+        return Pieces.whole(self.target, self.lengths) if shared is None else Pieces.of_groups(*shared)
+
+    def _shared(self) -> tuple[GroupTable, NDArray[np.int64], SequenceGroups, int, int] | None:
+        if self.group_table is None or not isinstance(self.micro_batches, SequenceGroups):
+            return None
+        return self.group_table, self.lengths, self.micro_batches, self.num_ranks, self.num_slots
+
+    def groups(self, slot: int) -> list[SequenceGroup]:
+        """Return the groups of ranks that share samples in a slot, by rank; a rank in none holds nothing in it."""
+        slot, table = self._checked(slot), self.group_table
+        if table is None or not isinstance(self.micro_batches, SequenceGroups):
+            raise ValueError("the plan has no sequence groups: plan with sequence_groups=SequenceGroups(...)")
+        loads = table.loads(self.cost, self.lengths, self.micro_batches, self.num_ranks).of_group
+        members, offsets, _ = members_by_group(table.group_of_sample, len(table.degree))
+        return [
+            SequenceGroup(
+                range(first := int(table.first_rank[g]), first + int(table.degree[g])),
+                self._in_batch(members[offsets[g] : offsets[g + 1]]),
+                int(loads[g]),
+            )
+            for g in np.flatnonzero(table.slot == slot).tolist()
+        ]
+
+    def pieces_on_rank(self, rank: int, slot: int | None = None) -> PiecesOnRank:
+        """Return what a rank holds, in a slot or in all of them, in order. Positions begin anew in each slot."""
+        pieces = self.pieces
+        mine = pieces.place.samples_on_rank(rank)
+        slots = self.slot_of_sample[pieces.sample[mine]]
+        if slot is not None:
+            mine = mine[slots == self._checked(slot)]
+            slots = np.full(len(mine), slot)
+        sizes = pieces.stop[mine] - pieces.start[mine]
+        ends = np.cumsum(sizes)
+        first = np.searchsorted(slots, slots)  # of each piece's slot
+        position = ends - sizes - (ends - sizes)[first] if len(mine) else sizes
+        return PiecesOnRank(self._in_batch(pieces.sample[mine]), pieces.start[mine], pieces.stop[mine], position)
+
+    def cu_seqlens(self, rank: int, slot: int) -> NDArray[np.int32]:
+        """Return where shares of samples begin and end in a rank's packed slot, padding included: int32[k + 1]."""
+        shares = self.shares
+        mine = shares.place.samples_on_rank(rank)
+        mine = mine[self.slot_of_sample[shares.sample[mine]] == self._checked(slot)]
+        return offsets_of(shares.lengths[mine]).astype(np.int32)
+
+    def process_groups(self) -> list[range]:
+        """Return all sets of ranks that a plan with these settings can need as a group of several."""
+        cut = self.micro_batches
+        return list(cut.rank_sets(self.topology)) if isinstance(cut, SequenceGroups) else []
+
+    @property
+    def stream(self) -> Stream:
+        """What dispatch moves: samples, or, where they are shared, segments of them."""
+        if self.group_table is None:
+            return Stream("", self.home, self.target, self.lengths, self.lengths)
+        return segments("", Pieces.whole(self.home, self.lengths), self.pieces, self.lengths).stream
 
     def _in_batch(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.kept[samples] if len(self.dropped) else samples
@@ -230,6 +327,9 @@ class DispatchPlan(Record):
     @property
     def slot_loads(self) -> NDArray[np.int64]:
         """Cost of each micro-batch, int64[num_ranks, num_slots]; computed when asked for."""
+        if (shared := self._shared()) is not None:
+            table, lengths, cut, num_ranks, num_slots = shared
+            return table.slot_loads(self.cost, lengths, cut, num_ranks, num_slots)
         costs = self.cost.sample_costs(self.lengths)
         return self.cost.slot_loads(costs, self.rank_of_sample, self.slot_of_sample, self.num_ranks, self.num_slots)
 
@@ -260,6 +360,9 @@ class DispatchPlan(Record):
         """Return the makespan of perfectly even ranks, as a fraction: numerator and denominator."""
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
+        if isinstance(micro_batches, SequenceGroups) and self.group_table is not None:  # of samples each on one rank
+            of_slot = self.group_table.loads(self.cost, self.lengths, micro_batches, self.num_ranks).of_slot
+            return int(self.home_loads.sum()) + self.num_ranks * self.num_slots * of_slot, self.num_ranks
         if micro_batches is not None:
             return micro_batches.perfect(total, self.num_ranks, self.num_slots)
         return total, self.num_ranks if speeds is None else int(speeds.sum())
@@ -267,7 +370,7 @@ class DispatchPlan(Record):
     @property
     def traffic(self) -> Traffic:
         """What dispatch moves, in elements."""
-        return Stream("", self.home, self.target, self.lengths, self.lengths).traffic(self.topology)
+        return self.stream.traffic(self.topology)
 
     @property
     def inter_node_volume(self) -> int:
@@ -290,14 +393,30 @@ class DispatchPlan(Record):
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
-        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most)
+        if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
+            given = self.cost.degree_times(self.lengths, self.micro_batches.degrees, self.num_ranks)
+            costs = (given.times * np.array(self.micro_batches.degrees)[:, None]).min(axis=0)  # of all its ranks
+            most = most // given.unit - self.num_slots * given.overhead
+        shared = self.group_table is not None
+        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most, divisible=shared)
 
     def exchange(self, rank: int) -> RankExchange:
-        """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples)."""
-        return rank_exchange(self.home, self.target, self.lengths, rank)
+        """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples).
+
+        Where samples are shared, it is of segments of samples (see :attr:`stream`), in place of samples.
+        """
+        return self.stream.exchange(rank)
 
     def inverse(self) -> "DispatchPlan":
-        """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged."""
+        """Return the plan of the way back: each sample from where it runs to its home, with the loads exchanged.
+
+        Raises
+        ------
+        ValueError
+            Where samples are shared: use ``plan.stream.inverse()``.
+        """
+        if self.group_table is not None:
+            raise ValueError("the way back of samples that are shared is plan.stream.inverse(), of their segments")
         bound = Bound(self.lower_bound, self.bound_name)
         if self.constraints.names() or self.micro_batches:  # that bound does not hold for homes of any kind
             bound = self.cost.lower_bound(self.cost.sample_costs(self.lengths), self.num_ranks)
@@ -326,7 +445,16 @@ class DispatchPlan(Record):
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
         slots = self.slot_of_sample if self.num_slots > 1 else None
-        return placements_digest(self.topology, self.home, self.target, slots, self.dropped)
+        digest = placements_digest(self.topology, self.home, self.target, slots, self.dropped)
+        if (table := self.group_table) is None:
+            return digest
+        pieces = self.pieces
+        shared = hashlib.sha256(bytes.fromhex(digest))
+        for array in (table.group_of_sample, table.degree, table.slot, table.first_rank):
+            shared.update(np.ascontiguousarray(array, dtype="<i4").data)
+        for wide in (pieces.start, pieces.stop):
+            shared.update(np.ascontiguousarray(wide, dtype="<i8").data)
+        return shared.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a plan file that holds all of this plan; :func:`balancer.load_plan` reads it. Atomic, and no pickle.

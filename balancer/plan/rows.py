@@ -14,14 +14,21 @@ from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.setup import Setup
 
-__all__ = ["append_phase", "save"]
+__all__ = ["append_phase", "open_writer", "save"]
+
+
+def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False) -> PlanWriter:
+    """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`."""
+    shared = isinstance(setup.settings.micro_batches, SequenceGroups)
+    return PlanWriter(os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=shared)
 
 
 def append_phase(
     writer: PlanWriter, number: int, first_row: int, batch: GlobalBatch, items: PhaseItems, plan: Any,
-    several_items: bool, whole: bool = False,
+    setup: Setup, whole: bool = False,
 ) -> None:  # fmt: skip
     """Write the placements of one phase of one step.
 
@@ -33,22 +40,31 @@ def append_phase(
     batch : GlobalBatch
     items : PhaseItems
     plan : DispatchPlan
-    several_items : bool
-        Whether the file tells items apart.
+    setup : Setup
+        That of the writer: it says which columns there are.
     whole : bool
         With lengths and homes, for a file that has no log to go back to.
     """
-    target = plan.target
+    rows = batch.rows_of(batch.kept[items.sample_of_item], first_row)
+    slots, lengths, homes = plan.slot_of_sample, items.lengths, plan.home.rank_of_sample
+    item, place, piece = items.item_in_sample.astype(np.int32), plan.target, None
+    if isinstance(setup.settings.micro_batches, SequenceGroups):
+        held, groups = plan.pieces, plan.group_table
+        of, place = held.sample, held.place
+        group = np.full(len(of), -1, dtype=np.int32) if groups is None else groups.group_of_sample[of]
+        piece = held.start, held.stop, group
+        rows, slots, lengths, homes, item = (of_sample[of] for of_sample in (rows, slots, lengths, homes, item))
     writer.append(
         number,
         items.phase.name,
-        batch.rows_of(batch.kept[items.sample_of_item], first_row),
-        target.rank_of_sample,
-        plan.slot_of_sample if plan.num_slots > 1 else 0,
-        target.position_of_sample,
-        length=items.lengths if whole else None,
-        home_rank=plan.home.rank_of_sample if whole else None,
-        item=items.item_in_sample.astype(np.int32) if several_items else None,
+        rows,
+        place.rank_of_sample,
+        slots if plan.num_slots > 1 else 0,
+        place.position_of_sample,
+        length=lengths if whole else None,
+        home_rank=homes if whole else None,
+        item=item if setup.several_items else None,
+        piece=piece,
     )
 
 
@@ -78,9 +94,9 @@ def save(
         "digest": digest,
         "producer": __version__,
     }
-    with PlanWriter(os.fspath(path), extra_columns=True, item_column=setup.several_items) as writer:
+    with open_writer(path, setup, whole=True) as writer:
         for phase, plan in phases.values():
-            append_phase(writer, 0, 0, batch, phase, plan, setup.several_items, whole=True)
+            append_phase(writer, 0, 0, batch, phase, plan, setup, whole=True)
         writer.close(description)
 
 

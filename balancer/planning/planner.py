@@ -13,15 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.pieces import GroupTable
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
 from balancer.planning.ranks import effective, place
+from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches, as_micro_batches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound
@@ -52,6 +55,7 @@ def balance(
     micro_batch_tokens: int | None = None,
     schedule: str = "lockstep",
     micro_batches: MicroBatches | None = None,
+    sequence_groups: SequenceGroups | None = None,
     placement: str | None = None,
     eps: float = EPS,
     objective: str = "sum",
@@ -103,6 +107,9 @@ def balance(
         or ``"pipeline"``; see :class:`balancer.MicroBatches`.
     micro_batches : MicroBatches, optional
         In place of `micro_batch_tokens` and `schedule`, for all settings of micro-batches.
+    sequence_groups : SequenceGroups, optional
+        In place of micro-batches: let ranks share samples, long ones many ranks and short ones few. Of the constraints
+        only `keep_together` is kept; others are refused.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
         most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
@@ -135,7 +142,7 @@ def balance(
     """
     settings = PlanSettings(
         method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
-        micro_batches=as_micro_batches(micro_batch_tokens, schedule, micro_batches),
+        micro_batches=one_of(as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
     )  # fmt: skip
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
@@ -164,6 +171,8 @@ def balance(
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     """Solve a problem and make the plan: groups, then ranks, then the proof."""
     started = time.perf_counter()
+    if isinstance(problem.micro_batches, SequenceGroups):
+        return plan_groups(problem, problem.micro_batches, settings, started)
     if problem.micro_batches is not None:
         return _plan_slots(problem, problem.micro_batches, settings, started)
     result = _solve(problem, settings)
@@ -181,10 +190,11 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
 
 def replay_plan(
     problem: Problem,
-    target: Placement,
+    target: Placement | None,
     settings: PlanSettings,
     *,
     slots: Slots | None = None,
+    groups: GroupTable | None = None,
     fell_back: str = "",
     search: bool = False,
     settle: Callable[[Bound, int], Bound] | None = None,
@@ -201,13 +211,15 @@ def replay_plan(
         return bound if settle is None else settle(bound, makespan)
 
     return DispatchPlan.of(
-        problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots,
+        problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots, groups=groups,
         status=status, fell_back=fell_back, started=time.perf_counter(),
     )  # fmt: skip
 
 
 def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:
     """Return the best bound on a plan that was not made here."""
+    if isinstance(problem.micro_batches, SequenceGroups):
+        return groups_bound(problem, problem.micro_batches, makespan)
     bound = closed_form_bound(problem)
     if makespan > bound.value and _is_plain(problem):
         bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)

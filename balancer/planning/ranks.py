@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.problem import Affinity, Problem
+from balancer.problem.sequence_groups import SequenceGroups
 
 __all__ = ["Placed", "effective", "place", "why_not_relocate"]
 
@@ -72,6 +73,8 @@ def effective(problem: Problem, placement: str) -> str:
 
 def why_not_relocate(problem: Problem) -> str:
     """Say why relocation cannot be had for a problem of this kind; empty if it can."""
+    if isinstance(problem.micro_batches, SequenceGroups):
+        return "groups of ranks that share samples are rearranged"
     if not problem.cost.additive:
         return f"relocation takes no cost '{problem.cost}'"
     names = problem.constraints.names()

@@ -22,7 +22,8 @@ from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, co
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.settings import EPS, PlanSettings
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.settings import EPS, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
@@ -128,6 +129,7 @@ def orchestrate(
     part_order: Ragged | None = None,
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
+    sequence_groups: SequenceGroups | None = None,
     objective: str = "sum",
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
@@ -156,6 +158,9 @@ def orchestrate(
     micro_batches : MicroBatches, optional
         Cut the last phase's shares into micro-batches. All phases then have the same number, and an encoder computes an
         item in the slot in which the last phase computes its sample, or with ``encoders="step"`` before the first.
+    sequence_groups : SequenceGroups, optional
+        In place of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
+        compute whole items as before.
 
     Returns
     -------
@@ -175,7 +180,8 @@ def orchestrate(
     >>> plan["vision"].loads.tolist(), plan["llm"].loads.tolist()
     ([128, 256], [120, 120])
     """
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, micro_batches)
+    cut = one_of(micro_batches, sequence_groups)
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
     return plan_step(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank), part_order)
 
 

@@ -22,7 +22,8 @@ from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.settings import EPS, PlanSettings
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.settings import EPS, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 
@@ -111,6 +112,7 @@ def plan_with(
     mode: str = "separate",
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
+    sequence_groups: SequenceGroups | None = None,
     objective: str = "sum",
 ) -> StepPlan:
     """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them.
@@ -139,7 +141,8 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, micro_batches)
+    cut = one_of(micro_batches, sequence_groups)
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
     return chosen(strategy)(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank))
 
 

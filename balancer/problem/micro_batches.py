@@ -20,6 +20,7 @@ __all__ = [
     "SCHEDULES",
     "MicroBatches",
     "as_micro_batches",
+    "check_choice",
     "check_keeps_all",
 ]
 
@@ -87,9 +88,9 @@ class MicroBatches:
         set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
         set_(self, "allow_empty", bool(self.allow_empty))
-        _check_choice("schedule", self.schedule, SCHEDULES)
-        _check_choice("over_long", self.over_long, OVER_LONG)
-        _check_choice("encoders", self.encoders, ENCODERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("over_long", self.over_long, OVER_LONG)
+        check_choice("encoders", self.encoders, ENCODERS)
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
                 raise ArgumentError("num_micro_batches", "be an integer, 'fewest' or None", repr(self.count))
@@ -197,7 +198,7 @@ def as_micro_batches(
     tokens: int | None, schedule: str, given: MicroBatches | None, **others: Any
 ) -> MicroBatches | None:
     """Return the micro-batches that a caller asks for, in full, or in short by the names in :data:`IN_SHORT`."""
-    _check_choice("schedule", schedule, SCHEDULES)
+    check_choice("schedule", schedule, SCHEDULES)
     if given is not None and (tokens is not None or others):
         raise ValueError(f"give {next(iter(others), 'micro_batch_tokens')} or micro_batches, not both")
     if tokens is None:
@@ -207,9 +208,9 @@ def as_micro_batches(
     return MicroBatches(tokens, schedule, **{IN_SHORT[name]: value for name, value in others.items()})
 
 
-def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:
+def check_keeps_all(micro_batches: Any, whom: str) -> None:
     """Raise ValueError if these micro-batches may leave samples out, where `whom` cannot."""
-    if micro_batches is not None and micro_batches.over_long == "drop":
+    if isinstance(micro_batches, MicroBatches) and micro_batches.over_long == "drop":
         raise UsageError(
             "{over_long='drop'} leaves samples out of a plan, which {whom} cannot: leave those longer than {cap} out "
             "beforehand, or use {over_long='own'}",
@@ -217,6 +218,7 @@ def check_keeps_all(micro_batches: MicroBatches | None, whom: str) -> None:
         )  # fmt: skip
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise ArgumentError if a setting is none of these."""
     if not isinstance(value, str) or value not in choices:
         raise ArgumentError(name, f"be one of {', '.join(map(repr, choices))}", repr(value))

@@ -12,6 +12,7 @@ from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
@@ -71,8 +72,8 @@ class Problem:
         Cost of each sample.
     constraints : Constraints
         What each rank's share must keep to.
-    micro_batches : MicroBatches or None
-        How each rank's share is cut into slots; None: not at all.
+    micro_batches : MicroBatches, SequenceGroups or None
+        How the step is cut into slots; None: not at all.
     volumes : int64[n] or None
         What moving each sample takes; None: its length.
     affinity : Affinity or None
@@ -84,7 +85,7 @@ class Problem:
     cost: CostModel
     costs: NDArray[np.int64]
     constraints: Constraints = field(default_factory=Constraints)
-    micro_batches: MicroBatches | None = None
+    micro_batches: MicroBatches | SequenceGroups | None = None
     volumes: NDArray[np.int64] | None = None
     affinity: Affinity | None = None
 
@@ -108,7 +109,7 @@ class Problem:
         topology: Topology,
         cost: CostModel,
         constraints: Constraints | None = None,
-        micro_batches: MicroBatches | None = None,
+        micro_batches: MicroBatches | SequenceGroups | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
 
@@ -132,7 +133,7 @@ class Problem:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
         if constraints.max_tokens_per_rank is not None:
             _check_cap(batch, topology.num_ranks, constraints, cost)
-        if micro_batches is not None and micro_batches.over_long == "error":
+        if isinstance(micro_batches, MicroBatches) and micro_batches.over_long == "error":
             remedies = (
                 "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
             )  # fmt: skip
@@ -177,9 +178,11 @@ class Problem:
         return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
 
 
-def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | None) -> None:
+def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | SequenceGroups | None) -> None:
     """Raise ValueError if cost, constraints (by name) and micro-batches cannot be combined."""
-    if micro_batches is not None and not cost.additive:
+    if isinstance(micro_batches, SequenceGroups):
+        _check_shared(cost, names)
+    elif micro_batches is not None and not cost.additive:
         raise UsageError(
             "{micro_batch_tokens} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
             "beside it; use a cost that adds up",
@@ -196,6 +199,27 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
         raise UsageError(
             f"cost '{cost}' does not take {', '.join(f'{{{name}}}' for name in unsupported)}; with padding only "
             "{equal_counts} and {max_tokens_per_rank} can be kept"
+        )
+
+
+def _check_shared(cost: CostModel, names: Sequence[str]) -> None:
+    """Raise ValueError if ranks cannot share samples under this cost or these constraints."""
+    if not cost.additive:
+        raise UsageError(
+            "{sequence_groups} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
+            "beside it; use a cost that adds up",
+            cost=cost,
+        )  # fmt: skip
+    refused = [name for name in names if name != "keep_together"]
+    if MAX_TOKENS in refused:
+        raise UsageError(
+            "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a rank's "
+            "slot: give SequenceGroups(max_tokens_per_rank=...)"
+        )
+    if refused:
+        raise UsageError(
+            "{sequence_groups} cannot be combined with {" + refused[0] + "}: samples are on several ranks, which must "
+            "be alike; leave one of them out"
         )
 
 

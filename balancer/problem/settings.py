@@ -9,12 +9,13 @@ from typing import Any
 import solvers
 from balancer.cost import CostModel
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.sequence_groups import SequenceGroups
 from solvers.arguments import as_budget, as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.relocation import as_eps
 
 __all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "PlanSettings", "check_method",
-           "default_placement"]  # fmt: skip
+           "default_placement", "one_of", "slots_from_json"]  # fmt: skip
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -57,8 +58,8 @@ class PlanSettings:
         A name in :data:`MODES`.
     group_size : int or None
         Plan within groups of this number of consecutive ranks.
-    micro_batches : MicroBatches or None
-        How each rank's share of the last phase is cut into slots.
+    micro_batches : MicroBatches, SequenceGroups or None
+        How the last phase is cut into slots.
 
     Raises
     ------
@@ -73,7 +74,7 @@ class PlanSettings:
     time_budget: float = 0.01
     mode: str = MODES[0]
     group_size: int | None = None
-    micro_batches: MicroBatches | None = None
+    micro_batches: MicroBatches | SequenceGroups | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):
@@ -91,13 +92,16 @@ class PlanSettings:
         if self.group_size is not None:
             object.__setattr__(self, "group_size", as_count("group_size", self.group_size))
         if self.micro_batches is not None:
-            if not isinstance(self.micro_batches, MicroBatches):
+            shared = isinstance(self.micro_batches, SequenceGroups)
+            if not isinstance(self.micro_batches, MicroBatches | SequenceGroups):
                 raise ArgumentTypeError("micro_batches", "be MicroBatches(max_tokens, ...)", repr(self.micro_batches))
             if self.method != "auto":
-                raise UsageError("method {asked!r} makes no micro-batches; use 'auto'", asked=self.method)
+                what = "sequence groups" if shared else "micro-batches"
+                raise UsageError("method {asked!r} makes no " + what + "; use 'auto'", asked=self.method)
             if self.group_size is not None:
                 raise UsageError(
-                    "{micro_batch_tokens} cannot be combined with {group_size}: all ranks need one number of "
+                    ("{sequence_groups}" if shared else "{micro_batch_tokens}")
+                    + " cannot be combined with {group_size}: all ranks need one number of "
                     "micro-batches, on which groups that plan by themselves do not agree"
                 )
 
@@ -114,9 +118,27 @@ class PlanSettings:
         eps, cut = found["eps"], found["micro_batches"]
         read = {
             "eps": Fraction(eps) if isinstance(eps, str) else eps,
-            "micro_batches": MicroBatches(**cut) if cut else None,
+            "micro_batches": slots_from_json(cut) if cut else None,
         }
         return cls(**{**found, **read})
+
+
+def one_of(
+    micro_batches: MicroBatches | None, sequence_groups: SequenceGroups | None
+) -> MicroBatches | SequenceGroups | None:
+    """Return how a step is cut into slots; ValueError if a caller gives both."""
+    if sequence_groups is None:
+        return micro_batches
+    if micro_batches is not None:
+        raise UsageError("give {micro_batches} or {sequence_groups}, not both: either cuts the step into slots")
+    if not isinstance(sequence_groups, SequenceGroups):
+        raise ArgumentTypeError("sequence_groups", "be SequenceGroups(degrees, ...)", repr(sequence_groups))
+    return sequence_groups
+
+
+def slots_from_json(found: Mapping[str, Any]) -> MicroBatches | SequenceGroups:
+    """Read back what ``to_json`` of either wrote."""
+    return SequenceGroups(**found) if "degrees" in found else MicroBatches(**found)
 
 
 def default_placement(homes_known: bool) -> str:

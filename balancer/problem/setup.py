@@ -7,6 +7,7 @@ from typing import Any
 from balancer.cost import parse_cost
 from balancer.problem.phases import Phase, columns_of_none, of_phase, resolve_phases
 from balancer.problem.problem import check_together
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError, braced
@@ -70,9 +71,12 @@ class Setup:
         cost, cut = parse_cost(phase.cost), self.settings.micro_batches
         names = [name for name in phase.constraints if name != "every_rank_nonempty"]
         check_together(cost, names, cut if is_last or cut is None or cut.encoders == "slot" else None)
+        if is_last and isinstance(cut, SequenceGroups):
+            cut.ranks_per_node(self.topology)
         if cut is not None and not is_last and cut.encoders == "slot" and set(names) - {"allowed_ranks"}:
             raise UsageError(
-                "{micro_batch_tokens} cannot be combined with {"
+                ("{sequence_groups}" if isinstance(cut, SequenceGroups) else "{micro_batch_tokens}")
+                + " cannot be combined with {"
                 + names[0]
                 + "} of an encoder that computes an item in "
                 "the slot of its sample: what a rank has over the step is then not the encoder's to choose",

@@ -137,11 +137,13 @@ def relocate(
 
 
 def relocation_bound(
-    costs: ArrayLike, home_rank: ArrayLike, node_of_rank: ArrayLike, volumes: ArrayLike | None, cap: SupportsIndex
-) -> int:
+    costs: ArrayLike, home_rank: ArrayLike, node_of_rank: ArrayLike, volumes: ArrayLike | None, cap: SupportsIndex,
+    divisible: bool = False,
+) -> int:  # fmt: skip
     """Return the least volume that any assignment with loads of at most `cap` moves across nodes: proven.
 
-    Parameters as for :func:`relocate`. O(n log n).
+    Parameters as for :func:`relocate`; `divisible`: whether several ranks may share an item, cost and volume alike. O(n
+    log n).
 
     Examples
     --------
@@ -149,7 +151,7 @@ def relocation_bound(
     2
     """
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, None, False, None, None)
-    return inter_bound(problem, as_cap(cap, problem))[0]
+    return inter_bound(problem, as_cap(cap, problem, divisible), divisible)[0]
 
 
 def _result(

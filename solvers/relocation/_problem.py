@@ -186,10 +186,13 @@ def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks:
         heapq.heapreplace(heap, (load + int(costs[item]), rank))
 
 
-def as_cap(cap: SupportsIndex, problem: RelocationProblem) -> int:
-    """Return a cap from outside as an int that fits int64 and that no item and not the mean load is over, or raise."""
+def as_cap(cap: SupportsIndex, problem: RelocationProblem, divisible: bool = False) -> int:
+    """Return a cap from outside as an int that fits int64 and that no item and not the mean load is over, or raise.
+
+    Items that are divisible may be over it.
+    """
     value, num_ranks = as_integer("cap", cap), problem.num_ranks
-    if value < problem.largest:
+    if value < problem.largest and not divisible:
         item = int(problem.order[0])
         raise InfeasibleError(
             f"no rank can hold {{item}}: its cost {problem.largest} is over {{cap}} = {value}",

@@ -172,6 +172,7 @@ def _least(
     volume: NDArray[np.int64],
     weight: NDArray[np.int64],
     excess: NDArray[np.int64],
+    divisible: bool,
 ) -> tuple[NDArray[np.int64], bool]:
     """Least volume that must leave each set, and whether whole items proved more than cut ones."""
     members, offsets = sets
@@ -186,6 +187,8 @@ def _least(
         found *= factor
     if shift:
         found <<= shift
+    if divisible:
+        return found, False
     most_items = _affordable(np.diff(offsets)[excess > 0])
     return found, bool(_whole_all(members, offsets, read_only(volume), read_only(weight), excess, most_items, found))
 
@@ -205,6 +208,7 @@ def _bound_on_sets(
     volume: NDArray[np.int64],
     base: int,
     dimensions: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    divisible: bool = False,
 ) -> tuple[int, str]:
     """`dimensions` are (weight of items, most that each set may hold)."""
     num_sets = len(dimensions[0][1])
@@ -213,15 +217,18 @@ def _bound_on_sets(
     name = "fractional"
     for weight, most in dimensions:
         held = group_loads(weight, home, num_sets)
-        found, better = _least((members, offsets), volume, weight, held - most)
+        found, better = _least((members, offsets), volume, weight, held - most, divisible)
         if better:
             name = "integer"
         best = np.maximum(best, found)
     return base + int(best.sum()), name
 
 
-def inter_bound(problem: RelocationProblem, cap: int) -> tuple[int, str]:
-    """Proven least volume across nodes of any assignment of `problem` under `cap`, and the argument."""
+def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -> tuple[int, str]:
+    """Proven least volume across nodes of any assignment of `problem` under `cap`, and the argument.
+
+    Items that are `divisible` may be on several ranks, cost and volume in equal parts.
+    """
     affinity, num_ranks, num_nodes = problem.affinity, problem.num_ranks, problem.num_nodes
     ranks_in_node = np.bincount(problem.node_of_rank, minlength=num_nodes).astype(np.int64)
     # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
@@ -238,7 +245,7 @@ def inter_bound(problem: RelocationProblem, cap: int) -> tuple[int, str]:
         ones = np.ones(len(problem.costs), dtype=np.int64)
         nodes.append((ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
     node_of_item = problem.node_of_rank[affinity.home]
-    return _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes)
+    return _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes, divisible)
 
 
 def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:

@@ -1,0 +1,87 @@
+"""Rows that place pieces of samples, back to the groups of ranks that share these, and checked against them."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.errors import PlanError
+from balancer.io.plan_reader import PlanStep
+from balancer.plan.pieces import GroupTable, Pieces
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.topology import Topology
+
+__all__ = ["Regrouped"]
+
+
+class Regrouped(NamedTuple):
+    """The rows of a phase whose samples are shared.
+
+    Attributes
+    ----------
+    pieces : PlanStep
+        As they are in the file.
+    samples : PlanStep
+        A row for each sample: that of the piece that begins it.
+    groups : GroupTable
+        Its samples are those rows, in their order.
+    """
+
+    pieces: PlanStep
+    samples: PlanStep
+    groups: GroupTable
+
+    @classmethod
+    def of(cls, where: str, rows: PlanStep) -> "Regrouped":
+        """Read groups off the rows; PlanError if they are none."""
+        if rows.start is None or rows.stop is None or rows.group is None:
+            raise PlanError(f"{where}: its samples are shared, but columns 'start', 'stop' and 'group' are not there")
+        labels, label = np.unique(rows.group, return_inverse=True)
+        first, last = np.full((2, len(labels)), np.iinfo(np.int32).max, dtype=np.int32)
+        slot = np.zeros(len(labels), dtype=np.int32)
+        np.minimum.at(first, label, rows.rank)
+        last[:] = -1
+        np.maximum.at(last, label, rows.rank)
+        slot[label] = rows.slot
+        order = np.lexsort((rows.start, rows.sample))
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = np.diff(rows.sample[order]) != 0
+        chosen = np.sort(order[begins])
+        arrays = ("sample", "rank", "slot", "position", "start", "stop", "group", "length", "home_rank", "item")
+        taken = {name: getattr(rows, name)[chosen] for name in arrays if getattr(rows, name) is not None}
+        degree = last.astype(np.int64) - first + 1
+        if not np.array_equal(np.lexsort((first, slot)), np.arange(len(labels))):
+            raise PlanError(f"{where}: groups must be numbered by slot and rank")
+        table = GroupTable(label[chosen].astype(np.int32), degree.astype(np.int32), slot, first)
+        return cls(rows, replace(rows, **taken), table)
+
+    def ordered(self, order: NDArray[np.int64]) -> GroupTable:
+        """Return the groups with samples in another order."""
+        return replace(self.groups, group_of_sample=self.groups.group_of_sample[order])
+
+    def check(
+        self, where: str, groups: GroupTable, numbers: NDArray[np.int64], lengths: NDArray[np.int64],
+        cut: SequenceGroups, topology: Topology, num_slots: int,
+    ) -> None:  # fmt: skip
+        """Raise PlanError unless the groups keep to the rules and the rows are their pieces, given samples' numbers."""
+        broken = groups.violation(lengths, cut, topology, num_slots)
+        if broken is not None:
+            raise PlanError(f"{where}: {broken}")
+        pieces = Pieces.of_groups(groups, lengths, cut, topology.num_ranks, num_slots)
+        rows, group = self.pieces, groups.group_of_sample[pieces.sample]
+        held = np.stack((rows.sample, rows.start, rows.stop, rows.rank, rows.position, rows.slot, rows.group))  # type: ignore[arg-type]
+        wanted = np.stack((
+            numbers[pieces.sample], pieces.start, pieces.stop, pieces.place.rank_of_sample,
+            pieces.place.position_of_sample, groups.slot[group], group,
+        ))  # fmt: skip
+        held, wanted = (rows[:, np.lexsort((rows[1], rows[0]))] for rows in (held, wanted))
+        if held.shape != wanted.shape:
+            raise PlanError(f"{where}: {held.shape[1]} pieces are placed, its groups have {wanted.shape[1]}")
+        wrong = (held != wanted).any(axis=0)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            names = "sample, start, stop, rank, position, slot and group"
+            raise PlanError(
+                f"{where}: a piece has {names} {held[:, at].tolist()}, where its group has {wanted[:, at].tolist()}"
+            )

@@ -1,0 +1,287 @@
+"""Pieces: parts of samples on ranks. Where samples are shared, the pieces of all ranks tile them.
+
+A whole sample is a piece too. So an exchange between any two placements is that of *segments*, the intersections of the
+pieces that are there with those that are wanted: each travels from one place to another, as a sample would.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import CostModel
+from balancer.plan.stream import Stream
+from balancer.problem.placement import Placement
+from balancer.problem.ragged import offsets_of
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.topology import Topology
+from solvers.groups import group_loads
+from solvers.types import Record
+
+__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "segments"]
+
+
+class SequenceGroup(NamedTuple):
+    """Ranks that share samples in one slot.
+
+    Attributes
+    ----------
+    ranks : range
+    samples : int64[k]
+        Of the global batch, in the order in which the group packs them.
+    load : int
+        Cost units that each of its ranks is busy, without what a slot itself costs.
+    """
+
+    ranks: range
+    samples: NDArray[np.int64]
+    load: int
+
+    @property
+    def degree(self) -> int:
+        """How many ranks it has."""
+        return len(self.ranks)
+
+
+class PiecesOnRank(NamedTuple):
+    """What a rank holds in a slot, in order: each piece is elements `start` to `stop` of a sample.
+
+    Attributes
+    ----------
+    sample : int64[k]
+        Of the global batch.
+    start, stop : int64[k]
+        Elements from the sample's length on are padding.
+    position : int64[k]
+        Where the piece begins in the rank's packed slot, in elements.
+    """
+
+    sample: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    position: NDArray[np.int64]
+
+
+class Busy(NamedTuple):
+    """How long groups take, int64[G], and what every slot takes besides; in cost units."""
+
+    of_group: NDArray[np.int64]
+    of_slot: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupTable(Record):
+    """The groups of all slots, and the group of every sample.
+
+    Attributes
+    ----------
+    group_of_sample : int32[n], read-only
+    degree, slot, first_rank : int32[G], read-only
+        Group g is ranks ``first_rank[g]`` to ``first_rank[g] + degree[g] - 1`` in its slot. Numbered slot by slot, in
+        each by rank; none is empty.
+    """
+
+    group_of_sample: NDArray[np.int32]
+    degree: NDArray[np.int32]
+    slot: NDArray[np.int32]
+    first_rank: NDArray[np.int32]
+
+    def loads(self, cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int) -> Busy:
+        """Return how long each group takes, int64[G], and what a slot takes besides, in cost units. O(D n)."""
+        given = cost.degree_times(lengths, cut.degrees, num_ranks)
+        row = np.array([cut.degrees.index(degree) for degree in self.degree.tolist()], dtype=np.int64)
+        each = given.times[row[self.group_of_sample], np.arange(len(lengths))]
+        return Busy(group_loads(each, self.group_of_sample, len(row)) * given.unit, given.overhead * given.unit)
+
+    def violation(
+        self, lengths: NDArray[np.int64], cut: SequenceGroups, topology: Topology, num_slots: int
+    ) -> str | None:
+        """Say which rule the groups break first; None if they keep to all. O(n + shares)."""
+        num_ranks, node = topology.num_ranks, cut.ranks_per_node(topology)
+        first, degree = self.first_rank.astype(np.int64), self.degree.astype(np.int64)
+        if len(degree) and not (self.slot.min() >= 0 and self.slot.max() < num_slots):
+            return f"slots must be within 0..{num_slots - 1}, got {self.slot.min()} to {self.slot.max()}"
+        if cut.slots_for(num_slots) != num_slots:
+            return f"there are {num_slots} slots, which is not what was asked for"
+        outside = (first < 0) | (first + degree > num_ranks) | ~np.isin(degree, cut.degrees)
+        inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)
+        if (outside | ~inside).any():
+            g = int(np.argmax(outside | ~inside))
+            return f"group {g} cannot be {degree[g]} ranks from {first[g]}"
+        index, place = _runs(degree)
+        busy = np.zeros((num_slots, num_ranks), dtype=np.int32)
+        np.add.at(busy, (self.slot[index], first[index] + place), 1)
+        if busy.max(initial=0) > 1:
+            slot, rank = np.unravel_index(int(np.argmax(busy)), busy.shape)
+            return f"rank {rank} is in {busy[slot, rank]} groups of slot {slot}"
+        held = group_loads(cut.padded(lengths, degree[self.group_of_sample]), self.group_of_sample, len(degree))
+        if cut.max_tokens_per_rank is not None and (held > degree * cut.max_tokens_per_rank).any():
+            g = int(np.argmax(held - degree * cut.max_tokens_per_rank))
+            return f"group {g} holds {held[g]} tokens on {degree[g]} ranks of at most {cut.max_tokens_per_rank}"
+        return None
+
+    def slot_loads(
+        self, cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int
+    ) -> NDArray[np.int64]:
+        """Return how long each rank is busy in each slot, int64[num_ranks, num_slots], in cost units."""
+        of_group, of_slot = self.loads(cost, lengths, cut, num_ranks)
+        busy = np.full((num_ranks, num_slots), of_slot, dtype=np.int64)
+        index, place = _runs(self.degree)
+        busy[self.first_rank[index] + place, self.slot[index]] += of_group[index]
+        return busy
+
+
+class Shares(NamedTuple):
+    """Every rank's share of every sample, sample after sample, in each by rank.
+
+    Attributes
+    ----------
+    sample : int64[s]
+    place : Placement
+        Of the shares, in order of slots, then of samples.
+    lengths : int64[s]
+        Elements of a share, padding included.
+    """
+
+    sample: NDArray[np.int64]
+    place: Placement
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, groups: GroupTable, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int
+    ) -> "Shares":
+        """Share each sample out equally among the ranks of its group. O(s + num_ranks * num_slots)."""
+        group = groups.group_of_sample
+        degree = groups.degree[group].astype(np.int64)
+        sample, rank_in_group = _runs(degree)
+        rank = groups.first_rank[group][sample] + rank_in_group
+        place = Placement.by_slots(rank.astype(np.int32), groups.slot[group][sample], num_ranks, num_slots)
+        return cls(sample, place, (cut.padded(lengths, degree) // degree)[sample])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces(Record):
+    """Parts of samples on ranks, sample after sample, in each by `start`.
+
+    Attributes
+    ----------
+    sample, start, stop : int64[p], read-only
+        Piece p is elements ``start[p]`` to ``stop[p]`` of its sample; from the sample's length on they are padding.
+    place : Placement
+        Of the pieces.
+    """
+
+    sample: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    place: Placement
+
+    @classmethod
+    def whole(cls, place: Placement, lengths: NDArray[np.int64]) -> "Pieces":
+        """Return whole samples where they are placed."""
+        return cls(np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64), lengths, place)
+
+    @classmethod
+    def parts(cls, place: Placement, sample: NDArray[np.int64], lengths: NDArray[np.int64]) -> "Pieces":
+        """Return the parts of which samples consist, given sample after sample in order. O(parts)."""
+        stop = np.cumsum(lengths)
+        first = np.ones(len(sample), dtype=bool)
+        first[1:] = sample[1:] != sample[:-1]
+        base = (stop - lengths)[first].repeat(np.diff(np.append(np.flatnonzero(first), len(sample))))
+        return cls(sample, stop - lengths - base, stop - base, place)
+
+    @classmethod
+    def of_groups(
+        cls, groups: GroupTable, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int
+    ) -> "Pieces":
+        """Cut each sample into equal pieces, one for each rank of its group, or two in a zigzag. O(p log p)."""
+        group = groups.group_of_sample
+        degree, slot = groups.degree[group].astype(np.int64), groups.slot[group]
+        pieces = degree * np.where((degree > 1) & (cut.order == "zigzag"), 2, 1)
+        sample, chunk = _runs(pieces)
+        size = (cut.padded(lengths, degree) // pieces)[sample]
+        last = pieces[sample] - 1  # of a zigzag's chunks the first and the last are the first rank's
+        rank = groups.first_rank[group][sample] + np.where(
+            last < degree[sample], chunk, np.minimum(chunk, last - chunk)
+        )
+        place = Placement.by_slots(rank.astype(np.int32), slot[sample], num_ranks, num_slots)
+        return cls(sample, chunk * size, (chunk + 1) * size, place)
+
+    def on_rank(self, rank: int) -> NDArray[np.int64]:
+        """Return the pieces on a rank, in order: int64[k]."""
+        return self.place.samples_on_rank(rank)
+
+
+class Segments(NamedTuple):
+    """What travels between pieces.
+
+    Attributes
+    ----------
+    stream : Stream
+        Its items are the segments, by target piece, in each by where they begin.
+    source_piece, target_piece : int64[k]
+        Of each segment.
+    """
+
+    stream: Stream
+    source_piece: NDArray[np.int64]
+    target_piece: NDArray[np.int64]
+
+
+def segments(
+    name: str, source: Pieces, target: Pieces, lengths: NDArray[np.int64], bytes_per_element: int = 1
+) -> "Segments":
+    """Intersect the pieces that are there with those that are wanted; each element travels once to each that wants it.
+
+    Parameters
+    ----------
+    name : str
+        Of the stream.
+    source : Pieces
+        No two overlap. What they do not hold of a sample does not travel.
+    target : Pieces
+    lengths : int64[n]
+        Of the samples; beyond them lies padding, which does not travel.
+    bytes_per_element : int
+
+    Returns
+    -------
+    Segments
+        O(k log k) for k pieces and segments.
+    """
+    base = offsets_of(lengths)[:-1]
+    held = np.flatnonzero(source.stop > source.start)
+    held = held[np.argsort(base[source.sample[held]] + source.start[held], kind="stable")]
+    there = base[source.sample[held]] + source.start[held], base[source.sample[held]] + source.stop[held]
+    offset = base[target.sample]
+    wanted = offset + target.start, offset + np.minimum(target.stop, lengths[target.sample])
+    first = np.searchsorted(there[1], wanted[0], side="right")
+    beyond = np.maximum(np.searchsorted(there[0], wanted[1], side="left"), first)
+    target_piece, place = _runs(np.where(wanted[1] > wanted[0], beyond - first, 0))
+    index = first[target_piece] + place
+    start = np.maximum(there[0][index], wanted[0][target_piece])
+    sizes = np.minimum(there[1][index], wanted[1][target_piece]) - start
+    source_piece = held[index]
+    stream = Stream(
+        name, _lying(source.place, source_piece, start), _lying(target.place, target_piece, start), sizes,
+        sizes * bytes_per_element,
+    )  # fmt: skip
+    return Segments(stream, source_piece, target_piece)
+
+
+def _lying(place: Placement, piece: NDArray[np.int64], start: NDArray[np.int64]) -> Placement:
+    """Place segments where their pieces are, in each in order."""
+    rank = place.rank_of_sample[piece]
+    order = np.lexsort((start, place.position_of_sample[piece], rank))
+    offsets = np.searchsorted(rank[order], np.arange(place.num_ranks + 1))
+    position = np.empty(len(order), dtype=np.int32)
+    position[order] = np.arange(len(order)) - offsets[rank[order]]
+    return Placement(rank, position, order, offsets)
+
+
+def _runs(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return who each of ``counts.sum()`` entries belongs to, and its number there: int64[k] both."""
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

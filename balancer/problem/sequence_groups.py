@@ -1,0 +1,154 @@
+"""Sequence groups: in every slot, the ranks are divided into groups of unequal size that share samples."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.problem.micro_batches import ENCODERS, check_choice
+from balancer.problem.topology import Topology
+from solvers.arguments import as_count, as_integer
+from solvers.errors import ArgumentError, UsageError, Wording
+from solvers.packing import slots_for
+
+__all__ = ["EXCHANGES", "GROUPING", "ORDERS", "SequenceGroups"]
+
+EXCHANGES = ("ulysses", "ring")
+"""What the ranks of a group exchange in attention: heads for tokens (all-to-all), or keys and values (ring)."""
+
+ORDERS = ("contiguous", "zigzag")
+"""Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
+
+GROUPING = Wording({
+    "cap": "max_tokens_per_rank", "sizes": "lengths", "times": "costs", "item": "sample", "items": "samples",
+    "group": "sequence group",
+})  # fmt: skip
+"""The arguments of :func:`solvers.sequence_groups` under the names of the fields that set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGroups:
+    """Groups of ranks that share samples: long samples run on many ranks, short ones on few.
+
+    Attributes
+    ----------
+    degrees : tuple of int
+        How many ranks a group may have. With ``exchange="ulysses"`` each must divide the model's attention heads.
+    max_tokens_per_rank : int or None
+        A group of degree d holds at most d times as many tokens in a slot, padding included.
+    num_slots : int or None
+        K, the same on all ranks; None: whichever is fastest.
+    slots_multiple_of : int
+        What K must be a multiple of.
+    exchange : str
+        A name in :data:`EXCHANGES`.
+    order : str
+        ``"contiguous"``: rank j of a group holds the j-th of equal parts of each sample. ``"zigzag"``: parts j and 2d -
+        1 - j of 2d, so that causal attention takes all ranks of a ring equally long.
+    pad_to : int
+        A rank's share of a sample is padded to a multiple of it (in a zigzag each of its two parts).
+    encoders : str
+        As :class:`balancer.MicroBatches` has it.
+
+    Examples
+    --------
+    >>> SequenceGroups((1, 2), pad_to=16).padded(np.array([40, 7]), np.array([2, 1])).tolist()
+    [64, 16]
+    """
+
+    degrees: tuple[int, ...] = (1, 2, 4, 8)
+    max_tokens_per_rank: int | None = None
+    num_slots: int | None = None
+    slots_multiple_of: int = 1
+    exchange: str = EXCHANGES[0]
+    order: str = ORDERS[0]
+    pad_to: int = 1
+    encoders: str = ENCODERS[0]
+
+    schedule: ClassVar[str] = "lockstep"
+    over_long: ClassVar[str] = "error"
+    pipeline_stages: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        given = [self.degrees] if isinstance(self.degrees, int) else list(self.degrees)
+        set_(self, "degrees", tuple(as_count(f"degrees[{i}]", degree) for i, degree in enumerate(given)))
+        if not given or len(set(given)) < len(given):
+            raise ArgumentError("degrees", "hold distinct numbers of ranks, at least one", given)
+        for name in ("max_tokens_per_rank", "num_slots"):
+            if getattr(self, name) is not None:
+                set_(self, name, as_integer(name, getattr(self, name), 1))
+        for name in ("slots_multiple_of", "pad_to"):
+            set_(self, name, as_count(name, getattr(self, name)))
+        check_choice("exchange", self.exchange, EXCHANGES)
+        check_choice("order", self.order, ORDERS)
+        check_choice("encoders", self.encoders, ENCODERS)
+        if self.num_slots is not None and self.num_slots % self.slots_multiple_of:
+            raise UsageError(
+                "{num_slots} = {count} contradicts {slots_multiple_of} = {multiple}",
+                count=self.num_slots, multiple=self.slots_multiple_of,
+            )  # fmt: skip
+
+    def padded(self, lengths: NDArray[np.int64], degree: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Return the length of each sample in a group of its degree, padding included: int64[n]."""
+        degree = np.asarray(degree)
+        parts = degree * self.pad_to * np.where((degree > 1) & (self.order == "zigzag"), 2, 1)
+        return np.asarray(-(-lengths // parts) * parts)
+
+    def rank_sets(self, topology: Topology) -> Iterator[range]:
+        """Yield all sets of ranks that any plan can need as a group of more than one; each degree's ascend.
+
+        Where every degree divides the next and a node they are aligned, and fewer than two a rank. Others may start at
+        any rank of a node.
+        """
+        num_ranks, node = topology.num_ranks, self.ranks_per_node(topology)
+        usable = sorted(degree for degree in self.degrees if 1 < degree <= num_ranks)
+        chain = all(b % a == 0 for a, b in pairwise(usable))
+        aligned = chain and all(node % degree == 0 or degree % node == 0 for degree in usable)
+        for degree in usable:
+            step = node if degree > node else degree if aligned else 1
+            for first in range(0, num_ranks - degree + 1, step):
+                if degree > node or first // node == (first + degree - 1) // node:
+                    yield range(first, first + degree)
+
+    def ranks_per_node(self, topology: Topology) -> int:
+        """Return how many ranks each node has, the last perhaps fewer; ValueError if others have."""
+        sizes = topology.node_sizes
+        if len(set(sizes[:-1])) > 1 or sizes[-1] > sizes[0]:
+            raise UsageError("{sequence_groups} need nodes of equal size, got {sizes!s:.60}", sizes=list(sizes))
+        return sizes[0]
+
+    def slots_for(self, used: int) -> int:
+        """Return K, given that the `used`-th slot is the last that holds anything."""
+        return slots_for(used, self.num_slots or 1, self.slots_multiple_of)
+
+    def over_long_samples(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that are left out: none."""
+        return np.empty(0, dtype=np.int64)
+
+    def makespan(self, slot_loads: NDArray[np.int64]) -> int:
+        """Return what a step takes in cost units, from what each rank is busy in each slot, int64[ranks, K]."""
+        return int(self.span(slot_loads))
+
+    def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
+        """Return what a step takes from what each rank is busy in each slot, [ranks, K]: an int of integers."""
+        taken: float = slots.max(axis=0).sum().item()
+        return taken
+
+    def solver_keywords(self, topology: Topology) -> dict[str, Any]:
+        """Return these as :func:`solvers.sequence_groups` takes them."""
+        return {
+            "degrees": self.degrees,
+            "num_ranks": topology.num_ranks,
+            "cap": self.max_tokens_per_rank,
+            "num_slots": self.num_slots,
+            "slots_multiple_of": self.slots_multiple_of,
+            "ranks_per_node": self.ranks_per_node(topology),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; ``SequenceGroups(**fields)`` is this again."""
+        return asdict(self) | {"degrees": list(self.degrees)}

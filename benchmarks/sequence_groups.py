@@ -1,7 +1,7 @@
 """Sequence groups: sums of slot times beside a public scheduler's, gaps to proven bounds, scale, and the shipped log.
 
 Run: python benchmarks/sequence_groups.py [ratios] [gaps] [scale] [log] [--data FILE]. Batches are those of
-data/sequence_groups_dev.parquet, times are in nanoseconds. Bounds take up to 30 s a batch. Seconds are of this thread,
+data/sequence_groups_dev.parquet, priced as flexsp-7b-a100. Bounds take up to 30 s a batch. Seconds are of this thread,
 after compilation; all plans are checked.
 """
 
@@ -14,31 +14,24 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import solvers
+from balancer.cost import parse_cost
 
 DATA = Path(__file__).parent.parent / "data"
-BANDWIDTH = {2: 119.54, 4: 104.07, 8: 96.5, 16: 10.33, 32: 5.94, 64: 4.87}
-SLOT_NS = 629_356_300
+COST = parse_cost("flexsp-7b-a100")
+DEGREES = (2, 4, 8, 16, 32, 64)
+PER_MS = 10**9
 BUDGETS = (0.05, 0.1, 1.0)
 BOUND_SECONDS = 30
 
 
-def price(lengths):
-    """Time of each length in a group of each degree: FlexSP's 7B on A100-40G. int64[D, n], rounded up."""
-    linear = [(0.1839576 + 2.0 / v) / d for d, v in BANDWIDTH.items()]
-    square = [5.128e-6 / d for d in BANDWIDTH]
-    return np.ceil(1e6 * np.array([a * lengths**2 + b * lengths for a, b in zip(square, linear, strict=True)])).astype(
-        np.int64
-    )
-
-
 def solve(lengths, num_ranks, cap, budget):
-    rules = {"degrees": list(BANDWIDTH), "num_ranks": num_ranks, "cap": cap, "overhead": SLOT_NS, "ranks_per_node": 8}
-    times = price(lengths)
+    priced = COST.degree_times(lengths, DEGREES, num_ranks)
+    rules = {"degrees": DEGREES, "num_ranks": num_ranks, "cap": cap, "overhead": priced.overhead, "ranks_per_node": 8}
     started = time.thread_time()
-    result = solvers.sequence_groups(times, lengths, **rules, time_budget=budget)
+    result = solvers.sequence_groups(priced.times, lengths, **rules, time_budget=budget)
     seconds = time.thread_time() - started
-    solvers.check_sequence_groups(times, lengths, result, **rules)
-    return times, rules, result, seconds
+    solvers.check_sequence_groups(priced.times, lengths, result, **rules)
+    return priced, rules, result, seconds
 
 
 def batches(path):
@@ -52,9 +45,10 @@ def ratios(path):
     for budget in BUDGETS:
         peer, own, seconds = [], [], []
         for row, lengths in batches(path):
-            _, _, result, spent = solve(lengths, 64, row["cap"], budget)
-            peer.append(result.makespan / 1e6 / row["peer_ms"])
-            own.append(result.makespan / 1e6 / row["prototype_ms"])
+            priced, _, result, spent = solve(lengths, 64, row["cap"], budget)
+            taken = result.makespan * priced.unit / PER_MS
+            peer.append(taken / row["peer_ms"])
+            own.append(taken / row["prototype_ms"])
             seconds.append(spent)
         print(
             f"| {budget:g} | {statistics.median(peer):.4f} | {max(peer):.4f} | {min(peer):.4f} "
@@ -67,16 +61,19 @@ def gaps(path):
     print("|---|--:|--:|--:|--:|--:|--:|")
     found = {"K >= 9": [], "K <= 3": []}
     for row, lengths in batches(path):
-        times, rules, result, _ = solve(lengths, 64, row["cap"], 1.0)
+        priced, rules, result, _ = solve(lengths, 64, row["cap"], 1.0)
         given = {"upper": result.makespan, **rules}
-        linear = solvers.sequence_groups_lower_bound(times, lengths, **given)
+        linear = solvers.sequence_groups_lower_bound(priced.times, lengths, **given)
         if linear.certificate is not None:
             rules.pop("ranks_per_node")
-            solvers.check_sequence_bound(times, lengths, linear, **rules, upper=result.makespan)
-        whole = solvers.sequence_groups_lower_bound(times, lengths, **given, whole=True, bound_budget=BOUND_SECONDS)
+            solvers.check_sequence_bound(priced.times, lengths, linear, **rules, upper=result.makespan)
+        whole = solvers.sequence_groups_lower_bound(
+            priced.times, lengths, **given, whole=True, bound_budget=BOUND_SECONDS
+        )
+        taken = result.makespan * priced.unit / PER_MS
         three = [100 * (result.makespan / value - 1) for value in (result.lower_bound, linear.value, whole.value)]
         print(
-            f"| {row['set']} {row['context']:,} {row['seed']} | {result.num_slots} | {result.makespan / 1e6:,.0f} "
+            f"| {row['set']} {row['context']:,} {row['seed']} | {result.num_slots} | {taken:,.0f} "
             f"| {three[0]:.2f} | {three[1]:.2f} | {three[2]:.2f} | {whole.runtime_s:.0f} |",
             flush=True,
         )
@@ -113,7 +110,7 @@ def log():
         work, whole, spent, worst, seconds = 0, 0, 0, 0.0, []
         for first in range(0, len(lengths) - size + 1, size):
             step = lengths[first : first + size]
-            times = np.array([np.ceil(1e6 * step / d / 0.95 ** np.log2(d)) for d in degrees]).astype(np.int64)
+            times = parse_cost("linear:a=1000000").degree_times(step, degrees, num_ranks).times
             rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": None, "num_slots": 1, "ranks_per_node": 8}
             started = time.thread_time()
             result = solvers.sequence_groups(times, step, **rules)

@@ -42,6 +42,10 @@ class IntegerCost:
         """One work unit in words, such as ``1 ns`` or ``21,504 FLOPs``."""
         return f"{self.factor:,} {self.unit}"
 
+    def per_second(self, flops_per_second: float) -> float:
+        """Work units that a rank does in a second; of times, the rate says nothing."""
+        return dict(_TIME_UNITS).get(self.unit, flops_per_second) / self.factor
+
 
 def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: int) -> IntegerCost:
     """Divide by the greatest common divisor, which changes no plan, and, only if sums need it, by a power of two.

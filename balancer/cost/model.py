@@ -1,10 +1,11 @@
 """Cost models: what a sample, or a padded mini-batch, costs in integer work units."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
 from solvers.bounds import Bound
 from solvers.errors import Named, UsageError
@@ -34,6 +35,8 @@ class CostModel:
         Whether every row of a mini-batch is padded to its longest.
     c, p : int
         Work units of a padded row: ``c * longest^p``; p is at least 1. Not together with `padded`.
+    sharing : Sharing
+        What several ranks that share a sample take; by default 5 % of their speed is lost with each doubling.
 
     Examples
     --------
@@ -46,6 +49,7 @@ class CostModel:
     padded: bool = False
     c: int = 0
     p: int = 1
+    sharing: Sharing = field(default=Sharing(), repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("p", self.p)):
@@ -62,6 +66,8 @@ class CostModel:
             raise ValueError(f"padded costs take no coefficient c, got {self.c}: a and b are per padded row already")
         if not self.c and self.p != 1:
             raise ValueError(f"cost coefficient p = {self.p} needs a coefficient c >= 1")
+        if not self.additive and self.sharing != Sharing():
+            raise ValueError(f"cost '{self}' is of rows padded together, which no ranks share: it takes no sharing")
 
     @property
     def additive(self) -> bool:
@@ -74,9 +80,10 @@ class CostModel:
             return f"convolution:a={self.a},b={self.b},c={self.c},p={self.p}"
         if self.padded:
             return "padded" if (self.a, self.b) == (1, 0) else f"padded:a={self.a},b={self.b}"
-        if self.b:
-            return f"quadratic:a={self.a},b={self.b}"
-        return "linear" if self.a == 1 else f"linear:a={self.a}"
+        words = {"a": self.a, "b": self.b} if self.b else {} if self.a == 1 else {"a": self.a}
+        words |= self.sharing.words()
+        rest = ",".join(f"{name}={value}" for name, value in words.items())
+        return ("quadratic" if self.b else "linear") + (f":{rest}" if rest else "")
 
     def sample_costs(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].
@@ -110,6 +117,41 @@ class CostModel:
             f"{rule} of {{sample}} (length {lengths[sample]}) must fit int64 under cost '{self}'",
             "use smaller coefficients", sample=Named("sample", sample),
         )  # fmt: skip
+
+    def degree_times(self, lengths: NDArray[np.int64], degrees: ArrayLike, num_ranks: int) -> DegreeTimes:
+        """Time of each sample in a sequence group of each degree, and the overhead of a slot.
+
+        Parameters
+        ----------
+        lengths : int64[n]
+        degrees : int[D]
+            Distinct, at least 1; with 1, times are those of :meth:`sample_costs`.
+        num_ranks : int
+            On so many ranks the sums that a solver forms have to fit; see ``unit`` of what is returned.
+
+        Raises
+        ------
+        ValueError
+            If the cost is padded or has a convolution, a time does not fit int64 (it names the sample), or a degree is
+            less than 1 or there twice.
+
+        Examples
+        --------
+        >>> CostModel().degree_times(np.array([1000, 95]), [1, 2, 4], 8).times.tolist()
+        [[1000, 95], [527, 50], [278, 27]]
+        """
+        if not self.additive:
+            raise UsageError(
+                f"cost '{self}' is of rows padded together: {{sequence_groups}} need one that adds up over samples",
+                "use linear, quadratic or flops",
+            )
+        longest = int(np.argmax(lengths)) if len(lengths) else -1
+        if longest >= 0 and not self.sharing.fits(self.a, self.b, int(lengths[longest])):
+            raise UsageError(
+                f"the cost of {{sample}} (length {lengths[longest]}) and its exchange must fit int64 under cost "
+                f"'{self}'", "use smaller coefficients", sample=Named("sample", longest),
+            )  # fmt: skip
+        return self.sharing.by_degree(self.a * lengths, self.b * lengths * lengths, lengths, degrees, num_ranks)
 
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""

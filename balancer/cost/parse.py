@@ -1,19 +1,27 @@
 """Cost models from text: a name and coefficients, as the command line and plan files write them."""
 
 from collections.abc import Callable
+from functools import partial
 
+from balancer.cost.flexsp import FLEXSP
+from balancer.cost.layers import Attention
 from balancer.cost.model import CostModel
-from balancer.cost.named import flops
+from balancer.cost.named import flops, module
+from balancer.cost.sequence_parallel import Sharing
 
-__all__ = ["COSTS", "parse_cost"]
-
-
-def _linear(a: int = 1) -> CostModel:
-    return CostModel(a=a)
+__all__ = ["COSTS", "attention_of", "parse_cost"]
 
 
-def _quadratic(*, a: int, b: int) -> CostModel:
-    return CostModel(a=a, b=b)
+def _linear(a: int = 1, **sharing: int) -> CostModel:
+    return CostModel(a=a, sharing=Sharing.of(sharing))
+
+
+def _quadratic(*, a: int, b: int, **sharing: int) -> CostModel:
+    return CostModel(a=a, b=b, sharing=Sharing.of(sharing))
+
+
+def _published(name: str) -> CostModel:
+    return FLEXSP[name]
 
 
 def _padded(a: int = 1, b: int = 0) -> CostModel:
@@ -31,6 +39,7 @@ COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
     "quadratic": ("quadratic:a=24576,b=1", _quadratic),
     "padded": ("padded[:a=1,b=0]", _padded),
     "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
+    **{name: (name, partial(_published, name)) for name in FLEXSP},
 }
 """Cost models by name: the form of the text, and the function that makes the model."""
 
@@ -69,3 +78,15 @@ def parse_cost(text: str | CostModel) -> CostModel:
         return make(**coefficients)
     except TypeError:
         raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None
+
+
+def attention_of(cost: str | CostModel) -> Attention | None:
+    """Return the attention of the model that ``"flops:NAME"`` names, or None: other costs know of no heads.
+
+    Examples
+    --------
+    >>> attention_of("flops:qwen2-7b").kv_heads, attention_of("linear")
+    (4, None)
+    """
+    named = isinstance(cost, str) and cost.startswith("flops:")
+    return module(str(cost).partition(":")[2]).block.attention if named else None

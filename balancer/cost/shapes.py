@@ -19,6 +19,14 @@ class Module(Protocol):
     """What every module can tell."""
 
     @property
+    def block(self) -> Block:
+        """One of its layers, which are alike but for some of their MLPs and windows."""
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+
+    @property
     def parameters(self) -> int:
         """All of them."""
 

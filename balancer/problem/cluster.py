@@ -3,9 +3,14 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from balancer.cost.integer import IntegerCost
+from balancer.cost.model import CostModel
+from balancer.cost.sequence_parallel import Sharing, check_heads, exchange_bytes
+from balancer.cost.shapes import Module
 from balancer.errors import InputError
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
@@ -79,6 +84,66 @@ class Cluster:
     def topology(self, num_ranks: int) -> Topology:
         """Return `num_ranks` ranks on whole nodes, or, if fewer than a node holds, on a part of one."""
         return Topology.uniform(num_ranks, min(self.ranks_per_node, as_count("num_ranks", num_ranks)))
+
+    def shared_cost(
+        self, cost: IntegerCost, module: Module, degrees: Iterable[int], *, exchange: str = "ulysses",
+        efficiency: float = 0.5, checkpointing: bool = False, slot_s: float = 0.0,
+    ) -> CostModel:  # fmt: skip
+        """Return a cost that knows what sequence-parallel groups exchange on this cluster.
+
+        All to all, each rank sends its part to every other, within the node and across; round a ring, what passes by
+        is as slow as the slowest link, and runs beside attention. Latencies are left out.
+
+        Parameters
+        ----------
+        cost : IntegerCost
+            Of the module on one rank, in FLOPs (``balancer.cost.flops(NAME).integer_cost()``) or in time.
+        module : Module
+            Its shape, ``balancer.cost.module(NAME)``; all layers attend to all tokens.
+        degrees : iterable of int
+            Those that groups may have.
+        exchange : {"ulysses", "ring"}
+        efficiency : float
+            Share of the peak that computing reaches; of no meaning where `cost` is in time.
+        checkpointing : bool
+            Whether the forward pass, and what it exchanges, is repeated.
+        slot_s : float
+            Seconds that every slot takes besides.
+
+        Raises
+        ------
+        ValueError
+            A degree that the module's heads do not allow (``ulysses``), or an argument out of range.
+
+        Examples
+        --------
+        >>> from balancer.cost import flops, module
+        >>> cost = flops("qwen2-7b").integer_cost()
+        >>> str(CLUSTERS["h100"].shared_cost(cost, module("qwen2-7b"), [1, 2, 4]))
+        'quadratic:a=493184,b=7,d2=5863,d4=8795'
+        """
+        if not 0 < efficiency <= 1:
+            raise ArgumentError("efficiency", "be > 0 and <= 1, a share of the peak", efficiency)
+        _check_number("slot_s", slot_s, least=0, beyond=False)
+        listed = sorted(set(degrees))
+        attention, node = module.block.attention, self.ranks_per_node
+        if exchange == "ulysses":
+            check_heads(listed, attention)
+        per_second = cost.per_second(efficiency * self.rank_flops)
+        inside, across = (
+            self.gpus_per_rank * each for each in (self.intra_node_bytes_per_s, self.inter_node_bytes_per_s)
+        )
+        works = []
+        for degree in listed:
+            volume = exchange_bytes(attention, module.layers, degree, exchange, checkpointing=checkpointing)
+            within = min(degree, node)
+            seconds = volume / degree * ((within - 1) / inside + (degree - within) / across)
+            if exchange == "ring":
+                seconds = volume / (inside if degree <= node else across)
+            works.append((degree, round(seconds * per_second)))
+        shared = tuple((degree, work) for degree, work in works if degree > 1)
+        sharing = Sharing(0, shared, exchange == "ring", round(slot_s * per_second))
+        return replace(cost.model, sharing=sharing)
 
 
 _POSITIVE = ("peak_flops", "memory_bytes", "intra_node_bytes_per_s", "inter_node_bytes_per_s")

@@ -9,11 +9,11 @@ from solvers.arguments import as_costs, as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
 from solvers.groups import read_only
 from solvers.sequence_groups._kernels import scale
+from solvers.sequence_groups.types import MOST_RANK_TIME
 
 __all__ = ["SequenceProblem", "as_degrees", "as_table"]
 
 Ints = NDArray[np.int64]
-_MOST_SUM = 2**58
 _MOST_SIZES = 2**60
 
 
@@ -144,7 +144,7 @@ def _check_sums(times: Ints, sizes: Ints, extra: Ints, num_ranks: int, overhead:
     """Raise UsageError where a sum that a search may form does not fit."""
     items = times.shape[1]
     together = sum(map(int, times.max(axis=0))) + items * (int(extra.max()) + overhead)
-    if num_ranks * together >= _MOST_SUM:
+    if num_ranks * together >= MOST_RANK_TIME:
         raise UsageError(
             f"{{num_ranks}} * (sum of the largest {{times}} of all items, and overheads) must be below 2**58, got "
             f"{num_ranks} * {together}: measure times in larger units"

@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult"]
+__all__ = ["MOST_RANK_TIME", "SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult"]
+
+MOST_RANK_TIME = 2**58
+"""Ranks times the sum of all items' largest times, with an item's share of every overhead, must be below it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from nightly import examples
 from sequence_oracles import best_sum, cp_sat_sum
 
 import solvers
+from balancer.cost import parse_cost
 from solvers.errors import InfeasibleError
 from solvers.groups import read_only
 from solvers.sequence_groups._kernels import packs
@@ -296,13 +297,11 @@ def test_below_what_a_public_scheduler_takes(row):
     table = pq.read_table(Path(__file__).parents[2] / "data" / "sequence_groups_dev.parquet")
     batch = table.slice(row, 1).to_pylist()[0]
     lengths, degrees = np.array(batch["lengths"]), [2, 4, 8, 16, 32, 64]
-    bandwidths = zip(degrees, [119.54, 104.07, 96.5, 10.33, 5.94, 4.87], strict=True)
-    times = [
-        np.ceil(1e6 * (5.128e-6 * lengths**2 + (0.1839576 + 2 / v) * lengths) / d).astype(int) for d, v in bandwidths
-    ]
-    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": 629_356_300, "ranks_per_node": 8}
-    result = solve(np.array(times), lengths, rules, time_budget=0.05)
-    solvers.check_sequence_groups(times, lengths, result, **rules)
-    assert result.makespan / 1e6 < batch["peer_ms"]
-    assert result.makespan / 1e6 < 1.01 * batch["prototype_ms"]
+    priced = parse_cost("flexsp-7b-a100").degree_times(lengths, degrees, 64)
+    rules = {"degrees": degrees, "num_ranks": 64, "cap": batch["cap"], "overhead": priced.overhead, "ranks_per_node": 8}
+    result = solve(priced.times, lengths, rules, time_budget=0.05)
+    solvers.check_sequence_groups(priced.times, lengths, result, **rules)
+    taken = result.makespan * priced.unit / 1e9
+    assert taken < batch["peer_ms"]
+    assert taken < 1.01 * batch["prototype_ms"]
     assert result.gap < 0.08

@@ -1,0 +1,198 @@
+"""Sequence-parallel groups: what a sample takes on several ranks, and which degrees a model's heads allow.
+
+A group of degree d takes ``(a l + b l^2 + x_d l) / d`` for a sample of length l, where x_d is the exchange: work units
+a unit of length. Where nothing was measured, a share of a rank's speed is lost with each doubling instead.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from balancer.cost.layers import Attention
+from solvers.arguments import INT64_MAX, as_integer
+from solvers.errors import ArgumentError
+from solvers.sequence_groups import MOST_RANK_TIME, as_degrees
+from solvers.types import Record
+
+__all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes"]
+
+EXCHANGES = ("ulysses", "ring")
+"""How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
+
+_LOSS = 5  # percent: what is assumed where nothing was measured
+_MOST_LOSS = 50  # beyond it two ranks are slower than one
+_FINEST = 2**31  # its square fits int64
+_BYTES = 2  # of an activation: bfloat16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DegreeTimes(Record):
+    """What :func:`solvers.sequence_groups` is given, all in units of `unit` work units, rounded up.
+
+    Attributes
+    ----------
+    times : int64[D, n], read-only
+        Of each sample alone in a group of each degree.
+    overhead : int
+        Of a slot.
+    unit : int
+        A power of two: 1 unless the solver's sums would not fit.
+    """
+
+    times: NDArray[np.int64]
+    overhead: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a sample's cost falls as ranks share it.
+
+    Attributes
+    ----------
+    loss : int, optional
+        Percent of its speed that a rank loses with each doubling of the degree, 0 to 50. By default 5, an assumption;
+        0 where there is an `exchange`. Between powers of two what is left is on a straight line.
+    exchange : tuple of (int, int)
+        Degree and x_d, work units a unit of length, both integers; degrees from 2, ascending. Other degrees take that
+        of the next larger one, those beyond the last that of the last.
+    hidden : bool
+        The exchange runs beside attention, as round a ring, and only what is longer than ``b l^2`` counts.
+    overhead : int
+        Work units that every slot takes besides: gradients, parameters, launches.
+
+    Examples
+    --------
+    >>> Sharing(exchange=((2, 10), (8, 40))).on_degree(np.array([100]), np.array([0]), np.array([5]), 4)
+    array([75])
+    """
+
+    loss: int | None = None
+    exchange: tuple[tuple[int, int], ...] = ()
+    hidden: bool = False
+    overhead: int = 0
+
+    def __post_init__(self) -> None:
+        loss = (0 if self.exchange else _LOSS) if self.loss is None else as_integer("loss", self.loss)
+        if loss > _MOST_LOSS:
+            raise ArgumentError("loss", f"be 0 to {_MOST_LOSS}, percent of a rank's speed", loss)
+        exchange = tuple((as_integer("exchange", d), as_integer("exchange", work)) for d, work in self.exchange)
+        for i, (degree, _) in enumerate(exchange):
+            least = exchange[i - 1][0] + 1 if i else 2
+            if degree < least:
+                raise ArgumentError("exchange", f"be of ascending degrees from 2, here of {least} or more", degree, i)
+        object.__setattr__(self, "loss", loss)
+        object.__setattr__(self, "exchange", exchange)
+        object.__setattr__(self, "hidden", bool(self.hidden))
+        object.__setattr__(self, "overhead", as_integer("overhead", self.overhead))
+
+    @classmethod
+    def of(cls, given: dict[str, int]) -> "Sharing":
+        """Read what :meth:`words` wrote; TypeError for a word that is none of its own."""
+        words = dict(given)
+        exchange = sorted((int(word[1:]), words.pop(word)) for word in given if word[:1] == "d" and word[1:].isdigit())
+        return cls(exchange=tuple(exchange), **words)  # type: ignore[arg-type]
+
+    def words(self) -> dict[str, int]:
+        """Return all that is not as by default, by the names that a cost's text has for it."""
+        words = {} if self.loss == (0 if self.exchange else _LOSS) else {"loss": int(self.loss or 0)}
+        words |= {f"d{degree}": work for degree, work in self.exchange}
+        return words | ({"hidden": 1} if self.hidden else {}) | ({"overhead": self.overhead} if self.overhead else {})
+
+    def exchange_of(self, degree: int) -> int:
+        """Work units a unit of length in a group of this degree: x_d."""
+        if degree == 1 or not self.exchange:
+            return 0
+        return next((work for each, work in self.exchange if each >= degree), self.exchange[-1][1])
+
+    def _kept(self, degree: int) -> Fraction:
+        """Return the share of its speed that a rank of a group has."""
+        doublings = degree.bit_length() - 1
+        kept = Fraction(100 - int(self.loss or 0), 100)
+        beyond = Fraction(degree, 1 << doublings) - 1
+        return kept**doublings * (1 - (1 - kept) * beyond)
+
+    def on_degree(
+        self, linear: NDArray[np.int64], square: NDArray[np.int64], lengths: NDArray[np.int64], degree: int
+    ) -> NDArray[np.int64]:
+        """Time of each sample alone in a group of this degree, rounded up: int64[n], in work units.
+
+        ``linear`` and ``square`` are ``a l`` and ``b l^2``; with x_d l their sums fit int64.
+        """
+        exchange = self.exchange_of(degree) * lengths
+        work = linear + square + (np.maximum(exchange - square, 0) if self.hidden else exchange)
+        part = (1 / (degree * self._kept(degree))).limit_denominator(_FINEST)  # at most 1
+        whole, rest = np.divmod(work, part.denominator)
+        return np.asarray(whole * part.numerator - -rest * part.numerator // part.denominator)
+
+    def by_degree(
+        self, linear: NDArray[np.int64], square: NDArray[np.int64], lengths: NDArray[np.int64], degrees: ArrayLike,
+        num_ranks: int,
+    ) -> DegreeTimes:  # fmt: skip
+        """Times in groups of all `degrees`, in units so large that the solver's sums fit on `num_ranks` ranks."""
+        listed = as_degrees(degrees).tolist()
+        times = np.array([self.on_degree(linear, square, lengths, degree) for degree in listed], dtype=np.int64)
+        times = times.reshape(len(listed), len(lengths))
+        together = sum(map(int, times.max(axis=0))) + len(lengths) * self.overhead
+        shift = 0
+        while num_ranks * ((together >> shift) + 3 * len(lengths)) >= MOST_RANK_TIME and together >> shift:
+            shift += 1
+        return DegreeTimes(-(-times >> shift), -(-self.overhead >> shift), 1 << shift)
+
+    def fits(self, a: int, b: int, length: int) -> bool:
+        """Whether :meth:`on_degree` stays in int64 for samples up to this length that cost ``a l + b l^2``."""
+        exchange = max((work for _, work in self.exchange), default=0)
+        return (a + exchange + b * length) * length <= INT64_MAX
+
+
+def check_heads(degrees: Iterable[int], attention: Attention) -> None:
+    """Raise ArgumentError unless every degree can exchange heads for tokens, all to all (Ulysses).
+
+    A degree must divide the heads, and divide those of keys and values or be a multiple of them: these are then
+    repeated. A ring takes any degree.
+
+    Examples
+    --------
+    >>> check_heads([1, 2, 4], Attention(hidden=3584, heads=28, kv_heads=4, head_dim=128))
+    >>> check_heads([1, 8], Attention(hidden=3584, heads=28, kv_heads=4, head_dim=128))
+    Traceback (most recent call last):
+        ...
+    solvers.errors.ArgumentError: degrees[1] must divide the model's 28 attention heads (4 of keys and values), got 8; \
+take 1, 2, 4, 28, or any with exchange='ring'
+    """
+    heads, kv_heads = attention.heads, attention.kv_heads
+    legal = [d for d in range(1, heads + 1) if heads % d == 0 and (kv_heads % d == 0 or d % kv_heads == 0)]
+    for i, degree in enumerate(degrees):
+        if degree not in legal:
+            raise ArgumentError(
+                "degrees", f"divide the model's {heads} attention heads ({kv_heads} of keys and values)", degree, i,
+                (f"take {', '.join(map(str, legal))}", "or any with {exchange='ring'}"),
+            )  # fmt: skip
+
+
+def exchange_bytes(
+    attention: Attention, layers: int, degree: int, exchange: str = "ulysses", *, checkpointing: bool = False
+) -> int:
+    """Bytes in bfloat16 that a rank of a group exchanges for each token that it holds, over all layers and passes.
+
+    All to all, queries, keys, values and outputs change places forward and backward (8 bytes a layer and hidden unit
+    each way, where all heads have keys and values of their own); the part that stays is counted too. Round a ring, the
+    keys and values of all others come by, and backward their gradients too. Checkpointing repeats what goes forward.
+
+    Examples
+    --------
+    >>> seven_b = Attention(hidden=4096, heads=32, kv_heads=32, head_dim=128)
+    >>> exchange_bytes(seven_b, 32, 8) / 2**20, exchange_bytes(seven_b, 32, 8, "ring") / 2**20
+    (2.0, 10.5)
+    """
+    if exchange not in EXCHANGES:
+        raise ArgumentError("exchange", f"be one of {', '.join(EXCHANGES)}", repr(exchange))
+    if degree == 1:
+        return 0
+    if exchange == "ring":
+        return (degree - 1) * _BYTES * layers * 2 * attention.kv_heads * attention.head_dim * (3 + checkpointing)
+    heads = 2 * attention.heads + 2 * max(attention.kv_heads, degree)
+    return _BYTES * layers * heads * attention.head_dim * (2 + checkpointing)

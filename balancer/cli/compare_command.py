@@ -33,7 +33,7 @@ def compare_command(
     """  # noqa: D301 (click's mark, not an escape)
     job = open_job(log, options)
     settings = job.settings
-    chosen = chosen_strategies(strategies)
+    chosen = chosen_strategies(strategies, settings.setup)
     started = time.perf_counter()
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:

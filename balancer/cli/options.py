@@ -9,6 +9,7 @@ from balancer.cli.parser import NamedFlag
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
+from balancer.problem.sequence_groups import EXCHANGES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
 __all__ = ["add_options", "budget_option", "comparison_options", "json_option", "method_option",
@@ -180,6 +181,15 @@ def _micro_batch_options(command: Any) -> Any:
             "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
         ),
         click.option("--over-long", metavar="W", help=f"A row over T gets: {' | '.join(OVER_LONG)} [default: error]."),
+        click.option(
+            "--group-degrees", metavar="D,D,...",
+            help="In place of micro-batches: in every slot, groups of D ranks share rows; --max-tokens-per-rank is then what "
+            "a rank holds in a slot, --micro-batches how many slots there are.",
+        ),
+        click.option(
+            "--group-exchange", metavar="X",
+            help=f"What a group's ranks exchange in attention: {' | '.join(EXCHANGES)} [default: ulysses].",
+        ),
     )  # fmt: skip
     return add_options(command, options)
 

@@ -15,9 +15,10 @@ from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import STRATEGIES
+from balancer.planning.strategies import strategies_for
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
@@ -214,6 +215,39 @@ def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
     return MicroBatches(tokens, **{_FIELD_OF[name]: value for name, value in given.items()})
 
 
+_WITH_GROUPS = ("micro_batches", "micro_batches_multiple_of", "encoders")
+"""The options of micro-batches that sequence groups take too."""
+
+
+def _sequence_groups(
+    options: dict[str, Any], phases: tuple[Phase, ...]
+) -> tuple[tuple[Phase, ...], SequenceGroups | None]:
+    """Take the options of sequence groups out of all options; a rank's cap in the last phase is then one of theirs."""
+    degrees, exchange = options.pop("group_degrees"), options.pop("group_exchange")
+    if degrees is None:
+        if exchange is not None:
+            raise InputError("--group-exchange needs --group-degrees, how many ranks a group may have")
+        return phases, None
+    if not re.fullmatch("[0-9]{1,9}(,[0-9]{1,9})*", degrees.replace(" ", "")):
+        raise InputError(f"--group-degrees must be numbers of ranks, such as 1,2,4,8, got {degrees!r:.80}")
+    given = {name: options.pop(name, None) for name in (*_FIELD_OF, "micro_batch_tokens")}
+    for name, value in given.items():
+        if value is not None and name not in _WITH_GROUPS:
+            raise InputError(f"--{name.replace('_', '-')} cannot be combined with --group-degrees")
+    count = given["micro_batches"]
+    if count is not None and not re.fullmatch("[0-9]{1,9}", count):
+        raise InputError(f"--micro-batches must be a whole number with --group-degrees, got {count!r}")
+    fields = {
+        "exchange": exchange, "num_slots": None if count is None else int(count),
+        "slots_multiple_of": given["micro_batches_multiple_of"], "encoders": given["encoders"],
+    }  # fmt: skip
+    cut = SequenceGroups(
+        tuple(map(int, degrees.split(","))), phases[-1].max_tokens_per_rank,
+        **{name: value for name, value in fields.items() if value is not None},
+    )  # fmt: skip
+    return (*phases[:-1], replace(phases[-1], max_tokens_per_rank=None)), cut
+
+
 def open_job(log: str, options: dict[str, Any]) -> Job:
     """Read the options that say how a log is planned, and make its first plan, so that kernels are ready."""
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
@@ -226,7 +260,8 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         opened = open_log(log)
         of_log = default_columns(opened) if length is None else choose_length(opened, length)
         columns = {SINGLE_PHASE: "+".join(of_log)}
-    phases, cut = _phases(options, columns), _micro_batches(options)
+    phases, groups = _sequence_groups(options, _phases(options, columns))
+    cut = groups or _micro_batches(options)
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
@@ -238,10 +273,10 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
     return Job(opened, settings, _title_of(opened, settings, first))
 
 
-def chosen_strategies(text: str | None) -> tuple[str, ...]:
+def chosen_strategies(text: str | None, setup: Setup) -> tuple[str, ...]:
     """Read ``--strategies``, each name once."""
     if text is None:
-        return tuple(STRATEGIES)
+        return strategies_for(setup)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 

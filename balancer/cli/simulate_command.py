@@ -98,7 +98,7 @@ def simulate_command(
     models, parameters = _models(options, model_names, cluster)
     job = open_job(log, options)
     settings = job.settings
-    chosen = chosen_strategies(strategies)
+    chosen = chosen_strategies(strategies, settings.setup)
     started = time.perf_counter()
     data = SimulationData(waits, step or 0)
     with progress(as_json) as tick:

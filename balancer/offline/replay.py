@@ -110,9 +110,9 @@ def _checked_groups(
     first_row: int,
 ) -> GroupTable:  # fmt: skip
     """Return the groups that share a phase's samples, checked."""
-    cut, none = step.settings.micro_batches, np.empty(0, dtype=np.int32)
+    cut = step.settings.micro_batches
     if shared is None or not isinstance(cut, SequenceGroups):
-        return GroupTable(none, none, none, none)
+        return GroupTable.none()
     groups, numbers = shared.ordered(order), step.batch.rows_of(step.batch.kept, first_row)
     shared.check(where, groups, numbers, items.lengths, cut, step.topology, num_slots)
     return groups

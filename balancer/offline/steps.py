@@ -14,8 +14,8 @@ from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import Step, make_step
-from balancer.planning.strategies import STRATEGIES, chosen, sorted_window, taken
+from balancer.planning.step import Step, make_step, plan_step
+from balancer.planning.strategies import chosen, sorted_window, strategies_for, taken
 from balancer.problem.batch import HOMES, global_batches
 from balancer.problem.block import Block
 from balancer.problem.micro_batches import MicroBatches
@@ -154,7 +154,7 @@ def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:
     steps = Steps(log, settings)
     for rows in rows_of_steps(log, settings):
         try:
-            plan = steps.plan(rows, chosen("orchestrated"))
+            plan = steps.plan(rows, plan_step)
         except SolverError as error:
             raise error.with_note(_most_needed(log, settings, rows.number)) from None
         yield plan
@@ -212,7 +212,7 @@ def _most_needed(log: LengthLog, settings: LogSettings, failed: int) -> str:
 def compare_log(
     log: LengthLog,
     settings: LogSettings,
-    strategies: Sequence[str] = tuple(STRATEGIES),
+    strategies: Sequence[str] | None = None,
     num_steps: int | None = None,
     window: int = 100,
     endless: bool = False,
@@ -224,7 +224,7 @@ def compare_log(
     log : LengthLog
     settings : LogSettings
     strategies : sequence of str
-        Names in :data:`balancer.planning.strategies.STRATEGIES`.
+        Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
     num_steps : int, optional
         Stop after this number of steps.
     window : int
@@ -239,9 +239,9 @@ def compare_log(
         Window by window, and within one strategy by strategy.
     """
     steps, read = Steps(log, settings), rows_of_steps(log, settings, endless)
-    by_name = {name: chosen(name) for name in strategies}
+    by_name = {name: chosen(name) for name in strategies or strategies_for(settings.setup)}
     window = as_count("window", window)
-    for rows in _windows(read, window if "sorted_batches" in strategies else 1, num_steps):
+    for rows in _windows(read, window if "sorted_batches" in by_name else 1, num_steps):
         for name, strategy in by_name.items():
             for batch in _sorted(rows, settings) if name == "sorted_batches" else rows:
                 yield name, steps.plan(batch, strategy)

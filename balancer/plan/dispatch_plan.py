@@ -158,18 +158,20 @@ class DispatchPlan(Record):
         """
         costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
         slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
-        if groups is not None:
-            slot_loads = groups.slot_loads(cost, problem.batch.lengths, problem.micro_batches, num_ranks, num_slots)
-            loads, lead = slot_loads.sum(axis=1), groups.first_rank[groups.group_of_sample]
+        cut = problem.micro_batches
+        if isinstance(cut, SequenceGroups):
+            groups = groups or GroupTable.none()
+            slot_loads = groups.slot_loads(cost, problem.batch.lengths, cut, num_ranks, num_slots)
+            loads, makespan = slot_loads.sum(axis=1), cut.makespan(slot_loads)
+            lead = groups.first_rank[groups.group_of_sample]
             target = Placement.by_slots(lead, slot_of_sample, num_ranks, num_slots)
         else:
+            assert target is not None
             loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
-        if problem.micro_batches is None:
             makespan = kept.makespan(loads)
-        else:
-            if groups is None:
+            if cut is not None:
                 slot_loads = cost.slot_loads(costs, target.rank_of_sample, slot_of_sample, num_ranks, num_slots)
-            makespan = problem.micro_batches.makespan(slot_loads)
+                makespan = cut.makespan(slot_loads)
         bound = prove(makespan)
         if makespan == bound.value:
             status = SolveStatus.OPTIMAL
@@ -352,16 +354,18 @@ class DispatchPlan(Record):
         """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once."""
         return self._ratio(self.constraints.makespan(self.home_loads), self.home_loads, None)
 
-    def _ratio(self, makespan: int, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> float:
+    def _ratio(
+        self, makespan: int, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None
+    ) -> float:
         total, share = self.perfect(loads, micro_batches)
         return makespan * share / total if total else 1.0  # of integers, so that equal loads give 1.0
 
-    def perfect(self, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> tuple[int, int]:
+    def perfect(self, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None) -> tuple[int, int]:
         """Return the makespan of perfectly even ranks, as a fraction: numerator and denominator."""
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
-        if isinstance(micro_batches, SequenceGroups) and self.group_table is not None:  # of samples each on one rank
-            of_slot = self.group_table.loads(self.cost, self.lengths, micro_batches, self.num_ranks).of_slot
+        if isinstance(micro_batches, SequenceGroups):  # of samples each alone on a rank
+            of_slot = self.cost.sharing.overhead
             return int(self.home_loads.sum()) + self.num_ranks * self.num_slots * of_slot, self.num_ranks
         if micro_batches is not None:
             return micro_batches.perfect(total, self.num_ranks, self.num_slots)

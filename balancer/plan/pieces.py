@@ -87,6 +87,11 @@ class GroupTable(Record):
     slot: NDArray[np.int32]
     first_rank: NDArray[np.int32]
 
+    @classmethod
+    def none(cls) -> "GroupTable":
+        """Return that of no samples."""
+        return cls(*(np.empty(0, dtype=np.int32) for _ in range(4)))
+
     def loads(self, cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int) -> Busy:
         """Return how long each group takes, int64[G], and what a slot takes besides, in cost units. O(D n)."""
         given = cost.degree_times(lengths, cut.degrees, num_ranks)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import Pieces, segments
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
@@ -18,6 +19,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from solvers.errors import Named, UsageError
 from solvers.groups import members_by_group
 
 __all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of"]
@@ -62,7 +64,7 @@ class PhasePlan:
     @property
     def idle_ranks(self) -> NDArray[np.int32]:
         """Ranks that get no item: they skip the phase's collectives unless they run a dummy. int32[], ascending."""
-        counts = np.diff(self.plan.target.offsets)
+        counts = np.diff(self.plan.shares.place.offsets)
         return np.flatnonzero(counts == 0).astype(np.int32)
 
 
@@ -99,12 +101,25 @@ class StepPlan:
     def __post_init__(self) -> None:
         if self.part_order is not None:
             _ = self.parts  # which refuse an order that is none
+        last = list(self.phases)[-1]
+        if self[last].group_table is not None and self.phases[last].items.fed_by:
+            self._check_parts(last)
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
         straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
         """  # noqa: D205 (one sentence)
+        streams = dict(self._whole)
+        for phase, plan in self.phases.items():
+            if plan.plan.group_table is not None:
+                for name in self.parts[phase].streams:
+                    streams[name] = self._cut(streams[name], phase)
+        return streams | dict(self.detour)
+
+    @cached_property
+    def _whole(self) -> dict[str, Stream]:
+        """The streams of :attr:`streams`, to the first ranks of those that share samples."""
         streams: dict[str, Stream] = {}
         for name, phase in self.phases.items():
             items, target = phase.items, phase.plan.target
@@ -119,7 +134,42 @@ class StepPlan:
                 own, sample = own_name(name), items.own.row_of_value
                 volumes = items.own.values * items.phase.bytes_in
                 streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
-        return streams | dict(self.detour)
+        return streams
+
+    def _cut(self, stream: Stream, phase: str) -> Stream:
+        """Return the stream that brings parts of samples of a phase to the ranks that share these."""
+        parts, plan = self.parts[phase], self[phase]
+        whole = Pieces.parts(plan.target, parts.sample_of_part, self._sizes_of(parts))
+        mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(stream.name))
+        mine = mine[np.argsort(parts.item_of_part[mine])]
+        held = Pieces(whole.sample[mine], whole.start[mine], whole.stop[mine], stream.source)
+        name, _, way = stream.name.rpartition(":")
+        from_phase = self.phases[name].items.phase
+        each = from_phase.bytes_out if way == "out" else from_phase.bytes_in
+        return segments(stream.name, held, plan.pieces, plan.lengths, each).stream
+
+    def _check_parts(self, phase: str) -> None:
+        """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
+        parts, lengths = self.parts[phase], self[phase].lengths
+        sums = np.zeros_like(lengths)
+        np.add.at(sums, parts.sample_of_part, self._sizes_of(parts))
+        if (odd := sums != lengths).any():
+            sample = int(np.argmax(odd))
+            raise UsageError(
+                "{sequence_groups} need samples as long as their parts: {sample} has length "
+                f"{lengths[sample]}, its parts {sums[sample]}",
+                "count in its length what it is fed",
+                sample=Named("sample", int(self.batch.numbers[sample])),
+            )
+
+    def _sizes_of(self, parts: Parts) -> NDArray[np.int64]:
+        """Return the elements of each part: int64[k]."""
+        sizes = np.empty(len(parts.item_of_part), dtype=np.int64)
+        for s, name in enumerate(parts.streams):
+            phase, _, way = name.rpartition(":")
+            items, mine = self.phases[phase].items, parts.stream_of_part == s
+            sizes[mine] = (items.outputs if way == "out" else items.own.values)[parts.item_of_part[mine]]
+        return sizes
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:
@@ -212,10 +262,15 @@ class StepPlan:
         if phase not in self.parts:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(self.parts) or 'none'}")
         parts = self.parts[phase]
-        streams = [self.streams[name] for name in parts.streams]
+        streams = [(self._whole | dict(self.detour))[name] for name in parts.streams]
         first = np.concatenate(([0], np.cumsum([len(stream.lengths) for stream in streams])))
         order = first[parts.stream_of_part] + parts.item_of_part
-        return fused(f"{phase}:inputs", streams, order, self[phase].target.lifted(parts.sample_of_part))
+        name, plan = f"{phase}:inputs", self[phase]
+        stream = fused(name, streams, order, plan.target.lifted(parts.sample_of_part))
+        if plan.group_table is None:
+            return stream
+        held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
+        return segments(name, held, plan.pieces, plan.lengths).stream
 
     def digest(self) -> str:
         """SHA-256, in hex, over the digests of the phases, in order: ranks whose digests agree hold the same plan.

@@ -28,7 +28,7 @@ def keep_last(step: Step, samples: Placement) -> DispatchPlan:
 
     A rank that has fewer samples than there are micro-batches leaves the last ones empty, allowed or not.
     """
-    micro_batches = step.settings.micro_batches
+    micro_batches = _of_ranks(step)
     problem = replace(step.problem(step.items[-1]), constraints=Constraints(), micro_batches=None)
     if micro_batches is None:
         return replay_plan(problem, samples, step.settings)
@@ -41,7 +41,7 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
     Where no micro-batch may be empty and a rank gets fewer samples than micro-batches, ranks are balanced anew, so that
     each gets enough.
     """
-    items, micro_batches = step.items[-1], step.settings.micro_batches
+    items, micro_batches = step.items[-1], _of_ranks(step)
     problem = replace(problem, micro_batches=None)
     plan = plan_phase(step, items, problem)
     if micro_batches is None:
@@ -77,6 +77,11 @@ def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: D
     if last.micro_batches.encoders == "step":
         return in_first_slot(step, items, plan_phase(step, items, problem).target, last.num_slots)
     return plan_in_slots(step, items, problem, last)
+
+
+def _of_ranks(step: Step) -> MicroBatches | None:
+    cut = step.settings.micro_batches
+    return cut if isinstance(cut, MicroBatches) else None  # strategies of whole samples see no sequence groups
 
 
 def _in_shares(

@@ -204,7 +204,9 @@ def make_step(
 def plan_step(step: Step, part_order: Ragged | None = None) -> StepPlan:
     """Plan all phases of a step."""
     started = time.perf_counter()
-    return finished(step, plan_phases(step), "orchestrated", started, part_order)
+    shared = isinstance(step.settings.micro_batches, SequenceGroups)
+    name = "sequence_groups" if shared else "orchestrated"
+    return finished(step, plan_phases(step), name, started, part_order)
 
 
 def finished(

@@ -1,6 +1,7 @@
 """Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
 
-A strategy takes a step and returns its plan. With micro-batches all but ``orchestrated`` decide ranks first, as without
+A strategy takes a step and returns its plan. Where the settings are of sequence groups, all but the last two compute
+whole samples all the same. With micro-batches all but ``orchestrated`` decide ranks first, as without
 them; then every rank cuts its own share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder
 computes an item in the slot of its sample, or before the first.
 """
@@ -26,8 +27,18 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
+from solvers.errors import InfeasibleError, UsageError
 
-__all__ = ["STRATEGIES", "chosen", "plan_with", "sorted_window", "taken", "with_outputs_home"]
+__all__ = [
+    "SHARED",
+    "STRATEGIES",
+    "chosen",
+    "plan_with",
+    "sorted_window",
+    "strategies_for",
+    "taken",
+    "with_outputs_home",
+]
 
 
 def as_sampled(step: Step) -> StepPlan:
@@ -88,14 +99,81 @@ def sorted_batches(step: Step) -> StepPlan:
 
 
 def orchestrated(step: Step) -> StepPlan:
-    """Plan as :func:`balancer.orchestrate` does."""
+    """Plan as :func:`balancer.orchestrate` does, each sample on one rank."""
+    return plan_step(step)
+
+
+def static_degree(step: Step) -> StepPlan:
+    """Share all samples of a step among groups of one degree, whichever is fastest for this step."""
+    started, best = time.perf_counter(), None
+    cut = _groups_of(step)
+    for degree in cut.degrees:
+        try:
+            plan = plan_step(_with(step, replace(cut, degrees=(degree,))))
+        except InfeasibleError:
+            continue
+        if best is None or _last(plan).makespan < _last(best).makespan:
+            best = plan
+    if best is None:  # which the largest says best
+        best = plan_step(_with(step, replace(cut, degrees=(max(cut.degrees),))))
+    return replace(best, strategy="static_degree", runtime_s=time.perf_counter() - started)
+
+
+def sequence_groups(step: Step) -> StepPlan:
+    """Plan as :func:`balancer.orchestrate` does with sequence groups."""
+    _groups_of(step)
     return plan_step(step)
 
 
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
-    strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
-}
-"""From a step to its plan, by name; all but the last are what other systems do."""
+    strategy.__name__: strategy
+    for strategy in (
+        as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated, static_degree, sequence_groups
+    )
+}  # fmt: skip
+"""From a step to its plan, by name; all but ``orchestrated`` and ``sequence_groups`` are what other systems do."""
+
+SHARED = ("static_degree", "sequence_groups")
+"""Those whose ranks share samples; they need the settings of sequence groups."""
+
+
+def strategies_for(setup: Setup) -> tuple[str, ...]:
+    """Return the names of the strategies that plans with this setup can be compared by."""
+    shared = isinstance(setup.settings.micro_batches, SequenceGroups)
+    return tuple(name for name in STRATEGIES if shared or name not in SHARED)
+
+
+def _groups_of(step: Step) -> SequenceGroups:
+    cut = step.settings.micro_batches
+    if not isinstance(cut, SequenceGroups):
+        raise UsageError("strategies that share samples need {sequence_groups}")
+    return cut
+
+
+def _last(plan: StepPlan) -> DispatchPlan:
+    return list(plan.phases.values())[-1].plan
+
+
+def _with(step: Step, cut: MicroBatches | SequenceGroups | None) -> Step:
+    """Return the step with other slots."""
+    setup = replace(step.setup, settings=replace(step.settings, micro_batches=cut))
+    return replace(step, setup=setup)
+
+
+def _of_whole_samples(step: Step) -> Step:
+    """Return the step with each sample on one rank; a cap becomes one on micro-batches, which longer ones exceed."""
+    cut = step.settings.micro_batches
+    if not isinstance(cut, SequenceGroups):
+        return step
+    if cut.max_tokens_per_rank is None:
+        return _with(step, None)
+    return _with(
+        step,
+        MicroBatches(
+            cut.max_tokens_per_rank, count=cut.num_slots, multiple_of=cut.slots_multiple_of, allow_empty=True,
+            over_long="own", encoders=cut.encoders,
+        ),
+    )  # fmt: skip
 
 
 def plan_with(
@@ -150,7 +228,8 @@ def chosen(strategy: str) -> Callable[[Step], StepPlan]:
     """Return the strategy of that name, or raise ValueError saying which there are."""
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r:.80}; known strategies are {', '.join(STRATEGIES)}")
-    return STRATEGIES[strategy]
+    plan = STRATEGIES[strategy]
+    return plan if strategy in SHARED else lambda step: plan(_of_whole_samples(step))
 
 
 def sorted_window(

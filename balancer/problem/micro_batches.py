@@ -141,6 +141,10 @@ class MicroBatches:
         """Return the fields; ``MicroBatches(**fields)`` is this again."""
         return asdict(self)
 
+    def in_words(self) -> str:
+        """Say what they are, for a report."""
+        return f"micro-batches of at most {self.max_tokens:,}, {self.schedule}"
+
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
         """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K]."""
         return int(self.span(slot_loads))

@@ -129,6 +129,11 @@ class SequenceGroups:
         """Return the samples that are left out: none."""
         return np.empty(0, dtype=np.int64)
 
+    def in_words(self) -> str:
+        """Say what they are, for a report."""
+        cap = "" if self.max_tokens_per_rank is None else f", at most {self.max_tokens_per_rank:,} a rank"
+        return f"groups of {', '.join(map(str, self.degrees))} ranks{cap}"
+
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
         """Return what a step takes in cost units, from what each rank is busy in each slot, int64[ranks, K]."""
         return int(self.span(slot_loads))

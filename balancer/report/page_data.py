@@ -119,7 +119,7 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
     if encoder_slots:
         said.append(encoder_slots)
     elif plan.micro_batches is not None:
-        said.append(f"micro-batches of at most {plan.micro_batches.max_tokens:,}, {plan.micro_batches.schedule}")
+        said.append(plan.micro_batches.in_words())
     return ", ".join(said)
 
 

@@ -310,7 +310,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
     if cut is not None:
-        yield "micro-batches", f"of at most {cut.max_tokens:,} elements, {escaped(cut.schedule)}"
+        yield "slots", escaped(cut.in_words())
         if len(settings.setup.phases) > 1:
             each, early = "an item in the micro-batch of its sample", "all items before the first micro-batch"
             yield "encoders compute", each if cut.encoders == "slot" else early

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cluster import Cluster
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
 
@@ -42,6 +43,8 @@ def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Clu
     ValueError
         A convolution's cost, and a model without a convolution.
     """
+    if isinstance(plan.micro_batches, SequenceGroups) and plan.group_table is not None:
+        return _compute_shared(plan, plan.micro_batches, model, cluster)
     lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)
     bins = plan.rank_of_sample * np.int32(plan.num_slots) + plan.slot_of_sample
     num_bins = plan.num_ranks * plan.num_slots
@@ -69,7 +72,27 @@ def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Clu
     return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(executed.sum()))
 
 
-def span(seconds: NDArray[np.float64], micro_batches: MicroBatches | None) -> float:
+def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, cluster: Cluster) -> Computed:
+    """Compute samples that ranks share: each rank is busy with one for as long as the plan's cost says.
+
+    Of the time that the sample takes alone, that is; what sharing loses and exchanges is in it.
+    """
+    lengths, shares, num_bins = plan.lengths, plan.shares, plan.num_ranks * plan.num_slots
+    degrees = sorted({1, *cut.degrees})
+    times = plan.cost.degree_times(lengths, degrees, plan.num_ranks).times
+    degree = np.bincount(shares.sample, minlength=len(lengths))
+    slower = times[np.searchsorted(degrees, degree), np.arange(len(lengths))] / np.maximum(times[0], 1)
+    each = model.executed_flops(lengths)
+    bins = shares.place.rank_of_sample * np.int64(plan.num_slots) + plan.slot_of_sample[shares.sample]
+    tokens = np.bincount(bins, weights=shares.lengths, minlength=num_bins).astype(np.int64)
+    busy = np.bincount(bins, weights=(each * slower)[shares.sample], minlength=num_bins)
+    seconds = model.throughput.seconds(busy / cluster.gpus_per_rank, tokens)
+    shape = plan.num_ranks, plan.num_slots
+    useful = float(model.useful_flops(lengths).sum())
+    return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(each.sum()))
+
+
+def span(seconds: NDArray[np.float64], micro_batches: MicroBatches | SequenceGroups | None) -> float:
     """Seconds until all ranks are done, from those of every micro-batch, float64[num_ranks, num_slots].
 
     Never less than the mean of what ranks compute, whatever rounding does.

@@ -9,7 +9,7 @@ from balancer.io.logs import LengthLog, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.strategies import STRATEGIES
+from balancer.planning.strategies import strategies_for
 from balancer.problem.cluster import Cluster
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.step import StepTime, step_time
@@ -181,7 +181,7 @@ def simulate_log(
     models: Mapping[str, PhaseModel],
     cluster: Cluster,
     *,
-    strategies: Sequence[str] = tuple(STRATEGIES),
+    strategies: Sequence[str] | None = None,
     num_steps: int | None = None,
     window: int = 100,
     overlap: float = 0.0,
@@ -200,7 +200,7 @@ def simulate_log(
         Of every phase.
     cluster : Cluster
     strategies : sequence of str
-        Names in :data:`balancer.planning.strategies.STRATEGIES`.
+        Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
     num_steps : int, optional
         If more than the log has, it is read again from its start. By default as many as the log has, at least one.
     window : int
@@ -226,6 +226,7 @@ def simulate_log(
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     rows = _count_rows(log, settings)
     steps = max(1, rows // settings.samples_per_step) if num_steps is None else as_count("num_steps", num_steps)
+    strategies = strategies or strategies_for(settings.setup)
     totals = {strategy: StrategyTotals() for strategy in strategies}
     for strategy, plan in compare_log(log, settings, strategies, steps, window, endless=True):
         step = step_time(plan, models, cluster, overlap=overlap, waits=waits)

@@ -15,6 +15,7 @@ from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
 from balancer.problem.cluster import Cluster
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
@@ -211,7 +212,7 @@ def step_time(
     return step
 
 
-def _phase_time(found: Computed, micro_batches: MicroBatches | None) -> PhaseTime:
+def _phase_time(found: Computed, micro_batches: MicroBatches | SequenceGroups | None) -> PhaseTime:
     """Return what a phase takes, from what every micro-batch does."""
     ranks = found.seconds.sum(axis=1)
     mean = float(ranks.mean())
@@ -226,11 +227,11 @@ def _phase_time(found: Computed, micro_batches: MicroBatches | None) -> PhaseTim
     )
 
 
-def _encoders_first(micro_batches: MicroBatches | None) -> bool:
+def _encoders_first(micro_batches: MicroBatches | SequenceGroups | None) -> bool:
     return micro_batches is not None and micro_batches.encoders == "step"
 
 
-def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | None) -> float:
+def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | SequenceGroups | None) -> float:
     """Seconds until all ranks are done with all phases, where they do not wait after each."""
     seconds = [part.seconds for part in found.values()]
     piped = micro_batches is not None and micro_batches.schedule == "pipeline"
@@ -240,7 +241,7 @@ def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | No
 
 
 def _activation_bytes(
-    found: Mapping[str, Computed], models: Mapping[str, PhaseModel], micro_batches: MicroBatches | None
+    found: Mapping[str, Computed], models: Mapping[str, PhaseModel], micro_batches: MicroBatches | SequenceGroups | None
 ) -> float:
     """Return the most that a rank holds at a time.
 

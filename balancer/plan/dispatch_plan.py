@@ -166,7 +166,8 @@ class DispatchPlan(Record):
             lead = groups.first_rank[groups.group_of_sample]
             target = Placement.by_slots(lead, slot_of_sample, num_ranks, num_slots)
         else:
-            assert target is not None
+            if target is None:
+                raise ValueError("target must be given unless ranks share samples")
             loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
             makespan = kept.makespan(loads)
             if cut is not None:

@@ -183,8 +183,8 @@ def _micro_batch_options(command: Any) -> Any:
         click.option("--over-long", metavar="W", help=f"A row over T gets: {' | '.join(OVER_LONG)} [default: error]."),
         click.option(
             "--group-degrees", metavar="D,D,...",
-            help="In place of micro-batches: groups of D ranks share rows, in every slot. --max-tokens-per-rank is then "
-            "what a rank holds in a slot, --micro-batches how many slots there are.",
+            help="In place of micro-batches: groups of D ranks share rows, in every slot. --max-tokens-per-rank is "
+            "then what a rank holds in a slot, --micro-batches how many slots there are.",
         ),
         click.option(
             "--group-exchange", metavar="X",

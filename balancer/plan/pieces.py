@@ -88,6 +88,15 @@ class GroupTable(Record):
     first_rank: NDArray[np.int32]
 
     @classmethod
+    def of(
+        cls, slot_of_sample: NDArray[np.int32], first_rank: NDArray[np.int32], degree: NDArray[np.int32]
+    ) -> "GroupTable":
+        """Make it of each sample's slot, and of its group's first rank and degree. O(n log n)."""
+        key = slot_of_sample * np.int64(1 << 32) + first_rank
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        return cls(group.astype(np.int32), degree[first], slot_of_sample[first], first_rank[first])
+
+    @classmethod
     def none(cls) -> "GroupTable":
         """Return that of no samples."""
         return cls(*(np.empty(0, dtype=np.int32) for _ in range(4)))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.problem import Affinity, Problem
-from balancer.problem.sequence_groups import SequenceGroups
 
 __all__ = ["Placed", "effective", "place", "why_not_relocate"]
 
@@ -73,8 +72,6 @@ def effective(problem: Problem, placement: str) -> str:
 
 def why_not_relocate(problem: Problem) -> str:
     """Say why relocation cannot be had for a problem of this kind; empty if it can."""
-    if isinstance(problem.micro_batches, SequenceGroups):
-        return "groups of ranks that share samples are rearranged"
     if not problem.cost.additive:
         return f"relocation takes no cost '{problem.cost}'"
     names = problem.constraints.names()
@@ -94,8 +91,7 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
     if unit is not None:  # samples that stay together are one item, whose parts lie where theirs do
         count = int(unit.max(initial=-1)) + 1
         parts, home, volumes = problem.parts, None, None
-        sample = np.repeat(np.arange(len(costs)), np.diff(parts.offsets))
-        affinity = Affinity.of(unit[sample], parts.ranks, parts.volumes, count)
+        affinity = Affinity.of(unit[parts.sample], parts.ranks, parts.volumes, count)
         first = np.zeros(count, dtype=np.int64)
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
@@ -132,8 +128,7 @@ def _rearrange(problem: Problem, groups: NDArray[np.int32], time_budget: float, 
         given = [of for of in (constraints.rank_speeds, constraints.initial_loads) if of is not None]
         kinds = np.unique(np.stack(given), axis=1, return_inverse=True)[1].reshape(-1)
     affinity = problem.parts
-    sample = np.repeat(np.arange(len(groups)), np.diff(affinity.offsets))
-    volumes = solvers.group_volumes(groups[sample], affinity.ranks, affinity.volumes, num_ranks)
+    volumes = solvers.group_volumes(groups[affinity.sample], affinity.ranks, affinity.volumes, num_ranks)
     result = solvers.rearrange(
         volumes,
         problem.topology.node_of_rank,

@@ -51,6 +51,11 @@ class Affinity(NamedTuple):
         offsets = np.searchsorted(sample[starts], np.arange(num_samples + 1))
         return cls(offsets, rank[starts].astype(np.int32), volumes)
 
+    @property
+    def sample(self) -> NDArray[np.int64]:
+        """Of which sample each part is: int64[k]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
     def of_samples(self, members: NDArray[np.int64], first_rank: int = 0) -> "Affinity":
         """Return that of some of the samples, with ranks counted from `first_rank`."""
         counts = np.diff(self.offsets)[members]

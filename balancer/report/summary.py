@@ -7,7 +7,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from balancer.cost import Sharing
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
@@ -32,6 +36,8 @@ class PhaseSummary:
     fewest_slots: int = 0
     most_slots: int = 0
     schedule: str | None = None
+    groups: dict[int, int] = field(default_factory=dict)
+    loss_assumed: bool = False
     gap_sum: float = 0.0
     gap_max: float = 0.0
     proven_optimal_steps: int = 0
@@ -80,6 +86,8 @@ class PhaseSummary:
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
+            if plan.group_table is not None:
+                self._add_groups(plan, plan.group_table)
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
         self.gap_sum += gap
@@ -100,6 +108,12 @@ class PhaseSummary:
                 self.cap_row = row_of_item(plan.binding_sample)
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
+
+    def _add_groups(self, plan: DispatchPlan, table: GroupTable) -> None:
+        """Count the groups of each degree."""
+        self.schedule, self.loss_assumed = "sequence groups", plan.cost.sharing == Sharing()
+        for degree, count in zip(*np.unique(table.degree, return_counts=True), strict=True):
+            self.groups[int(degree)] = self.groups.get(int(degree), 0) + int(count)
 
     def add_items(self, phase: PhasePlan) -> None:
         """Count the items of a step, and the ranks that get none."""
@@ -168,6 +182,8 @@ class PhaseSummary:
         if self.schedule is not None:
             document["schedule"] = self.schedule
             document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
+        if self.groups:
+            document["groups_of_degree"] = {str(degree): self.groups[degree] for degree in sorted(self.groups)}
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,

@@ -17,6 +17,7 @@ __all__ = [
     "as_bytes",
     "as_percent",
     "as_ratios",
+    "groups_of",
     "left_out",
     "print_comparison",
     "print_loads",
@@ -28,6 +29,10 @@ __all__ = [
 NARROWEST = 76
 """Columns that the table needs; on a narrower terminal lines wrap, but no number is cut."""
 
+LOSS_ASSUMED = (
+    "ranks that share a sample are assumed to lose 5 % of their speed with each doubling of their number; --cost says "
+    "what was measured (balancer fit), or flexsp-7b-a100."
+)
 BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks meet once a step."
 """A note of tables and pages where ranks wait in every micro-batch."""
 
@@ -53,6 +58,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
+        if phase.loss_assumed:
+            console.print(f"{name}: {LOSS_ASSUMED}\n", highlight=False)
         if phase.fell_back:
             console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
     if summary.dropped:
@@ -71,11 +78,19 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     cut = any(phase.schedule is not None for phase in first.phases.values())
     for header in (*first.phases, *["micro-batches"] * cut, "crosses nodes a step"):
         table.add_column(header, justify="right")
-    bounds = summaries.get("orchestrated", first)
+    bounds = {"best possible": summaries.get("orchestrated", first)}
+    if "sequence_groups" in summaries:
+        bounds = {
+            "best possible, whole samples": bounds["best possible"],
+            "best possible": summaries["sequence_groups"],
+        }
     columns = [
-        as_ratios([*(summary.phases[name].ratio_after for summary in summaries.values()), phase.ratio_bound])
-        for name, phase in bounds.phases.items()
-    ]
+        as_ratios([
+            *(summary.phases[name].ratio_after for summary in summaries.values()),
+            *(summary.phases[name].ratio_bound for summary in bounds.values()),
+        ])
+        for name in first.phases
+    ]  # fmt: skip
     for i, (name, summary) in enumerate(summaries.items()):
         last = list(summary.phases.values())[-1]
         slots = [as_range(last.fewest_slots, last.most_slots)] * cut
@@ -83,7 +98,8 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
             name, *[column[i] for column in columns], *slots, as_bytes(summary.inter_node_bytes / summary.steps)
         )
     table.add_section()
-    table.add_row("best possible", *[column[-1] for column in columns], *[""] * cut, "")
+    for i, name in enumerate(bounds, len(summaries)):
+        table.add_row(name, *[column[i] for column in columns], *[""] * cut, "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
@@ -190,6 +206,9 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
+    if phase.groups:
+        name, counts = groups_of(phase)
+        yield name, "", counts, ""
     if phase.most_idle_ranks:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
@@ -197,6 +216,12 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         least = as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
         yield "volume that crosses nodes", "", as_percent(numbers["inter_node_fraction"]), least
         yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
+
+
+def groups_of(phase: PhaseSummary) -> tuple[str, str]:
+    """Say how many sequence groups of each degree there are, over all slots and steps."""
+    degrees = sorted(phase.groups)
+    return f"groups of {', '.join(map(str, degrees))} ranks", " · ".join(f"{phase.groups[d]:,}" for d in degrees)
 
 
 def as_ratios(values: Iterable[float]) -> list[str]:

@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from balancer.cli.parser import NamedFlag
+from balancer.cost import EXCHANGES
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
-from balancer.problem.sequence_groups import EXCHANGES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
 __all__ = ["add_options", "budget_option", "comparison_options", "json_option", "method_option",

@@ -23,7 +23,7 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 
-__all__ = ["Job", "by_phase", "chosen_strategies", "open_job", "phase_names", "refuse", "unconstrained"]
+__all__ = ["Job", "by_phase", "chosen_strategies", "open_job", "phase_names", "read_degrees", "refuse", "unconstrained"]
 
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
@@ -215,6 +215,13 @@ def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
     return MicroBatches(tokens, **{_FIELD_OF[name]: value for name, value in given.items()})
 
 
+def read_degrees(text: str) -> tuple[int, ...]:
+    """Read ``--group-degrees``."""
+    if not re.fullmatch(" *[0-9]{1,9} *(, *[0-9]{1,9} *)*", text):
+        raise InputError(f"--group-degrees must be numbers of ranks, such as 1,2,4,8, got {text!r:.80}")
+    return tuple(map(int, text.split(",")))
+
+
 _WITH_GROUPS = ("micro_batches", "micro_batches_multiple_of", "encoders")
 """The options of micro-batches that sequence groups take too."""
 
@@ -228,8 +235,6 @@ def _sequence_groups(
         if exchange is not None:
             raise InputError("--group-exchange needs --group-degrees, how many ranks a group may have")
         return phases, None
-    if not re.fullmatch("[0-9]{1,9}(,[0-9]{1,9})*", degrees.replace(" ", "")):
-        raise InputError(f"--group-degrees must be numbers of ranks, such as 1,2,4,8, got {degrees!r:.80}")
     given = {name: options.pop(name, None) for name in (*_FIELD_OF, "micro_batch_tokens")}
     for name, value in given.items():
         if value is not None and name not in _WITH_GROUPS:
@@ -242,7 +247,7 @@ def _sequence_groups(
         "slots_multiple_of": given["micro_batches_multiple_of"], "encoders": given["encoders"],
     }  # fmt: skip
     cut = SequenceGroups(
-        tuple(map(int, degrees.split(","))), phases[-1].max_tokens_per_rank,
+        read_degrees(degrees), phases[-1].max_tokens_per_rank,
         **{name: value for name, value in fields.items() if value is not None},
     )  # fmt: skip
     return (*phases[:-1], replace(phases[-1], max_tokens_per_rank=None)), cut

@@ -184,7 +184,14 @@ def _models(
         models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)
     if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
         own = {cost.partition("=")[0].strip() for cost in options["costs"]}
-        costs = tuple(f"{name}={model.cost_model()}" for name, model in models.items() if name not in own)
+        of_models = {name: model.cost_model() for name, model in models.items()}
+        if (text := options["group_degrees"]) is not None:
+            name = phases[-1]
+            of_models[name] = cluster.shared_cost(
+                flops(names[name]).integer_cost(), module(names[name]), read_degrees(text), efficiency=efficiency,
+                exchange=options["group_exchange"] or EXCHANGES[0], checkpointing=checkpointing,
+            )  # fmt: skip
+        costs = tuple(f"{name}={cost}" for name, cost in of_models.items() if name not in own)
         options["costs"] = (*options["costs"], *costs)
     return models, parameters
 

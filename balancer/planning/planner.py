@@ -144,6 +144,8 @@ def balance(
         method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
         micro_batches=one_of(as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
     )  # fmt: skip
+    if isinstance(settings.micro_batches, SequenceGroups):
+        settings.micro_batches.check_heads(cost)
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
     elif ranks_per_node is not None or topology.num_ranks != num_ranks:

@@ -8,16 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cost import EXCHANGES, CostModel, attention_of, check_heads
 from balancer.problem.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, UsageError, Wording
 from solvers.packing import slots_for
 
-__all__ = ["EXCHANGES", "GROUPING", "ORDERS", "SequenceGroups"]
-
-EXCHANGES = ("ulysses", "ring")
-"""What the ranks of a group exchange in attention: heads for tokens (all-to-all), or keys and values (ring)."""
+__all__ = ["GROUPING", "ORDERS", "SequenceGroups"]
 
 ORDERS = ("contiguous", "zigzag")
 """Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
@@ -44,7 +42,8 @@ class SequenceGroups:
     slots_multiple_of : int
         What K must be a multiple of.
     exchange : str
-        A name in :data:`EXCHANGES`.
+        What the ranks of a group exchange in attention: ``"ulysses"``, heads for tokens (all to all), or ``"ring"``,
+        keys and values, which takes any degree.
     order : str
         ``"contiguous"``: rank j of a group holds the j-th of equal parts of each sample. ``"zigzag"``: parts j and 2d -
         1 - j of 2d, so that causal attention takes all ranks of a ring equally long.
@@ -91,6 +90,12 @@ class SequenceGroups:
                 "{num_slots} = {count} contradicts {slots_multiple_of} = {multiple}",
                 count=self.num_slots, multiple=self.slots_multiple_of,
             )  # fmt: skip
+
+    def check_heads(self, cost: str | CostModel) -> None:
+        """Raise ValueError if a cost names a model whose heads the degrees do not divide, where they must."""
+        attention = attention_of(cost)
+        if self.exchange == "ulysses" and attention is not None:
+            check_heads(self.degrees, attention)
 
     def padded(self, lengths: NDArray[np.int64], degree: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Return the length of each sample in a group of its degree, padding included: int64[n]."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PartitionResult", "Record", "SolveStatus"]
+__all__ = ["PartitionResult", "Proven", "Record", "SolveStatus"]
 
 
 class SolveStatus(enum.StrEnum):
@@ -49,6 +49,38 @@ def _names_of(kind: type, compared: bool = False) -> tuple[str, ...]:
 
 def _same(mine: Any, other: Any) -> bool:
     return np.array_equal(mine, other) if isinstance(mine, np.ndarray) else bool(mine == other)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Proven(Record):
+    """A result with a certificate.
+
+    Attributes
+    ----------
+    makespan : int
+        What was to be small.
+    lower_bound : int
+        Proven: nothing under the same constraints has a smaller makespan.
+    bound_name : str
+        The argument that proves `lower_bound`.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
+    method : str
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    makespan: int
+    lower_bound: int
+    bound_name: str
+    status: SolveStatus
+    method: str
+    runtime_s: float = field(compare=False)
+
+    @property
+    def gap(self) -> float:
+        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.makespan, self.lower_bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,8 @@ def fit_command(
 ) -> None:
     """Fit seconds = c0 + a*sum(l) + b*sum(l^2) to MEASUREMENTS (CSV, Parquet, JSONL).
 
-    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds.
+    One row per step has columns lengths (a list) and seconds; one row per sample: step, length and seconds. A column
+    degree says how many ranks shared the step; then what they exchange is fitted too.
 
     \b
     balancer fit steps.csv --skip 10
@@ -49,9 +50,12 @@ def fit_command(
         check_plot(plot)  # before the work
     if not max_error > 0:
         raise InputError(f"--max-error must be > 0, got {max_error}")
-    lengths, seconds = read_measurements(measurements)
+    lengths, seconds, degrees = read_measurements(measurements)
     try:
-        fit = fit_cost(lengths[skip:], seconds[skip:], weights=weights, max_error=max_error, force=force)
+        fit = fit_cost(
+            lengths[skip:], seconds[skip:], degrees=None if degrees is None else degrees[skip:], weights=weights,
+            max_error=max_error, force=force,
+        )  # fmt: skip
         cost = fit.integer_cost()
     except FitError as error:
         hint = "" if "a = b = 0" in str(error) else "\nuse --force to have it all the same"
@@ -70,17 +74,12 @@ def fit_command(
 
 
 def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
-    spread_c0, spread_a, spread_b = fit.spreads
     return {
         "cost": str(cost.model),
         "work_unit": cost.work_unit,
         "rounding": cost.rounding,
-        "c0_s": fit.constant,
-        "a_s": fit.per_length,
-        "b_s": fit.per_square,
-        "spread_c0_s": spread_c0,
-        "spread_a_s": spread_a,
-        "spread_b_s": spread_b,
+        **{f"{name}_s": value for name, value, _ in fit.terms},
+        **{f"spread_{name}_s": spread for name, _, spread in fit.terms},
         "held_out_error": fit.held_out_error,
         "held_out_worst": fit.held_out_worst,
         "mean_error": fit.mean_error,
@@ -97,17 +96,15 @@ def _document(fit: CostFit, cost: IntegerCost, skipped: int) -> dict[str, Any]:
 
 def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
     """Say what a person wants to know, the number to copy last."""
-    values = zip(
-        ("c0", "a", "b"),
-        (fit.constant, fit.per_length, fit.per_square),
-        fit.spreads,
-        ("s a step", "s a unit of length", "s a unit squared"),
-        strict=True,
-    )
+    shared = bool(fit.exchange)
+    units = {"c0": "s a step", "b": "s a unit squared"}
     lines = [
         f"{name}: {fit.steps:,} steps ({fit.distinct_steps:,} different), lengths {fit.shortest:,} to {fit.longest:,}",
-        "seconds = c0 + a*sum(l) + b*sum(l^2)",
-        *(f"  {symbol:<3} {value:>10.4g} +- {spread:<9.2g} {unit}" for symbol, value, spread, unit in values),
+        "seconds = c0 + " + ("((a + dN)*sum(l) + b*sum(l^2)) / N, N the degree" if shared else "a*sum(l) + b*sum(l^2)"),
+        *(
+            f"  {symbol:<3} {value:>10.4g} +- {spread:<9.2g} {units.get(symbol, 's a unit of length')}"
+            for symbol, value, spread in fit.terms
+        ),
         f"held-out error {fit.held_out_error:.2%} (worst step {fit.held_out_worst:.1%}); "
         f"without lengths {fit.mean_error:.1%}",
     ]
@@ -119,5 +116,6 @@ def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
     if fit.refusal is not None:
         lines.append(f"forced: {fit.refusal}")
     off = f", off by at most {cost.rounding:.2g}" if cost.rounding else ""
-    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; c0 changes no plan)")
+    c0 = "overhead is c0" if shared else "c0 changes no plan"
+    lines.append(f"--cost {cost.model}   (in units of {cost.work_unit}{off}; {c0})")
     return lines

@@ -1,25 +1,31 @@
 """Cost models from measured steps: ``seconds = c0 + a * sum(l) + b * sum(l^2)`` by non-negative least squares.
 
+Steps of sequence groups say how many ranks shared them, their degree d, and take ``c0 + (a * sum(l) + b * sum(l^2) +
+x_d * sum(l)) / d``, where x_d is what a unit of length exchanges; at degree 1 it is 0.
+
 A fit is judged by its held-out error (five-fold cross-validation). Steps of equal sums stay in one fold, so that no
 step is predicted by its own repetition. Measurements that cannot tell the coefficients apart are refused.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost.integer import IntegerCost, integer_seconds
+from balancer.cost.sequence_parallel import Sharing
 from balancer.errors import FitError, InputError
-from solvers.arguments import as_int64
+from solvers.arguments import as_count, as_int64
+from solvers.errors import ArgumentError
 from solvers.types import Record
 
 __all__ = ["CostFit", "fit_cost"]
 
 WEIGHTS = ("relative", "absolute")
 _FEWEST_STEPS = 10
+_FEWEST_OF_DEGREE = 3
 _FASTEST_S, _SLOWEST_S = 1e-12, 1e12
 _FOLDS = 5
 _RESAMPLES = 200
@@ -39,7 +45,7 @@ class CostFit(Record):
     constant, per_length, per_square : float
         c0, a and b in seconds (a step, a unit of length, and one squared); >= 0.
     spreads : tuple of float
-        Standard deviations of the three over 200 resamples of the steps, seeded.
+        Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded.
     steps, distinct_steps : int
         Number of measured steps, and of those that differ in sum(l) or sum(l^2).
     shortest, longest : int
@@ -55,12 +61,14 @@ class CostFit(Record):
         Why the fit would have been refused, had it not been forced.
     predicted, measured, total_lengths : float64[k]
         Of each step, in order; seconds, seconds, sum(l). Read-only.
+    exchange : tuple of (int, float)
+        Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length.
     """
 
     constant: float
     per_length: float
     per_square: float
-    spreads: tuple[float, float, float]
+    spreads: tuple[float, ...]
     steps: int
     distinct_steps: int
     shortest: int
@@ -73,34 +81,57 @@ class CostFit(Record):
     predicted: _Floats
     measured: _Floats
     total_lengths: _Floats
+    exchange: tuple[tuple[int, float], ...] = ()
 
-    def predict(self, lengths: ArrayLike) -> float:
-        """Seconds of a step that holds samples of these lengths."""
+    def predict(self, lengths: ArrayLike, degree: int = 1) -> float:
+        """Seconds of a step that holds samples of these lengths, shared by as many ranks as the degree says."""
         values = np.asarray(lengths, dtype=np.float64)
-        return float(self.constant + self.per_length * values.sum() + self.per_square * (values * values).sum())
+        if degree > 1 and degree not in dict(self.exchange):
+            raise ArgumentError("degree", f"be 1 or one that was measured: {_listed(self.exchange)}", degree)
+        per_length = self.per_length + dict(self.exchange).get(degree, 0.0)
+        return float(self.constant + (per_length * values.sum() + self.per_square * (values * values).sum()) / degree)
 
     def integer_cost(self) -> IntegerCost:
-        """Integer nanoseconds, or finer where those would be off by more than 0.1 %; without c0, which no plan changes.
+        """Integer nanoseconds, or finer where those would be off by more than 0.1 %.
+
+        Where degrees were measured it knows what they exchange, and c0 is the overhead of a slot; otherwise it is
+        without c0, which no plan changes.
 
         Raises
         ------
         ValueError
             If neither coefficient of the length is positive.
         """
-        return integer_seconds(self.per_length, self.per_square, constant=self.constant, longest=max(self.longest, 1))
+        cost = integer_seconds(self.per_length, self.per_square, constant=self.constant, longest=max(self.longest, 1))
+        if not self.exchange:
+            return cost
+        unit = cost.per_second()
+        exchange = tuple((degree, round(value * unit)) for degree, value in self.exchange)
+        sharing = Sharing(exchange=exchange, overhead=round(self.constant * unit))
+        return replace(cost, model=replace(cost.model, sharing=sharing), omitted_constant=0.0)
+
+    @property
+    def terms(self) -> tuple[tuple[str, float, float], ...]:
+        """Name, value and spread of every coefficient: c0, a, b, then x_d under the name that a cost has for it."""
+        values = (self.constant, self.per_length, self.per_square, *(value for _, value in self.exchange))
+        names = (*_NAMES, *(f"d{degree}" for degree, _ in self.exchange))
+        return tuple(zip(names, values, self.spreads, strict=True))
 
     @property
     def uncertain(self) -> tuple[str, ...]:
-        """Which of a and b have a spread of more than a quarter of themselves."""
-        values = (self.constant, self.per_length, self.per_square)
-        found = zip(_NAMES, values, self.spreads, strict=True)
-        return tuple(name for name, value, spread in found if name != "c0" and spread > 0.25 * value > 0)
+        """Which coefficients but c0 have a spread of more than a quarter of themselves."""
+        return tuple(name for name, value, spread in self.terms if name != "c0" and spread > 0.25 * value > 0)
+
+
+def _listed(exchange: tuple[tuple[int, float], ...]) -> str:
+    return ", ".join(str(degree) for degree, _ in exchange) or "none"
 
 
 def fit_cost(
     lengths: Sequence[ArrayLike],
     seconds: ArrayLike,
     *,
+    degrees: ArrayLike | None = None,
     weights: str = "relative",
     max_error: float = 0.1,
     force: bool = False,
@@ -113,6 +144,8 @@ def fit_cost(
         For every step, the lengths of its samples.
     seconds : float64[k]
         How long each took.
+    degrees : int64[k], optional
+        How many ranks shared each; by default one.
     weights : {"relative", "absolute"}
         Whether to minimise squared errors relative to the measured seconds (noise grows with them), or absolute ones.
     max_error : float
@@ -127,7 +160,8 @@ def fit_cost(
     Raises
     ------
     InputError
-        Fewer than ten steps, or steps that cannot tell the coefficients apart; never forced.
+        Fewer than ten steps, fewer than three of a degree, none of degree 1, or steps that cannot tell the
+        coefficients apart; never forced.
     FitError
         A held-out error above `max_error`, lengths that explain nothing, or times that do not grow with them.
     ValueError
@@ -157,6 +191,8 @@ def fit_cost(
     if not max_error > 0:
         raise ValueError(f"max_error must be > 0, got {max_error!r}")
     design, measured, shortest, longest = _design(lengths, seconds)
+    total_lengths = design[:, 1].copy()
+    design, shared = _by_degree(design, degrees)
     order, group = _groups(design)
     distinct = int(group[-1]) + 1 if len(group) else 0
     _check_rows(design, distinct, shortest, longest)
@@ -168,9 +204,8 @@ def fit_cost(
     errors, mean_errors = _held_out(design, measured, weight, fold)
     held_out, mean_error = float(errors.mean()), float(mean_errors.mean())
     refusal = _refusal(coefficients, held_out, mean_error, max_error)
-    if refusal is not None and (not force or not coefficients[1:].any()):
+    if refusal is not None and (not force or not coefficients[1:3].any()):
         raise FitError(refusal)
-    predicted, total_lengths = design @ coefficients, design[:, 1].copy()
     return CostFit(
         constant=float(coefficients[0]),
         per_length=float(coefficients[1]),
@@ -185,9 +220,10 @@ def fit_cost(
         mean_error=mean_error,
         condition=condition,
         refusal=refusal,
-        predicted=predicted,
+        predicted=design @ coefficients,
         measured=measured,
         total_lengths=total_lengths,
+        exchange=tuple(zip(shared, coefficients[3:].tolist(), strict=True)),
     )
 
 
@@ -219,9 +255,35 @@ def _design(lengths: Sequence[ArrayLike], seconds: ArrayLike) -> tuple[_Floats, 
     return design, measured, min(shortest, longest), longest
 
 
+def _by_degree(design: _Floats, degrees: ArrayLike | None) -> tuple[_Floats, list[int]]:
+    """Divide the work of each step by its degree; a column more for each degree from 2, and which these are."""
+    if degrees is None:
+        return design, []
+    array = as_int64("degrees", degrees)
+    if len(array) != len(design):
+        raise ArgumentError("degrees", f"be as many as steps, {len(design)}", len(array))
+    for where, degree in enumerate(array.tolist()):
+        as_count(f"degrees[{where}]", degree)
+    found, counts = np.unique(array, return_counts=True)
+    if len(found) and found[0] > 1:
+        raise InputError(
+            f"all steps are of degree {found[0]} or more: a and what is exchanged cannot be told apart; measure steps "
+            "on one rank too"
+        )
+    for degree, count in zip(found.tolist(), counts.tolist(), strict=True):
+        if degree > 1 and (count < _FEWEST_OF_DEGREE or not design[array == degree, 1].any()):
+            raise InputError(
+                f"degree {degree} has {count} steps, or only empty ones; a fit needs {_FEWEST_OF_DEGREE}: measure more"
+            )
+    divided = design / np.where(np.arange(3) > 0, array[:, None], 1)
+    shared = [degree for degree in found.tolist() if degree > 1]
+    more = [np.where(array == degree, divided[:, 1], 0.0) for degree in shared]
+    return np.column_stack([divided, *more]), shared
+
+
 def _groups(design: _Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order of the steps by sum(l), sum(l^2); and, in this order, which of the distinct pairs each is."""
-    order = np.lexsort((design[:, 2], design[:, 1]))
+    """Order of the steps by sum(l), sum(l^2), degree; and, in this order, which of the distinct ones each is."""
+    order = np.lexsort(design[:, :0:-1].T)
     rows = design[order]
     new = np.any(rows[1:] != rows[:-1], axis=1)
     return order, np.concatenate([np.zeros(min(len(rows), 1), dtype=np.int64), np.cumsum(new)])
@@ -237,7 +299,8 @@ def _check_rows(design: _Floats, distinct: int, shortest: int, longest: int) -> 
         raise InputError(f"all lengths are {longest}: a and b cannot be told apart; {remedy}")
     if distinct < _FOLDS:
         raise InputError(f"{needs}; only {distinct} differ in sum(l) or sum(l^2): {remedy}")
-    for column, name in ((1, "sum(l)"), (2, "sum(l^2)")):
+    shared = " / degree" if design.shape[1] > len(_NAMES) else ""
+    for column, name in ((1, f"sum(l){shared}"), (2, f"sum(l^2){shared}")):
         values = design[:, column]
         if np.ptp(values) <= _COLLINEAR * values.max():
             raise InputError(
@@ -282,7 +345,7 @@ def _held_out(design: _Floats, measured: _Floats, weight: _Floats, fold: NDArray
 
 
 def _refusal(coefficients: _Floats, held_out: float, mean_error: float, max_error: float) -> str | None:
-    if not coefficients[1:].any():
+    if not coefficients[1:3].any():
         return "times do not grow with lengths (a = b = 0): no cost model follows from these steps"
     if held_out > max_error:
         return (
@@ -296,7 +359,7 @@ def _refusal(coefficients: _Floats, held_out: float, mean_error: float, max_erro
     return None
 
 
-def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, float, float]:
+def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float, ...]:
     """Standard deviation of each coefficient over resamples of the steps."""
     from scipy.optimize import nnls
 
@@ -311,6 +374,5 @@ def _spreads(design: _Floats, measured: _Floats, weight: _Floats) -> tuple[float
         triangle = np.asarray(
             np.linalg.qr(columns * np.sqrt(times)[:, None], mode="r")
         )  # as good as all rows, and small
-        solutions.append(nnls(triangle[:, :3], triangle[:, 3])[0])
-    c0, a, b = (np.std(solutions, axis=0) / norms).tolist()
-    return c0, a, b
+        solutions.append(nnls(triangle[:, :-1], triangle[:, -1])[0])
+    return tuple((np.std(solutions, axis=0) / norms).tolist())

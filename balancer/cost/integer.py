@@ -42,8 +42,8 @@ class IntegerCost:
         """One work unit in words, such as ``1 ns`` or ``21,504 FLOPs``."""
         return f"{self.factor:,} {self.unit}"
 
-    def per_second(self, flops_per_second: float) -> float:
-        """Work units that a rank does in a second; of times, the rate says nothing."""
+    def per_second(self, flops_per_second: float = math.nan) -> float:
+        """Work units that a rank does in a second; where they are of time, the rate says nothing."""
         return dict(_TIME_UNITS).get(self.unit, flops_per_second) / self.factor
 
 

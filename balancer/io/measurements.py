@@ -5,6 +5,8 @@ Two forms, both as CSV, Parquet or JSON lines:
 - a row a step, columns ``lengths`` and ``seconds``: a list (in CSV text such as ``512 1024 77``, blanks, commas or
   semicolons between, brackets around or not);
 - a row a sample, columns ``step``, ``length``, ``seconds``: rows of one ``step`` are a step and agree on ``seconds``.
+
+Either may have a column ``degree``: how many ranks shared the step, as a sequence group.
 """
 
 import csv
@@ -27,11 +29,14 @@ from balancer.io.logs import json_rows, open_log
 __all__ = ["read_measurements"]
 
 _WIDE, _LONG = ("lengths", "seconds"), ("step", "length", "seconds")
+_DEGREE = "degree"
 _LONGEST = 2**31 - 1  # its square fits int64
 _FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step, length, seconds"
 
 
-def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+def read_measurements(
+    path: str | os.PathLike[str],
+) -> tuple[list[NDArray[np.int64]], NDArray[np.float64], NDArray[np.int64] | None]:
     """Read the measured steps of a file.
 
     Parameters
@@ -45,6 +50,8 @@ def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int
         For every step, in order of appearance, the lengths of its samples.
     seconds : float64[k]
         How long it took; positive and finite.
+    degrees : int64[k] or None
+        How many ranks shared it; None without that column.
 
     Raises
     ------
@@ -61,15 +68,24 @@ def read_measurements(path: str | os.PathLike[str]) -> tuple[list[NDArray[np.int
     columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
     if columns is None:
         raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
-    for name in columns:
+    asked = (*columns, _DEGREE) if _DEGREE in log.columns else columns
+    for name in asked:
         check_column(log, name)
     try:
-        rows = list(_READERS[log.format](where, columns))
+        rows = list(_READERS[log.format](where, asked))
     except InputError:
         raise
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise InputError(f"{where}: cannot be read: {str(error).splitlines()[0][:200]}") from error
-    return _from_steps(where, rows) if columns is _WIDE else _from_samples(where, rows)
+    degrees = [1] * len(rows) if asked is columns else [
+        _as_integer(where, _DEGREE, i, row[-1], 1) for i, row in enumerate(rows)
+    ]  # fmt: skip
+    rows = [row[: len(columns)] for row in rows]
+    if columns is _WIDE:
+        lengths, seconds = _from_steps(where, rows)
+    else:
+        lengths, seconds, degrees = _from_samples(where, rows, degrees)
+    return lengths, seconds, None if asked is columns else np.array(degrees, dtype=np.int64)
 
 
 def _csv_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -108,15 +124,16 @@ def _as_seconds(where: str, row: int, value: object) -> float:
     return seconds
 
 
-def _as_length(where: str, column: str, row: int, value: object) -> int:
+def _as_integer(where: str, column: str, row: int, value: object, least: int = 0) -> int:
     number: Any = value
     if isinstance(value, str):
         digits = re.fullmatch(r"\s*\+?([0-9]{1,19})(\.0*)?\s*", value)
         number = int(digits[1]) if digits else None
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _LONGEST:
-        raise _wrong(where, column, row, value, f"lengths must be whole numbers from 0 to {_LONGEST}")
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= _LONGEST:
+        rule = f"{'degrees' if column == _DEGREE else 'lengths'} must be whole numbers from {least} to {_LONGEST}"
+        raise _wrong(where, column, row, value, rule)
     return number
 
 
@@ -129,22 +146,31 @@ def _from_steps(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[n
             cells = [cells]
         if not isinstance(cells, list):
             raise _wrong(where, "lengths", row, cells, "must be a list of lengths")
-        lengths.append(np.array([_as_length(where, "lengths", row, cell) for cell in cells], dtype=np.int64))
+        lengths.append(np.array([_as_integer(where, "lengths", row, cell) for cell in cells], dtype=np.int64))
         seconds[row] = _as_seconds(where, row, taken)
     return lengths, seconds
 
 
-def _from_samples(where: str, rows: list[tuple[Any, ...]]) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+def _from_samples(
+    where: str, rows: list[tuple[Any, ...]], degrees: list[int]
+) -> tuple[list[NDArray[np.int64]], NDArray[np.float64], list[int]]:
     steps: dict[Any, tuple[list[int], float, int]] = {}
     for row, (step, length, taken) in enumerate(rows):
         if step is None or step == "" or not isinstance(step, int | str):
             raise _wrong(where, "step", row, step, "must be an integer or a name")
-        value = _as_length(where, "length", row, length)
+        value = _as_integer(where, "length", row, length)
         seconds = _as_seconds(where, row, taken)
         found = steps.setdefault(step, ([], seconds, row))
         if found[1] != seconds:
             rule = f"must be the {found[1]!r} of row {found[2]}, which belongs to the same step {step!r}"
             raise _wrong(where, "seconds", row, taken, rule)
+        if degrees[found[2]] != degrees[row]:
+            rule = f"must be the {degrees[found[2]]} of row {found[2]}, which belongs to the same step {step!r}"
+            raise _wrong(where, _DEGREE, row, degrees[row], rule)
         found[0].append(value)
     lengths = [np.array(values, dtype=np.int64) for values, _, _ in steps.values()]
-    return lengths, np.array([seconds for _, seconds, _ in steps.values()])
+    return (
+        lengths,
+        np.array([seconds for _, seconds, _ in steps.values()]),
+        [degrees[row] for _, _, row in steps.values()],
+    )

@@ -1,6 +1,7 @@
 """The border of this room: what is given, checked and sorted once."""
 
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,10 +12,51 @@ from solvers.groups import read_only
 from solvers.sequence_groups._kernels import scale
 from solvers.sequence_groups.types import MOST_RANK_TIME
 
-__all__ = ["SequenceProblem", "as_degrees", "as_table"]
+__all__ = ["Rules", "SequenceProblem", "as_degrees", "as_table"]
 
 Ints = NDArray[np.int64]
 _MOST_SIZES = 2**60
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is asked of the number of slots.
+
+    Attributes
+    ----------
+    least, multiple : int
+        The number of slots is a multiple of the second, at least the first.
+    most : int or None
+        It is this, where it was given: then `least` is it too.
+    """
+
+    least: int
+    multiple: int
+    most: int | None
+
+    @classmethod
+    def prepare(
+        cls, num_slots: SupportsIndex | None, min_slots: SupportsIndex, slots_multiple_of: SupportsIndex
+    ) -> "Rules":
+        """Check them against each other. Raises ValueError or TypeError."""
+        least, multiple = as_count("min_slots", min_slots), as_count("slots_multiple_of", slots_multiple_of)
+        if num_slots is None:
+            return cls(least, multiple, None)
+        slots = as_count("num_slots", num_slots)
+        if slots < least:
+            raise UsageError(
+                f"{{num_slots}} = {slots} contradicts {{min_slots}} = {least}: give {{num_slots}} >= {least}"
+            )
+        if slots % multiple:
+            raise UsageError(
+                f"{{num_slots}} = {slots} contradicts {{slots_multiple_of}} = {multiple}: give a multiple, such as "
+                f"{slots - slots % multiple + multiple}"
+            )
+        return cls(slots, 1, slots)
+
+    def slots_for(self, used: int) -> int:
+        """Return the least number of slots of which `used` may hold something."""
+        return -(-max(used, self.least) // self.multiple) * self.multiple
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +78,7 @@ class SequenceProblem:
     order : int64[n]
         The item at each position.
     num_ranks, ranks_per_node, overhead : int
+    rules : Rules
     """
 
     times: Ints
@@ -47,16 +90,29 @@ class SequenceProblem:
     num_ranks: int
     ranks_per_node: int
     overhead: int
+    rules: Rules
 
     @property
     def degrees(self) -> Ints:
         """Usable degrees, ascending."""
         return self.shape[0, :-1]
 
+    @property
+    def fewest_slots(self) -> int:
+        """How many slots there are at least: so many as the sum of sizes needs, and as asked for."""
+        room = self.num_ranks * int(self.ranks[2])
+        return self.rules.slots_for(max(1, -(-int(self.least[2].sum()) // room)))
+
+    @property
+    def most_filled(self) -> int:
+        """How many slots may hold something."""
+        return max(1, len(self.order)) if self.rules.most is None else self.rules.most
+
     @classmethod
     def prepare(
         cls, times: ArrayLike, sizes: ArrayLike, degrees: ArrayLike, num_ranks: int, cap: int | None, overhead: int,
-        group_overhead: ArrayLike | None, ranks_per_node: int | None,
+        group_overhead: ArrayLike | None, num_slots: int | None, min_slots: int, slots_multiple_of: int,
+        ranks_per_node: int | None,
     ) -> "SequenceProblem":  # fmt: skip
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
         num_ranks = as_count("num_ranks", num_ranks)
@@ -91,7 +147,12 @@ class SequenceProblem:
         binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
         ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])
         table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))
-        return cls(table, volumes, least, read_only(shape), read_only(ranks), order, num_ranks, node, overhead)
+        rules = Rules.prepare(num_slots, min_slots, slots_multiple_of)
+        problem = cls(
+            table, volumes, least, read_only(shape), read_only(ranks), order, num_ranks, node, overhead, rules
+        )
+        _check_slots(problem)
+        return problem
 
 
 def _unlike(degrees: Ints) -> bool:
@@ -127,7 +188,7 @@ def as_table(name: str, values: ArrayLike, num_degrees: int, num_items: int | No
     ]  # fmt: skip
     if num_items is not None and len(rows[0]) != num_items:
         words = f"{as_argument(like)} and {as_argument(name)}"
-        raise UsageError(f"{words} must be of as many items, got {num_items} and {len(rows[0])}")
+        raise UsageError(f"{words} must be of as many {{items}}, got {num_items} and {len(rows[0])}")
     return np.array(rows, dtype=np.int64).reshape(num_degrees, -1)
 
 
@@ -146,12 +207,25 @@ def _check_sums(times: Ints, sizes: Ints, extra: Ints, num_ranks: int, overhead:
     together = sum(map(int, times.max(axis=0))) + items * (int(extra.max()) + overhead)
     if num_ranks * together >= MOST_RANK_TIME:
         raise UsageError(
-            f"{{num_ranks}} * (sum of the largest {{times}} of all items, and overheads) must be below 2**58, got "
+            f"{{num_ranks}} * (sum of the largest {{times}} of all {{items}}, and overheads) must be below 2**58, got "
             f"{num_ranks} * {together}: measure times in larger units"
         )
     volume = sum(map(int, sizes.max(axis=0)))
     if num_ranks * volume >= _MOST_SIZES:
         raise UsageError(f"{{num_ranks}} * (sum of {{sizes}}) must be below 2**60, got {num_ranks} * {volume}")
+
+
+def _check_slots(problem: SequenceProblem) -> None:
+    """Raise InfeasibleError where the items are over the room of the slots asked for."""
+    slots, needed, n = problem.rules.most, problem.fewest_slots, len(problem.order)
+    if slots is not None and slots < needed:
+        total, room = int(problem.least[2].sum()), problem.num_ranks * int(problem.ranks[2])
+        raise InfeasibleError(
+            f"{{num_slots}} = {slots} is too few: the {n} {{items}} are of size {total}, and a slot of "
+            f"{problem.num_ranks} ranks holds {room}",
+            InfeasibilityCertificate("num_slots", range(n), range(slots), total, slots * room),
+            f"the least {{num_slots}} that may do is {needed}",
+        )
 
 
 def _check_fits(fits: NDArray[np.bool_], sizes: Ints, degrees: Ints, cap: int) -> None:

@@ -55,14 +55,14 @@ class Types:
     exact: bool
 
     @classmethod
-    def of(cls, problem: SequenceProblem, least_slots: int, exact: bool) -> "Types":
+    def of(cls, problem: SequenceProblem) -> "Types":
         """Merge the items of a problem."""
         both, counts = np.unique(np.vstack([problem.times, problem.sizes]), axis=1, return_counts=True)
         half = len(problem.times)
         degrees, rooms, extra = problem.shape[:3, :-1]
         return cls(
             both[:half], both[half:], counts.astype(np.int64), degrees, rooms, extra, problem.num_ranks,
-            problem.overhead, least_slots, exact,
+            problem.overhead, problem.fewest_slots, problem.rules.most is not None,
         )  # fmt: skip
 
     def parts(self, top: int, d: int) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:

@@ -13,33 +13,12 @@ from numpy.typing import NDArray
 from solvers.sequence_groups._kernels import MANY_GROUPS, peel, resolve
 from solvers.sequence_groups._problem import SequenceProblem
 
-__all__ = ["Rules", "Solution", "search"]
+__all__ = ["Solution", "search"]
 
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
 _PEELING = 5  # a fifth of the work at most goes into starts
 _ROUNDS = ((4, 10), (2, 15), (1, 100))  # how many are improved, and each for how many hundredths of the work at most
 _SCALE = 3, 4  # a step of these loops takes longer than a work unit
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What is asked of the number of slots.
-
-    Attributes
-    ----------
-    least, multiple : int
-        The number of slots is a multiple of the second, at least the first.
-    most : int
-        So many may hold something.
-    """
-
-    least: int
-    multiple: int
-    most: int
-
-    def slots_for(self, used: int) -> int:
-        """Return the least number of slots of which `used` may hold something."""
-        return -(-max(used, self.least) // self.multiple) * self.multiple
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +29,9 @@ class Solution:
     heights: NDArray[np.int64]
     num_slots: int
 
-    def value(self, rules: Rules, overhead: int) -> int:
+    def value(self, problem: SequenceProblem) -> int:
         """Return the sum of the slots' times."""
-        return int(self.heights[: self.num_slots].sum()) + overhead * rules.slots_for(self.num_slots)
+        return int(self.heights[: self.num_slots].sum()) + problem.overhead * problem.rules.slots_for(self.num_slots)
 
 
 def _starts(num_degrees: int, in_node: int) -> Iterator[tuple[int, int, int]]:
@@ -67,17 +46,17 @@ def _starts(num_degrees: int, in_node: int) -> Iterator[tuple[int, int, int]]:
 class _Search:
     """One problem with the room that its kernels need."""
 
-    def __init__(self, problem: SequenceProblem, rules: Rules) -> None:
+    def __init__(self, problem: SequenceProblem) -> None:
         p, most_groups = problem, problem.num_ranks // int(problem.degrees[0])
         tree = np.zeros((3, int(p.shape[3, -1]) if most_groups > MANY_GROUPS else 1), dtype=np.int64)
         groups = np.zeros((4, most_groups), dtype=np.int64)
         self.given = p.least, p.times, p.sizes, p.shape, p.ranks, groups, tree
-        self.problem, self.rules, self.seed = problem, rules, 0
-        self.slots = np.array([p.overhead, rules.least, rules.multiple], dtype=np.int64)
+        self.problem, self.seed = problem, 0
+        self.slots = np.array([p.overhead, p.rules.least, p.rules.multiple], dtype=np.int64)
 
     def rank(self, found: Solution) -> tuple[int, int]:
         """What is smaller is better: slots too many, then the value."""
-        return max(0, found.num_slots - self.rules.most), found.value(self.rules, self.problem.overhead)
+        return max(0, found.num_slots - self.problem.most_filled), found.value(self.problem)
 
     def peel(self, work: int) -> tuple[list[Solution], int]:
         """Return the solutions that peeling finds with so much work, one at least, best first; and the work done."""
@@ -98,18 +77,26 @@ class _Search:
         """Improve a solution in place; return the work done."""
         self.seed += 1
         found.num_slots, spent = resolve(
-            self.seed, work, goal, self.rules.most, self.slots, *self.given, found.where, found.heights, found.num_slots
+            self.seed,
+            work,
+            goal,
+            self.problem.most_filled,
+            self.slots,
+            *self.given,
+            found.where,
+            found.heights,
+            found.num_slots,
         )
         return int(spent)
 
 
-def search(problem: SequenceProblem, rules: Rules, goal: int, work: int) -> tuple[Solution, bool]:
+def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bool]:
     """Return the best solution found, and whether the search ended by itself; a value of `goal` ends it.
 
     The solution may have more slots than the rules permit.
     """
     work = work * _SCALE[0] // _SCALE[1]
-    state = _Search(problem, rules)
+    state = _Search(problem)
     found, done = state.peel(work // _PEELING)
     first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots
     alive = sorted(first.values(), key=state.rank)

@@ -10,15 +10,8 @@ import numpy as np
 
 from solvers.bounds import Bound
 from solvers.sequence_groups._problem import SequenceProblem
-from solvers.sequence_groups._search import Rules
 
-__all__ = ["closed_form", "fewest_slots"]
-
-
-def fewest_slots(problem: SequenceProblem) -> int:
-    """Return how many slots the items need at least to have room, by the sum of their sizes."""
-    room = problem.num_ranks * int(problem.ranks[2])
-    return max(1, -(-int(problem.least[2].sum()) // room))
+__all__ = ["closed_form"]
 
 
 def _area(problem: SequenceProblem, height: int) -> int:
@@ -29,10 +22,10 @@ def _area(problem: SequenceProblem, height: int) -> int:
     return int(rank_times.min(axis=0).sum())
 
 
-def closed_form(problem: SequenceProblem, rules: Rules) -> Bound:
+def closed_form(problem: SequenceProblem) -> Bound:
     """Return the best bound in closed form. O(n) times the degrees, or log of the times as often."""
     if not len(problem.order):
-        return Bound(problem.overhead * rules.slots_for(0), "longest")
+        return Bound(problem.overhead * problem.rules.slots_for(0), "longest")
     ranks, longest = problem.num_ranks, int(problem.least[1].max())
     low = max(longest, -(-int(problem.least[0].sum()) // ranks))
     high = (
@@ -46,5 +39,4 @@ def closed_form(problem: SequenceProblem, rules: Rules) -> Bound:
             high = middle
         else:
             low = middle + 1
-    slots = problem.overhead * rules.slots_for(fewest_slots(problem))
-    return Bound(low + slots, "longest" if low == longest else "area")
+    return Bound(low + problem.overhead * problem.fewest_slots, "longest" if low == longest else "area")

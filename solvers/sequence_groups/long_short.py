@@ -5,7 +5,7 @@ the same time: a rank takes the sum of what the groups that it is in are given. 
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,22 +14,23 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers._jit import kernel
 from solvers.arguments import as_budget, as_costs, as_count, as_integer
-from solvers.errors import ArgumentError, CertificateError, UsageError
+from solvers.errors import ArgumentError, UsageError
 from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.sequence_groups._problem import as_degrees, as_table
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.sequence_groups.types import MOST_RANK_TIME
+from solvers.sequence_groups.verify import require
+from solvers.types import Proven, SolveStatus
 
 __all__ = ["LongShortResult", "check_long_short", "long_short"]
 
 Ints = NDArray[np.int64]
-_MOST_SUM = 2**58
 _HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LongShortResult(Record):
-    """Items that are shared and items that are not, with a certificate.
+class LongShortResult(Proven):
+    """Items that are shared and items that are not; of :class:`solvers.types.Proven`, too.
 
     Attributes
     ----------
@@ -42,15 +43,8 @@ class LongShortResult(Record):
         What each rank takes, the overhead included if any item is shared.
     makespan : int
         The largest load.
-    lower_bound : int
-        Proven: nothing shared otherwise has a smaller makespan.
     bound_name : str
         ``"area"``, ``"longest"`` or ``"chain"``: see :func:`long_short`.
-    status : SolveStatus
-        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
-    method : str
-    runtime_s : float
-        Seconds from call to return; ``==`` leaves it out.
     """
 
     is_shared: NDArray[np.bool_]
@@ -58,17 +52,6 @@ class LongShortResult(Record):
     first_rank_of_item: NDArray[np.int32]
     rank_of_item: NDArray[np.int32]
     loads: Ints
-    makespan: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
-    method: str
-    runtime_s: float = field(compare=False)
-
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
 
 
 @kernel
@@ -167,8 +150,10 @@ def long_short(
     loads = _loads(ordered, ranks, level, first) + (extra if is_shared.any() else 0)
     return LongShortResult(
         read_only(is_shared), read_only(degree_of_item), read_only(first_rank),
-        read_only(np.where(is_shared, np.int32(-1), first_rank)), read_only(loads), makespan, bound, name,
-        SolveStatus.OPTIMAL if makespan == bound else SolveStatus.FEASIBLE, "halving", time.perf_counter() - started,
+        read_only(np.where(is_shared, np.int32(-1), first_rank)), read_only(loads), makespan=makespan,
+        lower_bound=bound, bound_name=name,
+        status=SolveStatus.OPTIMAL if makespan == bound else SolveStatus.FEASIBLE, method="halving",
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -193,7 +178,7 @@ def _prepare(
             rule = f"take at least {{alone}}[{i}] / {degree} = {single[i]} / {degree} on {degree} ranks"
             raise ArgumentError("shared", rule, int(rows[d, i]), i)
     together = len(single) * (int(rows.max(initial=longest)) * size) + overhead
-    if together >= _MOST_SUM:
+    if together >= MOST_RANK_TIME:
         raise UsageError(f"{{group_size}} times all {{alone}} and {{shared}} must be below 2**58, got up to {together}")
     rows, chain = (rows[:0], []) if size == 1 else (rows, chain)
     return np.vstack([single[None], rows]), read_only(np.array([1, *chain], dtype=np.int64)), overhead
@@ -298,19 +283,19 @@ def check_long_short(
     rows = np.asarray(shared)
     times = dict(zip(listed, [rows.tolist()] if rows.ndim == 1 else rows.tolist(), strict=True)) | {1: single}
     loads = [0] * group_size
-    _require(len(result.degree_of_item) == len(single), f"every item has one place: {len(single)} items")
+    require(len(result.degree_of_item) == len(single), f"every item has one place: {len(single)} items")
     places = zip(result.degree_of_item.tolist(), result.first_rank_of_item.tolist(), strict=True)
     for i, (degree, first) in enumerate(places):
-        _require(degree in times, f"item {i} is on {degree} ranks, which is none of {sorted(times)}")
-        _require(first % degree == 0 and 0 <= first < group_size, f"item {i} of degree {degree} starts at rank {first}")
-        _require(bool(result.is_shared[i]) == (degree > 1), f"item {i} is on {degree} ranks, is_shared says otherwise")
-        _require(result.rank_of_item[i] == (first if degree == 1 else -1), f"rank_of_item is wrong for item {i}")
+        require(degree in times, f"item {i} is on {degree} ranks, which is none of {sorted(times)}")
+        require(first % degree == 0 and 0 <= first < group_size, f"item {i} of degree {degree} starts at rank {first}")
+        require(bool(result.is_shared[i]) == (degree > 1), f"item {i} is on {degree} ranks, is_shared says otherwise")
+        require(result.rank_of_item[i] == (first if degree == 1 else -1), f"rank_of_item is wrong for item {i}")
         for rank in range(first, first + degree):
             loads[rank] += times[degree][i]
     extra = overhead if result.is_shared.any() else 0
     loads = [load + extra for load in loads]
-    _require(loads == result.loads.tolist(), f"loads are {loads}, not {result.loads.tolist()}")
-    _require(max(loads) == result.makespan, f"makespan is {max(loads)}, not {result.makespan}")
+    require(loads == result.loads.tolist(), f"loads are {loads}, not {result.loads.tolist()}")
+    require(max(loads) == result.makespan, f"makespan is {max(loads)}, not {result.makespan}")
     proven = None
     order = sorted(range(len(single)), key=lambda i: -single[i])
     wide = {degree: row for degree, row in times.items() if degree > 1}
@@ -322,11 +307,6 @@ def check_long_short(
             value = max(value, sum(wide[group_size][i] for i in longer) + max(rest, default=0))
         value += overhead if k else 0
         proven = value if proven is None else min(proven, value)
-    _require(result.lower_bound <= (proven or 0), f"lower_bound = {result.lower_bound}, but {proven} is proven at most")
+    require(result.lower_bound <= (proven or 0), f"lower_bound = {result.lower_bound}, but {proven} is proven at most")
     optimal = result.lower_bound == result.makespan
-    _require((result.status is SolveStatus.OPTIMAL) == optimal, f"status is {result.status.value}")
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
+    require((result.status is SolveStatus.OPTIMAL) == optimal, f"status is {result.status.value}")

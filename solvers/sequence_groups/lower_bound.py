@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_budget, as_integer
 from solvers.sequence_groups._problem import SequenceProblem
 from solvers.sequence_groups._relaxation import Types, Whole, proven, solve_relaxation
-from solvers.sequence_groups._search import Rules
-from solvers.sequence_groups.bounds import closed_form, fewest_slots
-from solvers.sequence_groups.solver import as_rules, sequence_groups
+from solvers.sequence_groups.bounds import closed_form
+from solvers.sequence_groups.solver import solve
 from solvers.sequence_groups.types import SequenceBound
 
 __all__ = ["sequence_groups_lower_bound"]
 
+_BUDGET = 0.1
 _CLASSES = 8
 _MOST_CLASSES = 96
 _SHARE = 0.4  # of the time left, for one round
@@ -71,19 +71,15 @@ ranks_per_node
     """
     started = time.perf_counter()
     deadline = started + as_budget(bound_budget)
-    problem = SequenceProblem.prepare(times, sizes, degrees, num_ranks, cap, overhead, group_overhead, ranks_per_node)
-    rules = as_rules(problem, num_slots, min_slots, slots_multiple_of)
-    if upper is None:
-        upper = sequence_groups(
-            times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead,
-            num_slots=num_slots, min_slots=min_slots, slots_multiple_of=slots_multiple_of,
-            ranks_per_node=ranks_per_node,
-        ).makespan  # fmt: skip
-    upper = as_integer("upper", upper)
-    closed = closed_form(problem, rules)
+    problem = SequenceProblem.prepare(
+        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of,
+        ranks_per_node,
+    )  # fmt: skip
+    upper = solve(problem, _BUDGET, started).makespan if upper is None else as_integer("upper", upper)
+    closed = closed_form(problem)
     best, certificate, name = closed.value, None, closed.name
-    types = Types.of(problem, rules.slots_for(fewest_slots(problem)), num_slots is not None)
-    edges = first_edges(problem, rules, upper) if len(problem.order) else None
+    types = Types.of(problem)
+    edges = first_edges(problem, upper) if len(problem.order) else None
     used = np.zeros(0, dtype=bool)
     for level in _levels(whole):
         left = deadline - time.perf_counter()
@@ -108,9 +104,9 @@ def _levels(whole: bool) -> Iterator[Whole | Literal["finer"]]:
         yield "finer"
 
 
-def first_edges(problem: SequenceProblem, rules: Rules, upper: int) -> NDArray[np.int64]:
+def first_edges(problem: SequenceProblem, upper: int) -> NDArray[np.int64]:
     """Heights that tell classes of slots apart, from 0 to the most that the groups of any better solution take."""
-    slots = rules.slots_for(fewest_slots(problem))
+    slots = problem.fewest_slots
     top = max(1, upper - problem.overhead * slots)
     mean = int(problem.least[0].sum()) // (problem.num_ranks * slots)
     high = min(top, max(3 * mean, int(problem.least[1].max()) * 5 // 4, 2))

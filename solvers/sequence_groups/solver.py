@@ -1,23 +1,22 @@
 """Sequence groups: which ranks share which items, in which slot, so that the sum of the slots' times is small."""
 
 import time
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers.arguments import as_budget, as_count
-from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError, UsageError
+from solvers.arguments import as_budget
+from solvers.errors import TimeLimitError
 from solvers.groups import read_only
 from solvers.sequence_groups._layout import lay_out
 from solvers.sequence_groups._problem import SequenceProblem
-from solvers.sequence_groups._search import Rules, Solution, search
-from solvers.sequence_groups.bounds import closed_form, fewest_slots
+from solvers.sequence_groups._search import Solution, search
+from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.types import SequenceGroupsResult
 from solvers.types import SolveStatus
 
-__all__ = ["as_rules", "sequence_groups"]
+__all__ = ["sequence_groups", "solve"]
 
 
 def sequence_groups(
@@ -99,22 +98,29 @@ def sequence_groups(
     ([0, 1, 1, 2, 2], [0, 2, 3])
     """
     started = time.perf_counter()
-    problem = SequenceProblem.prepare(times, sizes, degrees, num_ranks, cap, overhead, group_overhead, ranks_per_node)
-    rules = as_rules(problem, num_slots, min_slots, slots_multiple_of)
+    problem = SequenceProblem.prepare(
+        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of,
+        ranks_per_node,
+    )  # fmt: skip
+    return solve(problem, time_budget, started)
+
+
+def solve(problem: SequenceProblem, time_budget: float, started: float) -> SequenceGroupsResult:
+    """Solve a problem that is checked already; `started` is when it was asked for."""
     work = work_units(as_budget(time_budget))
-    bound = closed_form(problem, rules)
+    bound = closed_form(problem)
     n = len(problem.order)
     found, ended = Solution(np.zeros((3, 0), dtype=np.int64), np.zeros(1, dtype=np.int64), 0), True
     if n:
-        found, ended = search(problem, rules, bound.value, work)
-    if found.num_slots > rules.most:
+        found, ended = search(problem, bound.value, work)
+    if found.num_slots > problem.most_filled:
         raise TimeLimitError(
-            f"found no way to put the {n} items into {{num_slots}} = {rules.most} under {{cap}}, but into "
+            f"found no way to put the {n} {{items}} into {{num_slots}} = {problem.most_filled} under {{cap}}, but into "
             f"{found.num_slots}",
             "give more {time_budget}, or {num_slots=None}",
         )
     laid = lay_out(problem, found)
-    slot_times = np.full(rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
+    slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
     makespan = int(slot_times.sum())
     status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
@@ -123,33 +129,3 @@ def sequence_groups(
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
         bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,
     )  # fmt: skip
-
-
-def as_rules(
-    problem: SequenceProblem,
-    num_slots: SupportsIndex | None,
-    min_slots: SupportsIndex,
-    slots_multiple_of: SupportsIndex,
-) -> Rules:
-    """Check what is asked of the number of slots. Raises ValueError, TypeError, or InfeasibleError if it is too few."""
-    least, multiple = as_count("min_slots", min_slots), as_count("slots_multiple_of", slots_multiple_of)
-    n = len(problem.order)
-    if num_slots is None:
-        return Rules(least, multiple, max(1, n))
-    slots, needed = as_count("num_slots", num_slots), fewest_slots(problem)
-    if slots < least:
-        raise UsageError(f"{{num_slots}} = {slots} contradicts {{min_slots}} = {least}: give {{num_slots}} >= {least}")
-    if slots % multiple:
-        raise UsageError(
-            f"{{num_slots}} = {slots} contradicts {{slots_multiple_of}} = {multiple}: give a multiple, such as "
-            f"{slots - slots % multiple + multiple}"
-        )
-    if slots < needed:
-        total, room = int(problem.least[2].sum()), problem.num_ranks * int(problem.ranks[2])
-        raise InfeasibleError(
-            f"{{num_slots}} = {slots} is too few: the {n} items are of size {total}, and a slot of {problem.num_ranks} "
-            f"ranks holds {room}",
-            InfeasibilityCertificate("num_slots", range(n), range(slots), total, slots * room),
-            f"the least {{num_slots}} that may do is {needed}",
-        )
-    return Rules(slots, 1, slots)

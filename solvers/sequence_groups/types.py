@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven, Record
 
 __all__ = ["MOST_RANK_TIME", "SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult"]
 
@@ -14,8 +14,8 @@ MOST_RANK_TIME = 2**58
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SequenceGroupsResult(Record):
-    """Slots of groups of ranks that share items, with a certificate.
+class SequenceGroupsResult(Proven):
+    """Slots of groups of ranks that share items; of :class:`solvers.types.Proven`, too.
 
     Attributes
     ----------
@@ -32,15 +32,8 @@ class SequenceGroupsResult(Record):
         The overhead and the slowest group of each slot; in descending order.
     makespan : int
         The sum of `slot_times`.
-    lower_bound : int
-        Proven: no solution under the same constraints has a smaller makespan.
     bound_name : str
-        The argument that proves `lower_bound`; see :mod:`solvers.sequence_groups.bounds`.
-    status : SolveStatus
-        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
-    method : str
-    runtime_s : float
-        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+        See :mod:`solvers.sequence_groups.bounds`.
     """
 
     slot_of_item: NDArray[np.int32]
@@ -50,12 +43,6 @@ class SequenceGroupsResult(Record):
     first_rank_of_group: NDArray[np.int32]
     group_times: NDArray[np.int64]
     slot_times: NDArray[np.int64]
-    makespan: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
-    method: str
-    runtime_s: float = field(compare=False)
 
     @property
     def num_slots(self) -> int:
@@ -66,11 +53,6 @@ class SequenceGroupsResult(Record):
     def num_groups(self) -> int:
         """Groups of all slots."""
         return len(self.degree_of_group)
-
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,6 +57,27 @@ def test_what_it_prints_is_what_plan_takes(command, tmp_path):
     assert planned.code == 0, planned.err
 
 
+def test_steps_that_name_a_degree(command, tmp_path):
+    path = write_steps(tmp_path / "steps.csv", noise=0.0)
+    header, *rows = path.read_text().splitlines()
+    degrees = [(1, 2, 8)[i % 3] for i in range(len(rows))]
+    shared = [header + ",degree"]
+    for row, degree in zip(rows, degrees, strict=True):
+        lengths, seconds = row.split(",")
+        exchange = {1: 0, 2: 2e-5, 8: 3e-5}[degree] * sum(map(int, lengths.split()))
+        shared.append(f"{lengths},{0.012 + (float(seconds) - 0.012 + exchange) / degree!r},{degree}")
+    path.write_text("\n".join(shared) + "\n")
+    table, document = command("fit", path), json.loads(command("fit", path, "--json").out)
+    assert document["cost"] == "quadratic:a=114000000,b=1500,d2=20000000,d8=30000000,overhead=12000000000"
+    assert document["d8_s"] == pytest.approx(3e-5)
+    assert "seconds = c0 + ((a + dN)*sum(l) + b*sum(l^2)) / N, N the degree" in table.out
+    assert f"--cost {document['cost']}   (in units of 1 ps" in table.out
+    assert table.out.endswith("overhead is c0)\n")
+    log = write_csv(tmp_path / "log.csv", [100, 4000, 2000, 2100])
+    for cost in (document["cost"], "flexsp-7b-a100"):
+        assert command("plan", log, "--ranks", 2, "--batch-per-rank", 2, "--cost", cost, "--json").code == 0
+
+
 def test_a_cost_by_the_name_of_a_model(command, tmp_path):
     log = write_csv(tmp_path / "log.csv", [100, 4000, 2000, 2100])
     shape = ("--ranks", 2, "--batch-per-rank", 2)

@@ -203,3 +203,63 @@ def test_empty_steps_are_steps():
     steps = [[], *steps_of(30)]
     fit = fit_cost(steps, seconds_of(steps))
     assert fit.predict([]) == pytest.approx(TRUTH[0])
+
+
+EXCHANGE = {2: 2e-5, 8: 3e-5, 16: 1.9e-4}
+
+
+def shared_steps(noise=0.0):
+    steps = steps_of(120)
+    degrees = np.array([(1, 2, 8, 16)[i % 4] for i in range(120)])
+    c0, a, b = TRUTH
+    seconds = [
+        c0 + ((a + EXCHANGE.get(d, 0)) * step.sum() + b * (step * step).sum()) / d
+        for step, d in zip(steps, degrees.tolist(), strict=True)
+    ]
+    return steps, np.array(seconds) * (1 + noise * np.random.default_rng(3).standard_normal(120)), degrees
+
+
+def test_what_groups_exchange_comes_back():
+    steps, seconds, degrees = shared_steps()
+    fit = fit_cost(steps, seconds, degrees=degrees)
+    np.testing.assert_allclose((fit.constant, fit.per_length, fit.per_square), TRUTH, rtol=1e-7)
+    assert [d for d, _ in fit.exchange] == list(EXCHANGE)
+    np.testing.assert_allclose([x for _, x in fit.exchange], list(EXCHANGE.values()), rtol=1e-7)
+    assert fit.held_out_error < 1e-8
+    assert fit.predict(steps[3], 16) == pytest.approx(seconds[3])
+    assert fit.total_lengths[3] == steps[3].sum()
+    cost = fit.integer_cost()
+    assert str(cost.model) == "quadratic:a=114000000,b=1500,d2=20000000,d8=30000000,d16=190000000,overhead=12000000000"
+    assert cost.omitted_constant == 0
+    times = cost.model.degree_times(steps[3], [16], 16)
+    assert (times.times.sum() + times.overhead) / 1e12 == pytest.approx(seconds[3])
+    with pytest.raises(ValueError, match="degree must be 1 or one that was measured: 2, 8, 16, got 4"):
+        fit.predict([5], 4)
+
+
+def test_spreads_of_what_groups_exchange():
+    fit = fit_cost(*shared_steps(0.02)[:2], degrees=shared_steps()[2])
+    assert [name for name, *_ in fit.terms] == ["c0", "a", "b", "d2", "d8", "d16"]
+    for (_, value, spread), truth in zip(fit.terms, [*TRUTH, *EXCHANGE.values()], strict=True):
+        assert abs(value - truth) < 4 * spread
+        assert spread > 0
+
+
+def test_degrees_that_are_all_one():
+    steps = steps_of(50)
+    alone = fit_cost(steps, seconds_of(steps), degrees=np.ones(50, dtype=int))
+    assert alone == fit_cost(steps, seconds_of(steps))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "error", "words"),
+    [
+        ([2] * 60 + [4] * 60, balancer.InputError, "all steps are of degree 2 or more: .* on one rank too"),
+        ([1] * 118 + [4] * 2, balancer.InputError, "degree 4 has 2 steps, or only empty ones; a fit needs 3"),
+        ([1] * 119, ValueError, "degrees must be as many as steps, 120, got 119"),
+        ([1] * 119 + [0], ValueError, r"degrees\[119\] must be >= 1, got 0"),
+    ],
+)
+def test_degrees_that_cannot_be_fitted(degrees, error, words):
+    with pytest.raises(error, match=words):
+        fit_cost(*shared_steps()[:2], degrees=degrees, force=True)

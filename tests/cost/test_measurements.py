@@ -64,16 +64,27 @@ LONG = {"long.csv": long_csv, "long.jsonl": long_jsonl, "long.parquet": long_par
 def test_the_same_steps_from_every_file(name, tmp_path):
     path = tmp_path / name
     ({**WIDE, **LONG})[name](path)
-    lengths, seconds = read_measurements(path)
+    lengths, seconds, _ = read_measurements(path)
     want = STEPS if name in WIDE else FULL
     assert [step.tolist() for step in lengths] == [step for step, _ in want]
     assert seconds.tolist() == [taken for _, taken in want]
 
 
+def test_degrees(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("degree,lengths,seconds\n1,5 6,0.5\n4,7,0.25\n")
+    assert read_measurements(path)[2].tolist() == [1, 4]
+    path.write_text("step,length,seconds,degree\nb,1,2.0,8\na,2,3.0,1\nb,3,2.0,8\n")
+    lengths, _, degrees = read_measurements(path)
+    assert ([step.tolist() for step in lengths], degrees.tolist()) == ([[1, 3], [2]], [8, 1])
+    wide_csv(path)
+    assert read_measurements(path)[2] is None
+
+
 def test_rows_of_a_step_need_not_be_neighbours(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("step,length,seconds\nb,1,2.0\na,2,3.0\nb,3,2.0\n")
-    lengths, seconds = read_measurements(path)
+    lengths, seconds, _ = read_measurements(path)
     assert [step.tolist() for step in lengths] == [[1, 3], [2]]
     assert seconds.tolist() == [2, 3]
 
@@ -92,6 +103,11 @@ def test_rows_of_a_step_need_not_be_neighbours(tmp_path):
         ("lengths,seconds\n1,fast\n", "got 'fast'"),
         ("step,length,seconds\n0,1,0.5\n0,2,0.6\n", "row 1: must be the 0.5 of row 0, .* same step '0', got '0.6'"),
         ("step,length,seconds\n,1,0.5\n", "column 'step', row 0"),
+        ("lengths,seconds,degree\n1,1,2\n1,1,0\n", "column 'degree', row 1: degrees must be whole .* 1 to .* got '0'"),
+        (
+            "step,length,seconds,degree\n0,1,1,2\n0,1,1,4\n",
+            "'degree', row 1: must be the 2 of row 0, .* step '0', got 4",
+        ),
         ("step,length,seconds\n0,,0.5\n", "column 'length', row 0"),
         ("lengths,seconds,seconds\n1,0.5,0.7\n", "2 columns are named 'seconds'"),
     ],

@@ -69,10 +69,8 @@ def test_any_multipliers_prove_something_true(lengths, rules, data):
     certificate = solvers.SequenceBoundCertificate(
         edges, drawn(*shape), drawn(*shape), drawn(3, *shape), drawn(3, *shape), 20
     )
-    extra = rules["group_overhead"]
-    problem = SequenceProblem.prepare(times, sizes, DEGREES, 4, 10, rules["overhead"], extra, None)
-    slots = rules["num_slots"] or rules["slots_multiple_of"]
-    assert proven(Types.of(problem, slots, rules["num_slots"] is not None), certificate) <= best
+    problem = SequenceProblem.prepare(times, sizes, DEGREES, 4, 10, **rules, min_slots=1, ranks_per_node=None)
+    assert proven(Types.of(problem), certificate) <= best
 
 
 def tail(cap, longest):

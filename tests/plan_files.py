@@ -7,21 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from balancer.io.plan_writer import PlanWriter
 from balancer.offline.description import PlanDigest, describe
 from balancer.offline.steps import plan_log
-from balancer.plan.rows import append_phase
+from balancer.plan.rows import append_phase, open_writer
 
 
 def write_plan(path, log, settings):
     """Plan a log, write the plan file, and return the step plans."""
     digest, row, plans = PlanDigest(), 0, list(plan_log(log, settings))
-    several = settings.setup.several_items
-    with PlanWriter(str(path), item_column=several) as writer:
+    with open_writer(path, settings.setup) as writer:
         for step, plan in enumerate(plans):
             digest.add(plan)
             for phase in plan.phases.values():
-                append_phase(writer, step, row, plan.batch, phase.items, phase.plan, several)
+                append_phase(writer, step, row, plan.batch, phase.items, phase.plan, settings.setup)
             row += plan.batch_size
         writer.close(describe(log, settings, len(plans), sum(plan.num_samples for plan in plans), digest))
     return plans

@@ -12,8 +12,8 @@ from balancer.cli.options import add_options, comparison_options, json_option, p
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
-from balancer.cli.settings import by_phase, chosen_strategies, open_job, phase_names, unconstrained
-from balancer.cost import module
+from balancer.cli.settings import by_phase, chosen_strategies, open_job, phase_names, read_degrees, unconstrained
+from balancer.cost import EXCHANGES, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
 from balancer.report.simulation_data import SimulationData

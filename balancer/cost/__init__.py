@@ -5,7 +5,7 @@ from balancer.cost.integer import IntegerCost, integer_seconds
 from balancer.cost.model import CostModel
 from balancer.cost.named import MODELS, NamedModel, flops, module
 from balancer.cost.online import OnlineCost
-from balancer.cost.parse import COSTS, attention_of, parse_cost
+from balancer.cost.parse import COSTS, parse_cost
 from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.sequence_parallel import EXCHANGES, DegreeTimes, Sharing, check_heads
 from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
@@ -28,7 +28,6 @@ __all__ = [
     "Sharing",
     "ThroughputCurve",
     "VisionEncoder",
-    "attention_of",
     "check_heads",
     "flops",
     "integer_seconds",

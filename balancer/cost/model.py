@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
 from solvers.bounds import Bound
@@ -37,6 +38,8 @@ class CostModel:
         Work units of a padded row: ``c * longest^p``; p is at least 1. Not together with `padded`.
     sharing : Sharing
         What several ranks that share a sample take; by default 5 % of their speed is lost with each doubling.
+    attention : Attention or None
+        That of the model, where the cost is a named model's: ranks that exchange heads must divide them.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class CostModel:
     c: int = 0
     p: int = 1
     sharing: Sharing = field(default=Sharing(), repr=False)
+    attention: Attention | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("p", self.p)):

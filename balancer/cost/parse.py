@@ -1,15 +1,15 @@
 """Cost models from text: a name and coefficients, as the command line and plan files write them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from balancer.cost.flexsp import FLEXSP
-from balancer.cost.layers import Attention
 from balancer.cost.model import CostModel
 from balancer.cost.named import flops, module
 from balancer.cost.sequence_parallel import Sharing
 
-__all__ = ["COSTS", "attention_of", "parse_cost"]
+__all__ = ["COSTS", "parse_cost"]
 
 
 def _linear(a: int = 1, **sharing: int) -> CostModel:
@@ -63,7 +63,7 @@ def parse_cost(text: str | CostModel) -> CostModel:
         raise TypeError(f"cost must be a string or a CostModel, got {text!r}")
     name, colon, rest = text.partition(":")
     if name == "flops":
-        return flops(rest).cost_model()
+        return replace(flops(rest).cost_model(), attention=module(rest).block.attention)
     if name not in COSTS:
         known = ", ".join([*(form for form, _ in COSTS.values()), "flops:qwen2-7b"])
         raise ValueError(f"unknown cost {text!r}; known costs are {known}")
@@ -78,15 +78,3 @@ def parse_cost(text: str | CostModel) -> CostModel:
         return make(**coefficients)
     except TypeError:
         raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None
-
-
-def attention_of(cost: str | CostModel) -> Attention | None:
-    """Return the attention of the model that ``"flops:NAME"`` names, or None: other costs know of no heads.
-
-    Examples
-    --------
-    >>> attention_of("flops:qwen2-7b").kv_heads, attention_of("linear")
-    (4, None)
-    """
-    named = isinstance(cost, str) and cost.startswith("flops:")
-    return module(str(cost).partition(":")[2]).block.attention if named else None

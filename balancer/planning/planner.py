@@ -145,7 +145,7 @@ def balance(
         micro_batches=one_of(as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
     )  # fmt: skip
     if isinstance(settings.micro_batches, SequenceGroups):
-        settings.micro_batches.check_heads(cost)
+        settings.micro_batches.check_heads(parse_cost(cost))
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
     elif ranks_per_node is not None or topology.num_ranks != num_ranks:

@@ -107,7 +107,8 @@ def static_degree(step: Step) -> StepPlan:
     """Share all samples of a step among groups of one degree, whichever is fastest for this step."""
     started, best = time.perf_counter(), None
     cut = _groups_of(step)
-    for degree in cut.degrees:
+    possible = [degree for degree in cut.degrees if degree <= step.topology.num_ranks] or cut.degrees
+    for degree in possible:
         try:
             plan = plan_step(_with(step, replace(cut, degrees=(degree,))))
         except InfeasibleError:
@@ -115,7 +116,7 @@ def static_degree(step: Step) -> StepPlan:
         if best is None or _last(plan).makespan < _last(best).makespan:
             best = plan
     if best is None:  # which the largest says best
-        best = plan_step(_with(step, replace(cut, degrees=(max(cut.degrees),))))
+        best = plan_step(_with(step, replace(cut, degrees=(max(possible),))))
     return replace(best, strategy="static_degree", runtime_s=time.perf_counter() - started)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.cost import EXCHANGES, CostModel, attention_of, check_heads
+from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.problem.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
@@ -91,11 +91,10 @@ class SequenceGroups:
                 count=self.num_slots, multiple=self.slots_multiple_of,
             )  # fmt: skip
 
-    def check_heads(self, cost: str | CostModel) -> None:
-        """Raise ValueError if a cost names a model whose heads the degrees do not divide, where they must."""
-        attention = attention_of(cost)
-        if self.exchange == "ulysses" and attention is not None:
-            check_heads(self.degrees, attention)
+    def check_heads(self, cost: CostModel) -> None:
+        """Raise ValueError if the cost is of a model whose heads the degrees do not divide, where they must."""
+        if self.exchange == "ulysses" and cost.attention is not None:
+            check_heads(self.degrees, cost.attention)
 
     def padded(self, lengths: NDArray[np.int64], degree: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Return the length of each sample in a group of its degree, padding included: int64[n]."""

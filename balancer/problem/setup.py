@@ -73,7 +73,7 @@ class Setup:
         check_together(cost, names, cut if is_last or cut is None or cut.encoders == "slot" else None)
         if is_last and isinstance(cut, SequenceGroups):
             cut.ranks_per_node(self.topology)
-            cut.check_heads(phase.cost)
+            cut.check_heads(cost)
         if cut is not None and not is_last and cut.encoders == "slot" and set(names) - {"allowed_ranks"}:
             raise UsageError(
                 ("{sequence_groups}" if isinstance(cut, SequenceGroups) else "{micro_batch_tokens}")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from balancer.cost import CostModel, Sharing, attention_of, check_heads, flops, integer_seconds, module, parse_cost
+from balancer.cost import CostModel, Sharing, check_heads, flops, integer_seconds, module, parse_cost
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import exchange_bytes
 from balancer.problem.cluster import CLUSTERS
@@ -175,9 +175,8 @@ def test_degrees_that_heads_allow(heads, kv_heads, legal):
 
 
 def test_heads_of_a_cost():
-    assert attention_of("flops:llama-3-8b").heads == 32
-    assert attention_of("quadratic:a=1,b=1") is None
-    assert attention_of(CostModel()) is None
+    assert parse_cost("flops:llama-3-8b").attention.heads == 32
+    assert parse_cost("quadratic:a=1,b=1").attention is None
 
 
 def test_exchange_on_a_cluster_by_hand():

@@ -1,0 +1,78 @@
+"""--group-degrees on plan, compare, simulate and report."""
+
+import json
+
+import pytest
+from log_files import write_log
+
+ASKED = ("--ranks", 4, "--ranks-per-node", 2, "--batch-per-rank", 4, "--length", "tokens")
+GROUPS = ("--group-degrees", "1,2,4")
+
+
+@pytest.fixture
+def log(tmp_path):
+    lengths = [900, 30, 20, 40, 50, 60, 70, 80, 10, 20, 30, 40, 50, 60, 70, 80] * 3
+    return write_log(tmp_path / "log.parquet", {"tokens": lengths})
+
+
+def test_plan_shares_long_rows_and_the_file_says_so(command, log):
+    whole = json.loads(command("plan", log, *ASKED, "--json").out)["phases"]["all"]
+    found = command("plan", log, *ASKED, *GROUPS, "--out", "plan.parquet", "--json")
+    shared = json.loads(found.out)["phases"]["all"]
+    assert whole["imbalance_ratio_bound"] > 2
+    assert shared["imbalance_ratio_after"] < 1.2
+    assert sum(shared["groups_of_degree"].values()) >= 3
+    assert shared["schedule"] == "sequence groups"
+    report = command("report", "plan.parquet", "--log", log, "--json")
+    assert json.loads(report.out)["phases"]["all"]["imbalance_ratio_after"] == shared["imbalance_ratio_after"]
+
+
+def test_table_says_what_is_assumed(command, log):
+    found = command("plan", log, *ASKED, *GROUPS)
+    assert "micro-batches (sequence groups)" in found.words
+    assert "assumed to lose 5 % of their speed" in found.words
+    measured = command("plan", log, *ASKED, *GROUPS, "--cost", "linear:d2=1,d4=3")
+    assert "assumed" not in measured.words
+
+
+def test_compare_shows_groups_beside_one_degree_and_whole_samples(command, log):
+    found = json.loads(command("compare", log, *ASKED, *GROUPS, "--json").out)["strategies"]
+    ratios = {name: of["phases"]["all"]["imbalance_ratio_after"] for name, of in found.items()}
+    assert ratios["sequence_groups"] <= ratios["static_degree"]
+    assert ratios["sequence_groups"] < ratios["orchestrated"] / 2
+    assert "best possible, whole samples" in command("compare", log, *ASKED, *GROUPS).words
+    assert "sequence_groups" not in json.loads(command("compare", log, *ASKED, "--json").out)["strategies"]
+
+
+def test_simulate_takes_the_exchange_from_the_cluster(command, log):
+    asked = [option for option in ASKED if option not in ("--ranks-per-node", 2)]
+    found = command("simulate", log, *asked, *GROUPS, "--cluster", "h100", "--model", "qwen2-7b")
+    assert found.code == 0
+    assert "d2=" in found.out
+    refused = command("simulate", log, *asked, "--group-degrees", "1,8", "--cluster", "h100", "--model", "qwen2-7b")
+    assert (refused.code, "28 attention heads" in refused.err) == (2, True)
+    ring = ("--group-degrees", "1,8", "--group-exchange", "ring")
+    assert command("simulate", log, *asked, *ring, "--cluster", "h100", "--model", "qwen2-7b").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--group-exchange", "ring"), "--group-exchange needs --group-degrees"),
+        ((*GROUPS, "--micro-batch-tokens", 50), "--micro-batch-tokens cannot be combined with --group-degrees"),
+        ((*GROUPS, "--over-long", "own"), "--over-long cannot be combined with --group-degrees"),
+        (("--group-degrees", "1;2"), "--group-degrees must be numbers of ranks"),
+        ((*GROUPS, "--micro-batches", "fewest"), "--micro-batches must be a whole number with --group-degrees"),
+        ((*GROUPS, "--equal-counts"), "--group-degrees cannot be combined with --equal-counts"),
+        ((*GROUPS, "--group-exchange", "tree"), "--group-exchange must be one of 'ulysses', 'ring'"),
+        ((*GROUPS, "--max-tokens-per-rank", 100), "its size 900 is over 400, --max-tokens-per-rank = 100 on each of 4"),
+        ((*GROUPS, "--cost", "padded"), "cost 'padded'"),
+        ((*GROUPS, "--method", "lpt"), "makes no sequence groups"),
+        (("--strategies", "sequence_groups"), "need --group-degrees"),
+    ],
+)
+def test_refused(command, log, options, told):
+    found = command("compare" if "--strategies" in options else "plan", log, *ASKED, *options)
+    assert found.code in (1, 2)
+    assert told in found.err
+    assert len(found.err.splitlines()) <= 2

@@ -1,6 +1,6 @@
 """Sequence groups: sums of slot times beside a public scheduler's, gaps to proven bounds, scale, and the shipped log.
 
-Run: python benchmarks/sequence_groups.py [ratios] [gaps] [scale] [log] [--data FILE]. Batches are those of
+Run: python benchmarks/sequence_groups.py [ratios] [static] [gaps] [scale] [log] [--data FILE]. Batches are those of
 data/sequence_groups_dev.parquet, priced as flexsp-7b-a100. Bounds take up to 30 s a batch. Seconds are of this thread,
 after compilation; all plans are checked.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+import balancer
 import solvers
 from balancer.cost import parse_cost
 
@@ -98,33 +99,54 @@ def scale():
             )
 
 
+def static(path):
+    """What one degree for all takes, the best in hindsight of each batch, over groups of unequal size; 0.1 s each."""
+    print("\n| batches | best static degree / sequence groups: median | least | most |")
+    print("|---|--:|--:|--:|")
+    found = {}
+    for row, lengths in batches(path):
+        priced, rules, result, _ = solve(lengths, 64, row["cap"], 0.1)
+        of_degree = []
+        for d, degree in enumerate(DEGREES):
+            if lengths.max() <= degree * row["cap"]:
+                alone = solvers.sequence_groups(priced.times[d : d + 1], lengths, **rules | {"degrees": [degree]})
+                of_degree.append(alone.makespan / result.makespan)
+        found.setdefault(f"{row['set']} {row['context']:,}", []).append(min(of_degree))
+    for name, of in {**found, "all": [each for of in found.values() for each in of]}.items():
+        print(f"| {name} | {statistics.median(of):.3f} | {min(of):.3f} | {max(of):.3f} |")
+
+
 def log():
-    """One slot, linear cost, 5 % lost with each doubling of the degree: what is wasted of all ranks' time."""
+    """One slot, linear cost, 5 % lost with each doubling of the degree: what is wasted of all ranks' time, and moved."""
     columns = ["text_tokens", "image_tokens", "audio_tokens"]
     table = pq.read_table(DATA / "omni_mix_dev.parquet", columns=columns)
     lengths = sum(table.column(name).to_numpy() for name in columns).astype(np.int64)
-    print("\n| ranks x samples | degrees | steps | wasted %: whole samples, proven | groups | worst | seconds a step |")
-    print("|---|---|--:|--:|--:|--:|--:|")
+    print("\n| ranks x samples | degrees | placement | steps | wasted %: whole samples, proven | groups | worst "
+          "| crosses nodes % | at least % | seconds a step |")  # fmt: skip
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for num_ranks, each, degrees in ((64, 16, (1, 2, 4, 8)), (2560, 4, (1, 2, 4, 8, 16, 32))):
-        size = num_ranks * each
-        work, whole, spent, worst, seconds = 0, 0, 0, 0.0, []
-        for first in range(0, len(lengths) - size + 1, size):
-            step = lengths[first : first + size]
-            times = parse_cost("linear:a=1000000").degree_times(step, degrees, num_ranks).times
-            rules = {"degrees": degrees, "num_ranks": num_ranks, "cap": None, "num_slots": 1, "ranks_per_node": 8}
-            started = time.thread_time()
-            result = solvers.sequence_groups(times, step, **rules)
-            seconds.append(time.thread_time() - started)
-            solvers.check_sequence_groups(times, step, result, **rules)
-            alone = int(times[0].sum())
-            work, spent = work + alone, spent + num_ranks * result.makespan
-            whole += num_ranks * solvers.makespan_lower_bound(times[0], num_ranks)
-            worst = max(worst, 100 * (1 - alone / (num_ranks * result.makespan)))
-        print(
-            f"| {num_ranks:,} x {each} | {degrees[0]} to {degrees[-1]} | {len(seconds)} "
-            f"| {100 * (1 - work / whole):.2f} | {100 * (1 - work / spent):.2f} | {worst:.2f} "
-            f"| {statistics.mean(seconds):.2f} |"
-        )
+        for placement in ("any", "relocate"):
+            size = num_ranks * each
+            cut, homes = balancer.SequenceGroups(degrees, num_slots=1), np.arange(size) // each
+            sums, worst, seconds = np.zeros(5), 0.0, []
+            for first in range(0, len(lengths) - size + 1, size):
+                step = lengths[first : first + size]
+                started = time.thread_time()
+                plan = balancer.balance(
+                    step, num_ranks, 8, homes, sequence_groups=cut, placement=placement, time_budget=0.1
+                )
+                seconds.append(time.thread_time() - started)
+                whole = num_ranks * solvers.makespan_lower_bound(step, num_ranks)
+                spent, crossing = num_ranks * plan.makespan, (plan.inter_node_volume, plan.inter_node_bound)
+                sums += [int(step.sum()), whole, spent, *crossing]
+                worst = max(worst, 100 * (1 - int(step.sum()) / spent))
+            work, whole, spent, crosses, least = sums.tolist()
+            print(
+                f"| {num_ranks:,} x {each} | {degrees[0]} to {degrees[-1]} | {placement} | {len(seconds)} "
+                f"| {100 * (1 - work / whole):.2f} | {100 * (1 - work / spent):.2f} | {worst:.2f} "
+                f"| {100 * crosses / work:.2f} | {100 * least / work:.2f} | {statistics.mean(seconds):.2f} |",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -135,7 +157,12 @@ def main() -> None:
         path = Path(asked[at + 1])
         asked[at : at + 2] = []
     solve(next(batches(path))[1], 64, 6449, 0.001)  # compiles
-    for name, run in {"ratios": lambda: ratios(path), "gaps": lambda: gaps(path), "scale": scale, "log": log}.items():
+    parts = {"ratios": ratios, "static": static, "gaps": gaps}
+    for name, run in {
+        **{name: lambda of=of: of(path) for name, of in parts.items()},
+        "scale": scale,
+        "log": log,
+    }.items():
         if not asked or name in asked:
             run()
 

@@ -245,6 +245,12 @@ class DispatchPlan(Record):
         shares = self.shares
         return shares.sample[shares.place.samples_on_rank(rank)]
 
+    def empty_ranks(self, slot: int) -> NDArray[np.int32]:
+        """Ranks that hold nothing in a slot, though they take part in what is collective: int32[], ascending."""
+        shares = self.shares
+        busy = shares.place.rank_of_sample[self.slot_of_sample[shares.sample] == self._checked(slot)]
+        return np.setdiff1d(np.arange(self.num_ranks, dtype=np.int32), busy)
+
     def _checked(self, slot: int) -> int:
         if not 0 <= slot < self.num_slots:
             raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")

@@ -63,6 +63,7 @@ def test_pieces_tile_every_sample(case):
                 assert plan.slot_of_sample[sample] == slot
                 at += stop - start
                 seen[sample][start:stop] += 1
+            assert (rank in plan.empty_ranks(slot)) == (len(plan.samples_in_slot(rank, slot)) == 0)
             ends = plan.cu_seqlens(rank, slot)
             assert ends[-1] == at
             assert len(ends) == len(plan.samples_in_slot(rank, slot)) + 1

@@ -372,8 +372,8 @@ class DispatchPlan(Record):
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
         if isinstance(micro_batches, SequenceGroups):  # of samples each alone on a rank
-            of_slot = self.cost.sharing.overhead
-            return int(self.home_loads.sum()) + self.num_ranks * self.num_slots * of_slot, self.num_ranks
+            slots = micro_batches.fewest_slots(self.lengths, self.num_ranks)
+            return int(self.home_loads.sum()) + self.num_ranks * slots * self.cost.sharing.overhead, self.num_ranks
         if micro_batches is not None:
             return micro_batches.perfect(total, self.num_ranks, self.num_slots)
         return total, self.num_ranks if speeds is None else int(speeds.sum())

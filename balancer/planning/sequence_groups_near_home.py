@@ -60,9 +60,10 @@ def relocated(
     str
         Why nothing was relocated where it could be; else empty.
     """
-    together = problem.constraints.keep_together is not None
-    if 1 not in cut.degrees or problem.topology.num_nodes == 1 or together:
-        return groups, "samples that stay together are not relocated within sequence groups" if together else ""
+    if 1 not in cut.degrees or problem.topology.num_nodes == 1:
+        return groups, ""
+    if problem.constraints.keep_together is not None:
+        return groups, "samples that stay together are not relocated within sequence groups"
     own = groups.group_of_sample
     slot, rank, degree = groups.slot[own], groups.first_rank[own].copy(), groups.degree[own]
     failed = 0

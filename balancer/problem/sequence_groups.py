@@ -129,6 +129,11 @@ class SequenceGroups:
         """Return K, given that the `used`-th slot is the last that holds anything."""
         return slots_for(used, self.num_slots or 1, self.slots_multiple_of)
 
+    def fewest_slots(self, lengths: NDArray[np.int64], num_ranks: int) -> int:
+        """Return a number of slots that no plan is below: what all ranks hold at once, and what is asked for."""
+        room = num_ranks * (self.max_tokens_per_rank or max(1, int(lengths.sum())))
+        return self.slots_for(max(1, -(-int(lengths.sum()) // room)))
+
     def over_long_samples(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples that are left out: none."""
         return np.empty(0, dtype=np.int64)

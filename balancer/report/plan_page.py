@@ -8,7 +8,7 @@ from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, StepPicture, WorstStep
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary, as_range
-from balancer.report.table import BEFORE_SLOTS, as_bytes, as_percent, as_ratios, groups_of, left_out, why_not_relocated
+from balancer.report.table import BEFORE_SLOTS, as_bytes, as_percent, as_ratios, left_out, why_not_relocated
 
 __all__ = ["page", "write_page"]
 
@@ -77,8 +77,8 @@ def _headline(name: str, phase: PhaseSummary) -> str:
         rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
-    if phase.groups:
-        rows.update([groups_of(phase)])
+    for degree in sorted(phase.groups):
+        rows[f"groups of {degree} rank{'s' * (degree > 1)}"] = f"{phase.groups[degree]:,}"
     if phase.fell_back:
         rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
     big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'

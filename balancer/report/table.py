@@ -58,6 +58,8 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
+        if phase.groups:
+            console.print(f"{name}: {groups_of(phase)}\n", highlight=False)
         if phase.loss_assumed:
             console.print(f"{name}: {LOSS_ASSUMED}\n", highlight=False)
         if phase.fell_back:
@@ -206,9 +208,6 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
-    if phase.groups:
-        name, counts = groups_of(phase)
-        yield name, "", counts, ""
     if phase.most_idle_ranks:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
@@ -218,10 +217,10 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
 
 
-def groups_of(phase: PhaseSummary) -> tuple[str, str]:
+def groups_of(phase: PhaseSummary) -> str:
     """Say how many sequence groups of each degree there are, over all slots and steps."""
-    degrees = sorted(phase.groups)
-    return f"groups of {', '.join(map(str, degrees))} ranks", " · ".join(f"{phase.groups[d]:,}" for d in degrees)
+    counts = ", ".join(f"{phase.groups[degree]:,} of {degree}" for degree in sorted(phase.groups))
+    return f"groups of ranks in all slots and steps: {counts}."
 
 
 def as_ratios(values: Iterable[float]) -> list[str]:

@@ -223,10 +223,6 @@ class Pieces(Record):
         place = Placement.by_slots(rank.astype(np.int32), slot[sample], num_ranks, num_slots)
         return cls(sample, chunk * size, (chunk + 1) * size, place)
 
-    def on_rank(self, rank: int) -> NDArray[np.int64]:
-        """Return the pieces on a rank, in order: int64[k]."""
-        return self.place.samples_on_rank(rank)
-
 
 class Segments(NamedTuple):
     """What travels between pieces.

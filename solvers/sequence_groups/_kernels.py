@@ -11,7 +11,6 @@ group in the slot and degree of every item; and the height of every slot, the ti
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import numbers
 
 __all__ = ["MANY_GROUPS", "packs", "peel", "resolve", "scale"]
 
@@ -265,15 +264,21 @@ def _full(item, density, least, times, sizes, shape):
 
 
 @kernel
-def peel(density, floor, weight, least, times, sizes, shape, ranks, groups, tree, where, heights):
+def peel(kept, ways, weight, least, times, sizes, shape, ranks, groups, tree, where, heights):
     """Slot after slot, each filled from all that is left: returns how many slots, and the work done.
 
-    The longest item left says how tall a slot becomes: as a group full of items like it, times `density` / 64; but
-    where all that is left fits one slot that is no taller, that ends it.
+    The first `kept` slots stay as they are. The longest item left says how tall a slot becomes: as a group full of
+    items like it, times a density / 64; but where all that is left fits one slot that is no taller, that ends it.
+    ``ways``, int64[2, s], are the density and the least degree of new groups of each slot, the last those of all
+    further ones.
     """
     n = times.shape[1]
-    rest = numbers(n)
-    left, num_slots, work = np.int64(n), np.int64(0), np.int64(0)
+    rest = np.empty(n, dtype=np.int64)
+    left, num_slots, work = np.int64(0), np.int64(kept), np.int64(n)
+    for i in range(n):
+        if kept == 0 or where[0, i] >= kept:
+            rest[left] = i
+            left += 1
     place = np.empty((2, n), dtype=np.int64)
     spare = np.empty((2, n), dtype=np.int64)
     while left > 0:
@@ -283,6 +288,7 @@ def peel(density, floor, weight, least, times, sizes, shape, ranks, groups, tree
             longest = max(longest, least[1, rest[k]])
         low = max(longest, area // ranks[0])
         high = low + low // 4
+        density, floor = ways[0, min(num_slots, ways.shape[1] - 1)], ways[1, min(num_slots, ways.shape[1] - 1)]
         tallest = _full(rest[0], density, least, times, sizes, shape)
         work += left
         height = np.int64(-1)

@@ -109,6 +109,12 @@ def test_the_solver_takes_what_it_is_given(text, num_ranks):
     solvers.sequence_groups(priced.times, lengths, degrees, min(num_ranks, 8), None, overhead=priced.overhead)
 
 
+def test_rounding_up_is_room_that_is_needed_too():
+    priced = parse_cost("linear").degree_times(np.full(4, 2**27 - 1), [1], 2**30)
+    assert priced.unit == 4  # halved, 4 times 2^26 on 2^30 ranks were 2^58
+    assert 2**30 * int(priced.times.sum()) < 2**58
+
+
 def test_no_samples():
     priced = parse_cost("flexsp-7b-a100").degree_times(np.zeros(0, dtype=np.int64), [1, 2], 4)
     assert (priced.times.shape, priced.unit) == ((2, 0), 1)

@@ -7,7 +7,7 @@ import click
 
 from balancer.cli.parser import NamedFlag
 from balancer.cost import EXCHANGES
-from balancer.planning.strategies import STRATEGIES
+from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
@@ -204,7 +204,10 @@ def planning_options(command: Any) -> Any:
 def comparison_options(steps: str) -> Callable[[Any], Any]:
     """Make the options that say which strategies are compared on which steps; `steps` is the help of ``--steps``."""
     options = (
-        click.option("--strategies", metavar="S,S,...", help=f"Of {', '.join(STRATEGIES)} [default: all]."),
+        click.option(
+            "--strategies", metavar="S,S,...",
+            help=f"Of {', '.join(STRATEGIES)}; with --group-degrees also {', '.join(SHARING)} [default: all].",
+        ),
         click.option("--steps", type=int, metavar="K", help=steps),
         click.option(
             "--window", type=int, default=100, show_default=True, metavar="W",

@@ -14,7 +14,7 @@ from balancer.offline.regroup import Regrouped
 from balancer.offline.replay import Claims, replay_step
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
-from balancer.planning.strategies import STRATEGIES, with_outputs_home
+from balancer.planning.strategies import SHARING, STRATEGIES, with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.micro_batches import MicroBatches
@@ -54,8 +54,8 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         claims = _Claimed(plan_file, setup, description["saved"])
         items = _items(setup.phases, found, claims.saved)
         strategy, order = description["strategy"], description["part_order"]
-        if strategy not in STRATEGIES:
-            raise ValueError(f"unknown strategy {strategy!r:.60}; known ones are {', '.join(STRATEGIES)}")
+        if strategy not in (known := STRATEGIES | SHARING):
+            raise ValueError(f"unknown strategy {strategy!r:.60}; known ones are {', '.join(known)}")
         part_order = None if order is None else Ragged.checked(*map(_whole_numbers, order))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise unreadable(plan_file, error) from None

@@ -1,7 +1,7 @@
 """Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
 
-A strategy takes a step and returns its plan. Where the settings are of sequence groups, all but the last two compute
-whole samples all the same. With micro-batches all but ``orchestrated`` decide ranks first, as without
+A strategy takes a step and returns its plan. Where the settings are of sequence groups, those in :data:`STRATEGIES`
+compute whole samples all the same. With micro-batches all but ``orchestrated`` decide ranks first, as without
 them; then every rank cuts its own share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder
 computes an item in the slot of its sample, or before the first.
 """
@@ -30,7 +30,7 @@ from balancer.problem.topology import Topology
 from solvers.errors import InfeasibleError, UsageError
 
 __all__ = [
-    "SHARED",
+    "SHARING",
     "STRATEGIES",
     "chosen",
     "plan_with",
@@ -127,21 +127,20 @@ def sequence_groups(step: Step) -> StepPlan:
 
 
 STRATEGIES: dict[str, Callable[[Step], StepPlan]] = {
-    strategy.__name__: strategy
-    for strategy in (
-        as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated, static_degree, sequence_groups
-    )
-}  # fmt: skip
-"""From a step to its plan, by name; all but ``orchestrated`` and ``sequence_groups`` are what other systems do."""
+    strategy.__name__: strategy for strategy in (as_sampled, llm_only, sorted_batches, per_phase_home, orchestrated)
+}
+"""From a step to its plan of whole samples, by name; all but the last are what other systems do."""
 
-SHARED = ("static_degree", "sequence_groups")
+SHARING: dict[str, Callable[[Step], StepPlan]] = {
+    strategy.__name__: strategy for strategy in (static_degree, sequence_groups)
+}
 """Those whose ranks share samples; they need the settings of sequence groups."""
 
 
 def strategies_for(setup: Setup) -> tuple[str, ...]:
     """Return the names of the strategies that plans with this setup can be compared by."""
     shared = isinstance(setup.settings.micro_batches, SequenceGroups)
-    return tuple(name for name in STRATEGIES if shared or name not in SHARED)
+    return (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
 
 
 def _groups_of(step: Step) -> SequenceGroups:
@@ -199,8 +198,8 @@ def plan_with(
     Parameters
     ----------
     strategy : str
-        A name in :data:`STRATEGIES`. Those that leave a phase where it lies ignore its constraints, and all but
-        ``"orchestrated"`` ignore `mode` and let every rank cut micro-batches from its own share.
+        A name in :data:`STRATEGIES` or :data:`SHARING`. Those that leave a phase where it lies ignore its constraints,
+        and all other systems' ignore `mode` and let every rank cut micro-batches from its own share.
 
     Returns
     -------
@@ -227,10 +226,11 @@ def plan_with(
 
 def chosen(strategy: str) -> Callable[[Step], StepPlan]:
     """Return the strategy of that name, or raise ValueError saying which there are."""
-    if not isinstance(strategy, str) or strategy not in STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy!r:.80}; known strategies are {', '.join(STRATEGIES)}")
-    plan = STRATEGIES[strategy]
-    return plan if strategy in SHARED else lambda step: plan(_of_whole_samples(step))
+    known = STRATEGIES | SHARING
+    if not isinstance(strategy, str) or strategy not in known:
+        raise ValueError(f"unknown strategy {strategy!r:.80}; known strategies are {', '.join(known)}")
+    plan = known[strategy]
+    return plan if strategy in SHARING else lambda step: plan(_of_whole_samples(step))
 
 
 def sorted_window(

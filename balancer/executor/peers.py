@@ -101,7 +101,7 @@ class Peers:
         """Make of sets of ranks the process groups that this rank is in. All peers call this, with the same sets.
 
         Only members take part in making one, so that a rank waits for as many as there are rounds of sets without a
-        common rank: one a degree where sets are aligned. Replica peers have groups of their own.
+        common rank, whatever the number of ranks. Replica peers have groups of their own.
         """
         ranks, groups = dist.get_process_group_ranks(self.direct.group), {}
         for disjoint in _rounds(rank_sets):

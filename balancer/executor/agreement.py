@@ -116,7 +116,8 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     """Return all settings by the names that errors call them by."""
     given = setup.to_json()
     cut = given["settings"].pop("micro_batches") or {}
-    given["settings"] |= {name: cut.get(spec) for name, spec in IN_SHORT.items()}
+    shared = {f"{name} of sequence_groups": value for name, value in cut.items()} if "degrees" in cut else {}
+    given["settings"] |= shared or {name: cut.get(spec) for name, spec in IN_SHORT.items()}
     found = {f"setting {name!r}": value for name, value in {**given["topology"], **given["settings"]}.items()}
     for phase in given["phases"]:
         where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"

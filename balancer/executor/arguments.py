@@ -8,7 +8,7 @@ from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
 from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
-from balancer.problem.settings import PlanSettings
+from balancer.problem.settings import PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases
 from balancer.problem.topology import Topology
 
@@ -18,7 +18,7 @@ ONLY_LENGTH = "length of the only ragged field"
 """The column of a phase whose length nobody named."""
 
 _PLANNED = tuple(spec.name for spec in fields(PlanSettings))
-_SETTINGS = (*_PLANNED, *IN_SHORT)
+_SETTINGS = (*_PLANNED, *IN_SHORT, "sequence_groups")
 
 
 def as_setup(
@@ -40,7 +40,8 @@ def as_setup(
     given["placement"] = given.get("placement") or PlanSettings().placement
     short = {name: value for name, value in settings.items() if name in IN_SHORT}
     tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
-    given["micro_batches"] = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
+    cut = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
+    given["micro_batches"] = one_of(cut, settings.get("sequence_groups"))
     plan = PlanSettings(**given)
     check_keeps_all(plan.micro_batches, "a dispatcher")
     if phases is None:

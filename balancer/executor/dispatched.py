@@ -18,10 +18,12 @@ from balancer.executor.message import MiniBatch, Status
 from balancer.executor.payload import Values
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
+from balancer.executor.shared_streams import CutStream, SharedFieldRoute, placed, shared_streams
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import PiecesOnRank
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, offsets_of
 
 __all__ = ["SINGLE_FIELD", "Dispatched"]
 
@@ -43,11 +45,12 @@ class Dispatched(Mapping[str, Any]):
 
     def __init__(
         self, plan: StepPlan, peers: Peers, gathered: Gathered, stream_of_field: Mapping[str, str],
-        batch: MiniBatch | None, features: Features, device: torch.device,
+        batch: MiniBatch | None, features: Features, device: torch.device, groups: Mapping[range, Any],
     ) -> None:  # fmt: skip
         self.step, self.rank = plan, peers.rank
-        self._peers, self._features, self._device = peers, features, device
-        self._streams = home_streams(plan, self.rank, sends_own=peers.replica is not None)
+        self._peers, self._features, self._device, self._groups = peers, features, device, groups
+        sends_own = peers.replica is not None
+        self._streams = {**home_streams(plan, self.rank, sends_own), **shared_streams(plan, self.rank, sends_own)}
         self._last = list(self._streams.values())[-1]
         self._inputs: dict[str, PhaseInputs] = {}
         streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
@@ -63,7 +66,7 @@ class Dispatched(Mapping[str, Any]):
 
     @property
     def samples(self) -> NDArray[np.int64]:
-        """The samples that this rank runs in the last phase, in order; numbered rank after rank, as they came."""
+        """The samples that this rank has in the last phase, in order; numbered rank after rank, as they came."""
         return self._last.here
 
     @property
@@ -85,16 +88,41 @@ class Dispatched(Mapping[str, Any]):
     def slot_bounds(self, phase: str | None = None) -> NDArray[np.int64]:
         """Return where this rank's micro-batches of a phase begin and end among its items: int64[num_slots + 1]."""
         plan = self._plan_of(phase)
-        slots = plan.slot_of_sample[plan.samples_on_rank(self.rank)]
+        slots = plan.slot_of_sample[self._stream(phase).here]
         return np.searchsorted(slots, np.arange(plan.num_slots + 1))
 
     def lengths(self, phase: str | None = None) -> NDArray[np.int64]:
-        """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k]."""
-        plan = self._plan_of(phase)
-        return plan.lengths[plan.samples_on_rank(self.rank)]
+        """Return the lengths of this rank's items of a phase, by default the last, as the plan has them: int64[k].
+
+        Where ranks share samples, of its shares, padding included.
+        """
+        plan, stream = self._plan_of(phase), self._stream(phase)
+        return stream.rows_here if isinstance(stream, CutStream) else plan.lengths[stream.here]
 
     def _plan_of(self, phase: str | None) -> DispatchPlan:
         return self.step[phase or list(self.step.phases)[-1]]
+
+    # Where ranks share samples.
+
+    def process_group(self, slot: int) -> Any:
+        """Return the torch process group of the ranks with which this one shares samples in a slot.
+
+        Made with the dispatcher. None where it computes alone, or has nothing: others of the slot then do without it.
+        """
+        plan = self._plan_of(None)
+        if plan.group_table is None:
+            return None
+        mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
+        return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None
+
+    def pieces(self, slot: int) -> PiecesOnRank:
+        """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot."""
+        return self._plan_of(None).pieces_on_rank(self.rank, slot)
+
+    def cu_seqlens(self, slot: int) -> NDArray[np.int32]:
+        """Return where this rank's rows of a slot begin and end, packed, padding included: int32[k + 1]."""
+        bounds = self.slot_bounds()
+        return offsets_of(self.lengths()[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
 
     def tensors(self) -> list[Tensor]:
         """Return the memory that the fields lie in."""
@@ -112,7 +140,9 @@ class Dispatched(Mapping[str, Any]):
             In any form that dispatch takes, with an entry for each of this rank's samples, in their order; or a mapping
             of names to such. By default the mini-batch itself, so that restore is the inverse of dispatch: that takes
             one all-to-all. Results take one small collective more, as their lengths are not known. Those of replica
-            peers are not looked at: they get what their leader does.
+            peers are not looked at: they get what their leader does. Where ranks share samples, entries as long as
+            :meth:`lengths`, or as these without padding, are of tokens, and come home put together, without padding;
+            others are of samples, and those of the first rank of each group come home: reduce them over the group.
         phase : str, optional
             An encoder, if the entries are of its items; they come home as a list by item.
 
@@ -121,7 +151,9 @@ class Dispatched(Mapping[str, Any]):
         As it was given, in the order in which the samples came.
         """
         if results is None:
-            fields = self._moved(self._routes, self._fields, forth=False, packed=self._memory)[1]
+            shared = any(isinstance(route, SharedFieldRoute) for route in self._routes.values())  # packed otherwise
+            packed = None if shared else self._memory
+            fields = self._moved(self._routes, self._fields, forth=False, packed=packed)[1]
         else:
             named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
             fields = self._results_home(named, self._stream(phase))
@@ -152,7 +184,11 @@ class Dispatched(Mapping[str, Any]):
         return self._moved(routes, {} if batch is None else batch.fields, forth=False)[1]
 
     def _moved(
-        self, routes: Mapping[str, FieldRoute], fields: Mapping[str, Field], forth: bool, packed: Tensor | None = None
+        self,
+        routes: Mapping[str, FieldRoute | SharedFieldRoute],
+        fields: Mapping[str, Field],
+        forth: bool,
+        packed: Tensor | None = None,
     ) -> tuple[Tensor | None, dict[str, Field]]:
         """Bring fields from home or back in one all-to-all; return the memory in which they arrived, and them."""
         payloads = []
@@ -195,7 +231,8 @@ class Dispatched(Mapping[str, Any]):
         Returns
         -------
         RaggedTensor
-            A row for each of this rank's samples, its parts in the order in which the phase reads them.
+            A row for each of this rank's samples, its parts in the order in which the phase reads them. Where ranks
+            share samples, a row for each share; padding is zeros.
 
         Notes
         -----
@@ -209,7 +246,8 @@ class Dispatched(Mapping[str, Any]):
         taken = self._inputs[phase]
         tensors = taken.in_order(outputs, own)
         values = self._features.alike(phase, tensors, list(taken.sizes.values()), self._device)
-        return RaggedTensor(move_activations(values, taken.route, self._peers, differentiable), taken.lengths)
+        moved = move_activations(values, taken.route, self._peers, differentiable)
+        return RaggedTensor(placed(moved, taken.places, int(taken.lengths.sum())), taken.lengths)
 
 
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:

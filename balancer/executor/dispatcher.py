@@ -21,6 +21,7 @@ from balancer.executor.peers import Peers
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 
@@ -68,6 +69,7 @@ class Dispatcher:
         ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the fields of
         :class:`balancer.MicroBatches`, as errors call them: ``micro_batch_tokens``, ``schedule``, ``allow_empty``,
         ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
+        ``sequence_groups=SequenceGroups(...)`` lets ranks share long samples: see :meth:`dispatch`.
         Those with a value for each sample name columns instead, which are gathered with the lengths:
         ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
         ``allowed_ranks="ranks"``, whose column lists the ranks on which a sample may run, or names the one. With
@@ -120,6 +122,8 @@ class Dispatcher:
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)
+        cut = self.setup.settings.micro_batches
+        self._groups = self.peers.groups_of(cut.rank_sets(topology)) if isinstance(cut, SequenceGroups) else {}
         self.current: Dispatched | None = None
 
     @property
@@ -146,7 +150,9 @@ class Dispatcher:
         Returns
         -------
         Dispatched
-            Its fields in the form in which they came.
+            Its fields in the form in which they came. Where ranks share samples, a field whose rows all have the
+            lengths that the plan has of their samples is cut: an entry is a rank's share of a sample, with zeros where
+            the plan pads. Of all other fields every rank of a group gets the whole row.
 
         Raises
         ------
@@ -184,7 +190,7 @@ class Dispatcher:
         if device is None:
             on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
             device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-        step = Dispatched(plan, self.peers, gathered, self._stream_of_field, batch, features, device)
+        step = Dispatched(plan, self.peers, gathered, self._stream_of_field, batch, features, device, self._groups)
         step._peers = onward
         return step
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from balancer.executor.route import Route, grouped_sums
 from balancer.plan.step_plan import StepPlan, own_name
-from balancer.plan.stream import fused
+from balancer.plan.stream import fused, stacked
 from balancer.problem.ragged import offsets_of
 
 __all__ = ["PhaseInputs"]
@@ -21,8 +21,9 @@ class PhaseInputs:
 
     phase: str
     route: Route  # of the rank's outputs, stream after stream, then of its own pieces; to its samples, part by part
-    lengths: NDArray[np.int64]  # elements of each of the rank's samples
+    lengths: NDArray[np.int64]  # elements of each of the rank's samples, or of its share of it, padding included
     sizes: dict[str, int]  # how many elements of each stream the rank puts in
+    places: NDArray[np.int64] | None = None  # where what arrives lies among those elements; None: as it comes
 
     @classmethod
     def of(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
@@ -30,6 +31,8 @@ class PhaseInputs:
         fed = [name for name, each in plan.phases.items() if each.items.fed_by]
         if phase not in fed:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
+        if plan[phase].group_table is not None:
+            return cls._shared(plan, phase, rank)
         parts, target = plan.parts[phase], plan[phase].target
         streams = {name: plan.streams[name] for name in parts.streams}
         own = streams[own_name(phase)]
@@ -41,6 +44,23 @@ class PhaseInputs:
         counts = np.bincount(parts.sample_of_part, minlength=plan.num_samples)
         lengths = grouped_sums(whole.lengths, counts)[target.samples_on_rank(rank)]
         return cls(phase, Route.of(whole.source, whole.target, whole.lengths, rank), lengths, sizes)
+
+    @classmethod
+    def _shared(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
+        """Return what a phase takes whose ranks share samples: segments of each stream, one stream after the other."""
+        pieces, shares = plan[phase].pieces, plan[phase].shares
+        cuts = {name: plan.cut(name, phase) for name in plan.parts[phase].streams}
+        streams = {name: cut.stream for name, cut in cuts.items()}
+        own = streams[own_name(phase)]
+        streams[own_name(phase)] = replace(own, source=own.target)
+        lengths = np.concatenate([stream.lengths for stream in streams.values()])
+        order = np.arange(len(lengths))
+        source = stacked([stream.source for stream in streams.values()], order)
+        target = stacked([stream.target for stream in streams.values()], order)
+        sizes = {name: int(one.lengths[one.source.samples_on_rank(rank)].sum()) for name, one in streams.items()}
+        places = np.concatenate([cut.places_on_rank(pieces, rank) for cut in cuts.values()])
+        of_share = shares.lengths[shares.place.samples_on_rank(rank)]
+        return cls(phase, Route.of(source, target, lengths, rank), of_share, sizes, places)
 
     def in_order(self, outputs: Mapping[str, Tensor], own: Tensor | None) -> list[Tensor | None]:
         """Return the tensors stream after stream; KeyError or ValueError names one that is missing or does not fit."""

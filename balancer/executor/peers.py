@@ -1,7 +1,7 @@
 """A rank's peers: the data-parallel group, the ranks that hold the same share, and the way bytes take between nodes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -97,6 +97,22 @@ class Peers:
             replica_group = _copy(self.replica.group)
         return Peers(dp_group, replica_group, topology, exchange, timeout, self.direct.lookout)
 
+    def groups_of(self, rank_sets: Iterable[range]) -> dict[range, Any]:
+        """Make of sets of ranks the process groups that this rank is in. All peers call this, with the same sets.
+
+        Only members take part in making one, so that a rank waits for as many as there are rounds of sets without a
+        common rank, whatever the number of ranks. Replica peers have groups of their own.
+        """
+        ranks, groups = dist.get_process_group_ranks(self.direct.group), {}
+        for disjoint in _rounds(rank_sets):
+            mine = next((one for one in disjoint if self.rank in one), None)
+            others = set(range(self.size)).difference(*disjoint)  # torch names a group by how many its members have:
+            members = [ranks[rank] for rank in mine or sorted(others)]  # all ranks must have as many
+            made = dist.new_group(members, timeout=self.timeout, use_local_synchronization=True)
+            if mine is not None:
+                groups[mine] = made
+        return groups
+
     def gather(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the words of all ranks, int64[size, k], replica peers' own words not asked for."""
         return self._of_leader(lambda: self.direct.gather(words).reshape(-1)).reshape(self.size, -1)
@@ -163,6 +179,17 @@ class Peers:
             raise
         self.replica.broadcast(np.concatenate(([0], result)), 0)
         return result
+
+
+def _rounds(rank_sets: Iterable[range]) -> list[list[range]]:
+    """Divide sets of ranks, those of one size ascending, into few rounds of sets without a common rank."""
+    rounds: list[list[range]] = []
+    for one in rank_sets:
+        free = next((earlier for earlier in rounds if earlier[-1].stop <= one.start), None)
+        if free is None:
+            rounds.append(free := [])
+        free.append(one)
+    return rounds
 
 
 def _bundles(exchange: str, topology: Topology) -> bool:

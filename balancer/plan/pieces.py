@@ -233,11 +233,26 @@ class Segments(NamedTuple):
         Its items are the segments, by target piece, in each by where they begin.
     source_piece, target_piece : int64[k]
         Of each segment.
+    start : int64[k]
+        Where each begins in its sample.
     """
 
     stream: Stream
     source_piece: NDArray[np.int64]
     target_piece: NDArray[np.int64]
+    start: NDArray[np.int64]
+
+    def places_on_rank(self, target: Pieces, rank: int) -> NDArray[np.int64]:
+        """Return where elements that a rank gets lie among all of its target pieces: int64[elements].
+
+        In the order in which they come; what no element lies at is padding, or comes from elsewhere.
+        """
+        held, mine = target.place.samples_on_rank(rank), self.stream.target.samples_on_rank(rank)
+        begin = np.zeros(len(target.sample), dtype=np.int64)
+        begin[held] = offsets_of(target.stop[held] - target.start[held])[:-1]
+        piece, sizes = self.target_piece[mine], self.stream.lengths[mine]
+        index, place = _runs(sizes)
+        return np.asarray((begin[piece] + self.start[mine] - target.start[piece])[index] + place)
 
 
 def segments(
@@ -278,7 +293,7 @@ def segments(
         name, _lying(source.place, source_piece, start), _lying(target.place, target_piece, start), sizes,
         sizes * bytes_per_element,
     )  # fmt: skip
-    return Segments(stream, source_piece, target_piece)
+    return Segments(stream, source_piece, target_piece, start - offset[target_piece])
 
 
 def _lying(place: Placement, piece: NDArray[np.int64], start: NDArray[np.int64]) -> Placement:

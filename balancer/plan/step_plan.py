@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import Pieces, segments
+from balancer.plan.pieces import Pieces, Segments, segments
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
@@ -102,7 +102,7 @@ class StepPlan:
         if self.part_order is not None:
             _ = self.parts  # which refuse an order that is none
         last = list(self.phases)[-1]
-        if self[last].group_table is not None and self.phases[last].items.fed_by:
+        if self[last].group_table is not None and not self.is_single:
             self._check_parts(last)
 
     @cached_property
@@ -114,7 +114,7 @@ class StepPlan:
         for phase, plan in self.phases.items():
             if plan.plan.group_table is not None:
                 for name in self.parts[phase].streams:
-                    streams[name] = self._cut(streams[name], phase)
+                    streams[name] = self.cut(name, phase).stream
         return streams | dict(self.detour)
 
     @cached_property
@@ -136,9 +136,9 @@ class StepPlan:
                 streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
         return streams
 
-    def _cut(self, stream: Stream, phase: str) -> Stream:
-        """Return the stream that brings parts of samples of a phase to the ranks that share these."""
-        parts, plan = self.parts[phase], self[phase]
+    def cut(self, name: str, phase: str) -> Segments:
+        """Cut a stream that brings parts of samples to a phase into what each of the ranks that share these gets."""
+        stream, parts, plan = self._whole[name], self.parts[phase], self[phase]
         whole = Pieces.parts(plan.target, parts.sample_of_part, self._sizes_of(parts))
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(stream.name))
         mine = mine[np.argsort(parts.item_of_part[mine])]
@@ -146,7 +146,7 @@ class StepPlan:
         name, _, way = stream.name.rpartition(":")
         from_phase = self.phases[name].items.phase
         each = from_phase.bytes_out if way == "out" else from_phase.bytes_in
-        return segments(stream.name, held, plan.pieces, plan.lengths, each).stream
+        return segments(stream.name, held, plan.pieces, plan.lengths, each)
 
     def _check_parts(self, phase: str) -> None:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""

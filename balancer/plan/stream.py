@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from balancer.plan.exchange import RankExchange, rank_exchange
 from balancer.problem.placement import Placement
+from balancer.problem.ragged import offsets_of
 from balancer.problem.topology import Topology
 from solvers.types import Record
 
-__all__ = ["Stream", "Traffic", "fused"]
+__all__ = ["Stream", "Traffic", "fused", "stacked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +106,23 @@ def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target
     Stream
         O(k + ranks * streams).
     """
-    num_ranks = target.num_ranks
-    counts = np.stack([np.diff(stream.source.offsets) for stream in streams])  # [streams, ranks]
-    offsets = np.zeros(num_ranks + 1, dtype=np.int64)
-    np.cumsum(counts.sum(axis=0), out=offsets[1:])
-    before = np.cumsum(counts, axis=0) - counts  # what earlier streams have on the rank
-    ranks = [stream.source.rank_of_sample for stream in streams]
-    positions = [
-        stream.source.position_of_sample + before[s][stream.source.rank_of_sample] for s, stream in enumerate(streams)
-    ]
-    rank = np.concatenate(ranks)[order]
-    position = np.concatenate(positions)[order].astype(np.int32)
-    items = np.empty(len(order), dtype=np.int64)
-    items[offsets[rank] + position] = np.arange(len(order))
-    source = Placement(rank, position, items, offsets)
+    source = stacked([stream.source for stream in streams], order)
     lengths = np.concatenate([stream.lengths for stream in streams])[order]
     volumes = np.concatenate([stream.bytes_of_item for stream in streams])[order]
     return Stream(name, source, target, lengths, volumes)
+
+
+def stacked(placements: Sequence[Placement], order: NDArray[np.int64]) -> Placement:
+    """Make one placement of several, whose items lie one placement after the other on each rank.
+
+    `order` numbers the items of all, counted placement by placement, anew. O(k + ranks * placements).
+    """
+    counts = np.stack([np.diff(one.offsets) for one in placements])  # [placements, ranks]
+    offsets = offsets_of(counts.sum(axis=0))
+    before = np.cumsum(counts, axis=0) - counts  # what earlier ones have on the rank
+    positions = [one.position_of_sample + before[i][one.rank_of_sample] for i, one in enumerate(placements)]
+    rank = np.concatenate([one.rank_of_sample for one in placements])[order]
+    position = np.concatenate(positions)[order].astype(np.int32)
+    items = np.empty(len(order), dtype=np.int64)
+    items[offsets[rank] + position] = np.arange(len(order))
+    return Placement(rank, position, items, offsets)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.phases import PhaseItems
@@ -29,7 +30,8 @@ def words_of(text: bytes) -> NDArray[np.int64]:
 def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
     """Return the placements and certificates of a plan: int64[k]."""
     described = {
-        name: {key: getattr(phase.plan, key) for key in _CERTIFICATE} | {"status": phase.plan.status.value}
+        name: {key: getattr(phase.plan, key) for key in _CERTIFICATE}
+        | {"status": phase.plan.status.value, "groups": [array.tolist() for array in _groups(phase.plan)]}
         for name, phase in plan.phases.items()
     }
     text = json.dumps(described).encode()
@@ -37,6 +39,12 @@ def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
     for phase in plan.phases.values():
         arrays += [phase.plan.rank_of_sample, phase.plan.target.position_of_sample, phase.plan.slot_of_sample]
     return np.concatenate(arrays).astype(np.int64)
+
+
+def _groups(plan: DispatchPlan) -> tuple[NDArray[np.int32], ...]:
+    """Return the group of each sample, then the degree, slot and first rank of each group; nothing without groups."""
+    table = plan.group_table
+    return () if table is None else (table.group_of_sample, table.degree, table.slot, table.first_rank)
 
 
 def plan_of_words(words: NDArray[np.int64], step: Step) -> StepPlan:
@@ -57,11 +65,13 @@ def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDAr
     """Put the plan of a phase together from its certificate, and rank, position and slot of each item."""
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
     target = Placement.checked(rank, step.topology.num_ranks, position)
+    groups = GroupTable(*(np.array(array, dtype=np.int32) for array in told["groups"])) if told["groups"] else None
     problem = step.problem(items)
     if step.settings.micro_batches is not None and items is not step.items[-1]:
         problem = encoder_problem(step, items, told["num_slots"])
     bound = Bound(told["lower_bound"], told["bound_name"])
     return DispatchPlan.of(
         problem, target, lambda _: bound, step.settings, placement=told["placement"],
-        slots=(slot.copy(), told["num_slots"]), status=SolveStatus(told["status"]), fell_back=told["fell_back"],
+        slots=(slot.copy(), told["num_slots"]), groups=groups, status=SolveStatus(told["status"]),
+        fell_back=told["fell_back"],
     )  # fmt: skip

@@ -54,14 +54,59 @@ def test_a_scheduler_packs_for_ranks_of_context_parallel_groups(values, cp, dp, 
     assert all(type(index) is int for index in seen)
 
 
+@given(
+    st.lists(st.integers(1, 64) | st.integers(60, 128), min_size=4, max_size=40),
+    st.sampled_from([(1, 2), (2, 2), (1, 6), (2, 4), (3, 1)]), st.sampled_from([1, 2]), st.sampled_from([None, 2, 4]),
+)  # fmt: skip
+def test_a_scheduler_divides_the_ranks_anew_in_each_micro_batch(values, sizes, least, group):
+    cp, dp = sizes
+    ranks, cap = cp * dp, 64
+    scheduler = BalancedPackingScheduler(cap, cp, dp, group, min_cp_size=least)
+    ids = [1000 + index for index in range(len(values))]
+    groups = scheduler.get_groups_and_subsamples(list(zip(ids, values, strict=True)))
+    assert len(groups) % (group or 1) == 0
+    seen = []
+    for micro_batch in groups:
+        assert len(micro_batch) == ranks
+        first = 0
+        while first < ranks:
+            pack = micro_batch[first]
+            degree = micro_batch.count(pack)
+            assert micro_batch[first : first + degree] == [pack] * degree
+            assert degree == ranks or (degree & (degree - 1) == 0 and degree >= least and first % degree == 0)
+            assert 0 < sum(values[index - 1000] for index in pack) <= degree * cap
+            seen.extend(pack)
+            first += degree
+    assert sorted(seen) == ids, "an id in several packs, or in none"
+
+
+def test_long_samples_get_more_ranks_than_short_ones_and_every_rank_some():
+    scheduler = BalancedPackingScheduler(2048, 2, 2, min_cp_size=1)
+    lengths = [1024, 4096, 2048, 1024, 2048, 1024, 2048, 1024]
+    groups = scheduler.get_groups_and_subsamples(list(enumerate(lengths)))
+    work = [max(sum(lengths[i] ** 2 for i in ids) / slot.count(ids) for ids in slot) for slot in groups]
+    assert sum(work) <= 10.5e6, "what Megatron's own takes, by its own measure of work"
+    lone = BalancedPackingScheduler(64, 1, 4, min_cp_size=1)
+    assert lone.get_groups_and_subsamples([(7, 3)]) == [[[7]] * 4]
+    assert lone.get_groups_and_subsamples([(7, 256), (8, 1)]) in ([[[7]] * 4, [[8]] * 4], [[[8]] * 4, [[7]] * 4])
+
+
 def test_a_scheduler_takes_what_megatron_hands_in_and_refuses_what_it_cannot_keep():
     names = ["max_seqlen_per_dp_cp_rank", "cp_size", "dp_size", "microbatch_group_size_per_vp_stage", "max_num_seqs"]
     assert list(inspect.signature(BalancedPackingScheduler).parameters) == [*names, "min_cp_size"]
     assert not BalancedPackingScheduler(8, 1, 2).is_dynamic_cp
     with pytest.raises(ValueError, match="max_num_seqs must be None, got 4"):
         BalancedPackingScheduler(8, 1, 2, None, 4)
-    with pytest.raises(ValueError, match="min_cp_size must be 1, got 2"):
-        BalancedPackingScheduler(8, 2, 2, None, min_cp_size=2)
+    assert BalancedPackingScheduler(8, 1, 2, min_cp_size=1).is_dynamic_cp
+    for least in (3, 8):
+        with pytest.raises(
+            ValueError, match=f"min_cp_size must be a power of two up to 4, or all 4 ranks, got {least}"
+        ):
+            BalancedPackingScheduler(8, 2, 2, None, min_cp_size=least)
+    with pytest.raises(solvers.InfeasibleError, match="no sequence group can hold sample 0"):
+        BalancedPackingScheduler(8, 2, 2, min_cp_size=1).get_groups_and_subsamples([(0, 33)])
+    with pytest.raises(solvers.InfeasibleError, match="1 samples are too few for 2 micro-batches"):
+        BalancedPackingScheduler(8, 2, 2, 2, min_cp_size=1).get_groups_and_subsamples([(0, 9)])
     with pytest.raises(solvers.InfeasibleError, match="17"):
         BalancedPackingScheduler(8, 2, 2).get_groups_and_subsamples([(0, 17)])
 
@@ -85,8 +130,17 @@ def test_patch_keeps_megatrons_run(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(ImportError, match="no scheduler_map"):
         patch()
-    schedule.scheduler_map = {"dp_balanced": DpBalancedScheduler}
+
+    class DefaultDynamicCPScheduler(DpBalancedScheduler):
+        pass
+
+    schedule.scheduler_map = {"dp_balanced": DpBalancedScheduler, "default_dynamic_cp": DefaultDynamicCPScheduler}
+    patch()
     patch()
     made = schedule.scheduler_map["dp_balanced"](8, 1, 2, None, max_num_seqs=None)
     assert isinstance(made, DpBalancedScheduler)
     assert made.run([(5, 8), (6, 8)]) == [[[5], [6]]]
+    made = schedule.scheduler_map["default_dynamic_cp"](8, 1, 2, None, min_cp_size=1)
+    assert isinstance(made, DefaultDynamicCPScheduler)
+    assert made.is_dynamic_cp
+    assert made.run([(5, 16)]) == [[[5], [5]]]

@@ -32,3 +32,16 @@ def test_the_slowest_rank_computes_what_the_simulator_predicts(ranks):
     np.testing.assert_allclose(told, taken, rtol=1e-3)  # [as sampled or balanced, step]
     assert expected == pytest.approx(found, rel=1e-3)
     assert found < 0.9
+
+
+@pytest.mark.parametrize("way", ["ulysses", "ring"])
+def test_samples_that_ranks_share_give_the_losses_and_gradients_of_one_process(ranks, way):
+    results = ranks.run(cases.shares_samples, way, 3)
+    assert all(result == results[0] for result in results[1:])
+    losses, wanted, apart, degrees = zip(*results[0], strict=True)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-12)
+    assert max(apart) < 1e-12
+    assert losses[-1] < losses[0]
+    slots = [slot for step in degrees for slot in step]
+    assert {degree for slot in slots for degree in slot} == {1, 2, 4}
+    assert any(len(set(slot)) > 1 for slot in slots), "groups of unequal size side by side"

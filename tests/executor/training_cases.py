@@ -2,6 +2,7 @@
 
 import numpy as np
 import predicted_and_measured
+import sequence_groups
 import three_modalities
 import torch
 
@@ -23,3 +24,8 @@ def slowest_rank(rank, steps):
     fits = predicted_and_measured.fitted(predicted_and_measured.FLOPS, 0, {"vision": 20, "audio": 20, "llm": 60})
     told, taken = predicted_and_measured.run(rank, fits, predicted_and_measured.FLOPS, steps, 1)
     return told.tolist(), taken.tolist(), predicted_and_measured.ratios(told, taken)
+
+
+def shares_samples(rank, way, steps):
+    """Losses and gradients over the groups of each slot, in float64, beside those of one process."""
+    return sequence_groups.train(rank, way, steps)

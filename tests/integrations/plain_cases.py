@@ -101,6 +101,37 @@ def runs_megatron(rank):
     return [[ids.tolist() for ids in step] for step in steps], [ids.tolist() for ids in samples.ids]
 
 
+class SharingModel(tiny.Model):
+    """The tiny model on pieces: what it needs of its group is only that all of a sample's tokens are there."""
+
+    def forward(self, ids, labels, pieces, lengths, group):
+        real = self.real(pieces, lengths)
+        if group is not None:
+            total = torch.tensor(int(real.sum()))
+            dist.all_reduce(total, group=group)
+            assert total == lengths.sum()
+        return super().forward([ids[real]], [labels[real]])
+
+    @staticmethod
+    def real(pieces, lengths):
+        parts = zip(pieces.start, pieces.stop, lengths, strict=True)
+        return torch.cat([torch.empty(0, dtype=torch.bool), *(torch.arange(a, b) < n for a, b, n in parts)])
+
+
+def shares_long_samples(rank):
+    """Run the block for samples that ranks share; return the run, and the degrees of all its groups."""
+    samples = tiny.samples_of(dist.get_world_size())
+    model, degrees = SharingModel(), []
+    optimizer = tiny.optimizer_of(model)
+    given = {"dp_group": None, "loader": tiny.loader_of(samples), "model": model, "optimizer": optimizer}
+    recorded = Recorded(model, optimizer, lambda given, loss: (loss, float(model.real(*given[2:4]).sum())))
+    optimizer.register_step_post_hook(
+        lambda *_: degrees.extend(given["dispatcher"].current.plan.group_table.degree.tolist())
+    )
+    exec(block("Long samples"), given)
+    return (recorded.losses, tiny.weights_of(model)), degrees
+
+
 def unbalanced(rank, epochs):
     return tiny.unbalanced(tiny.loader_of(tiny.samples_of(dist.get_world_size(), tiny.STEPS // epochs)), epochs)
 

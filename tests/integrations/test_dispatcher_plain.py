@@ -39,3 +39,13 @@ def test_peers_of_a_megatron_style_loop_get_the_same():
     assert steps[2] == steps[3]
     found = [ids for of_rank in (steps[0], steps[2]) for step in of_rank[0] for ids in step]
     assert sorted(found) == sorted(steps[0][1])
+
+
+def test_training_on_samples_that_ranks_share_is_the_same():
+    with Ranks(4) as ranks:
+        wanted = ranks.run(cases.unbalanced, 1)
+        results = ranks.run(cases.shares_long_samples)
+    for (found, degrees), usual in zip(results, wanted, strict=True):
+        assert len(found[0]) == tiny.STEPS
+        tiny.assert_same_training(found, usual)
+        assert {1, 2} <= set(degrees)

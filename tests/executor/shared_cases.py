@@ -1,0 +1,236 @@
+"""What ranks do in tests of samples that ranks share: every rank knows all payload, and cuts it itself."""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from dispatch_cases import dispatcher
+from payloads import batch_of, plain
+
+from balancer import Phase, SequenceGroups, Topology
+from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored
+
+TRAILING = {"ids": (), "features": (3,), "none": (2, 0)}
+DTYPES = {"ids": torch.int64, "features": torch.bfloat16, "none": torch.float32}
+
+
+def lengths_of(seed, counts):
+    """Lengths of all samples, rank after rank; a few are long, some are 0."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 12, sum(counts))
+    lengths[rng.random(sum(counts)) < 0.2] *= 9
+    return lengths
+
+
+def rows_of(seed, lengths, name):
+    rng = np.random.default_rng([seed, len(name)])
+    return [torch.from_numpy(rng.integers(1, 100, (length, *TRAILING[name]))).to(DTYPES[name]) for length in lengths]
+
+
+def mine(everything, counts, rank):
+    first = sum(counts[:rank])
+    return everything[first : first + counts[rank]]
+
+
+def share_of(row, plan, sample, rank):
+    """A rank's share of a row with an element a token, cut here by its definition."""
+    table, cut = plan.group_table, plan.micro_batches
+    group = table.group_of_sample[sample]
+    degree, place = int(table.degree[group]), rank - int(table.first_rank[group])
+    chunks = 2 * degree if cut.order == "zigzag" and degree > 1 else degree
+    size = -(-len(row) // (chunks * cut.pad_to)) * cut.pad_to
+    padded = torch.cat([row, row.new_zeros(chunks * size - len(row), *row.shape[1:])])
+    held = [place] if chunks == degree else [place, chunks - 1 - place]
+    return torch.cat([padded[chunk * size : (chunk + 1) * size] for chunk in held])
+
+
+def held_by(plan, rank):
+    """The samples whose group a rank is in, slot by slot."""
+    table = plan.group_table
+    found = []
+    for slot in range(plan.num_slots):
+        inside = (table.slot == slot) & (table.first_rank <= rank) & (rank < table.first_rank + table.degree)
+        found.append(np.flatnonzero(inside[table.group_of_sample]).tolist())
+    return found
+
+
+def round_trip(rank, seed, counts, fields, cut, arguments):
+    """Dispatch and restore fields that are cut, and fields of any kind that are not."""
+    lengths = lengths_of(seed, counts)
+    tokens = {name: rows_of(seed, lengths, name) for name in TRAILING}
+    others = [batch_of(seed, other, n, fields) for other, n in enumerate(counts)]
+    batch = {name: mine(rows, counts, rank) for name, rows in tokens.items()} | others[rank]
+    batch["features"] = RaggedTensor(torch.cat([tokens["features"][0][:0], *batch["features"]]),
+                                     [len(row) for row in batch["features"]]) if counts[rank] else []  # fmt: skip
+    made = dispatcher(length="ids", sequence_groups=SequenceGroups(**cut), **arguments)
+    out = made.dispatch(batch if counts[rank] else {})
+    slots = held_by(out.plan, rank)
+    samples = [sample for slot in slots for sample in slot]
+    assert out.samples.tolist() == samples
+    assert out.slot_bounds().tolist() == np.cumsum([0, *map(len, slots)]).tolist()
+    for name, rows in tokens.items() if sum(counts) else ():
+        wanted = [share_of(rows[sample], out.plan, sample, rank) for sample in samples]
+        assert plain(out[name]) == plain(wanted), name
+        assert out.lengths().tolist() == [len(row) for row in wanted]
+    wanted = {name: [entry for one in others for entry in plain(one[name])] for name in fields}
+    for name in fields if sum(counts) else ():
+        assert plain(out[name]) == [wanted[name][sample] for sample in samples], name
+    back = out.restore() if sum(counts) else {}
+    for name in back:
+        assert plain(back[name]) == plain(batch[name]), name
+    _check_slots(rank, out, slots, lengths)
+    return out.plan.digest(), out.plan.group_table.degree.tolist()
+
+
+def _check_slots(rank, out, slots, lengths):
+    for slot, samples in enumerate(slots):
+        sizes = [len(share_of(torch.ones(lengths[sample]), out.plan, sample, rank)) for sample in samples]
+        assert out.cu_seqlens(slot).tolist() == np.cumsum([0, *sizes]).tolist()
+        pieces = out.pieces(slot)
+        assert (pieces.stop - pieces.start).sum() == sum(sizes)
+        ranks = next((group.ranks for group in out.plan.groups(slot) if rank in group.ranks), range(0))
+        group = out.process_group(slot)
+        assert (group is None) == (len(ranks) < 2)
+        if group is not None:
+            assert dist.get_process_group_ranks(group) == list(ranks)
+            total = torch.tensor(rank)
+            dist.all_reduce(total, group=group)
+            assert total == sum(ranks)
+
+
+def results_come_home(rank, seed, counts, cut):
+    lengths = lengths_of(seed, counts)
+    made = dispatcher(length="ids", sequence_groups=SequenceGroups(**cut))
+    out = made.dispatch({"ids": mine(rows_of(seed, lengths, "ids"), counts, rank)} if counts[rank] else {})
+    twice = [row * 2 for row in out["ids"]] if sum(counts) else []
+    first = [out.plan.rank_of_sample[sample] == rank for sample in out.samples]
+    results = {
+        "padded": twice,
+        "text": [f"of {sample}" if is_first else "no" for sample, is_first in zip(out.samples, first, strict=True)],
+        "loss": [float(sample) if is_first else -1.0 for sample, is_first in zip(out.samples, first, strict=True)],
+        "ragged": [torch.full((int(s) % 4 + 100,), int(s)) for s in out.samples],
+    }
+    pieces = [_unpadded(out, index, row, lengths, rank) for index, row in enumerate(twice)]
+    home = out.restore(results | {"bare": pieces})
+    wanted = [row * 2 for row in mine(rows_of(seed, lengths, "ids"), counts, rank)]
+    numbers = mine(list(range(sum(counts))), counts, rank)
+    for name in ("padded", "bare"):
+        assert plain(home[name]) == plain(wanted), name
+    assert home["text"] == [f"of {sample}" for sample in numbers]
+    assert home["loss"] == [float(sample) for sample in numbers]
+    assert [(len(row), set(row.tolist())) for row in home["ragged"]] == [(s % 4 + 100, {s}) for s in numbers]
+
+
+def _unpadded(out, index, row, lengths, rank):
+    sample = int(out.samples[index])
+    return row[share_of(torch.ones(lengths[sample]), out.plan, sample, rank) > 0]
+
+
+PHASES = [Phase("vision", "patches", outputs="image"), Phase("llm", "tokens", own="text")]
+WIDTH = 3
+
+
+def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
+    """What the last phase gets, shared, and the gradients of what encoders put out, are those of one process."""
+    rng = np.random.default_rng(seed)
+    n, scale = sum(counts), np.where(rng.random(sum(counts)) < 0.25, 8, 1)
+    image, text = rng.integers(0, 6, n) * scale, rng.integers(0, 6, n) * scale
+    patches = [torch.from_numpy(rng.standard_normal((k, WIDTH))) for k in image]
+    words = [torch.from_numpy(rng.integers(1, 50, k)) for k in text]
+    labels = [torch.from_numpy(rng.integers(1, 50, k)) for k in image + text]
+    table = torch.from_numpy(rng.standard_normal((50, WIDTH)))
+    columns = {"patches": image, "image": image, "tokens": image + text, "text": text}
+    here = {name: mine(column, counts, rank) for name, column in columns.items()}
+    batch = {
+        "pixels": mine(patches, counts, rank),
+        "words": mine(words, counts, rank),
+        "labels": mine(labels, counts, rank),
+    }
+    fields = {"pixels": "vision", "words": "llm:own"}
+    made = dispatcher(phases=PHASES, fields=fields, sequence_groups=SequenceGroups(**cut), **arguments)
+    out = made.dispatch(batch, here) if counts[rank] else made.dispatch({})
+    factor = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    weight = table.clone().requires_grad_()
+    pixels = torch.cat([torch.zeros(0, WIDTH, dtype=torch.float64), *(out["pixels"] if n else [])])
+    ids = torch.cat([torch.zeros(0, dtype=torch.int64), *(out["words"] if n else [])])
+    x = out.inputs("llm", {"vision": pixels * factor}, own=weight[ids])
+    plan, samples = out.plan["llm"], out.samples
+    whole = [torch.cat([patches[s] * 0.5, table[words[s]]]) for s in range(n)]
+    wanted = [share_of(whole[s], plan, s, rank) for s in samples]
+    assert [len(row) for row in wanted] == x.lengths.tolist() == out.lengths().tolist()
+    assert plain(list(x.rows())) == plain(wanted)
+    if n:
+        assert plain(out["labels"]) == plain([share_of(labels[s], plan, s, rank) for s in samples])
+    # a loss of each token and of its place in the sample; padding counts for nothing
+    scales = [share_of(torch.arange(1.0, len(whole[s]) + 1, dtype=torch.float64), plan, s, rank) for s in samples]
+    flat = torch.cat([torch.zeros(0, dtype=torch.float64), *scales])
+    anchored(((x.values**2).sum(1) * flat).sum(), x.values).backward()
+    grads = torch.cat([factor.grad.reshape(1), weight.grad.reshape(-1)])
+    dist.all_reduce(grads)
+    factor, weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True), table.clone().requires_grad_()
+    whole = [torch.cat([patches[s] * factor, weight[words[s]]]) for s in range(n)]
+    places = [torch.arange(1.0, len(row) + 1, dtype=torch.float64) for row in whole]
+    total = sum(((row**2).sum(1) * place).sum() for row, place in zip(whole, places, strict=True)) + 0 * weight.sum()
+    (total + 0 * factor).backward()
+    torch.testing.assert_close(grads, torch.cat([factor.grad.reshape(1), weight.grad.reshape(-1)]))
+    home = out.restore() if n else {}
+    for name in home:
+        assert plain(home[name]) == plain(batch[name]), name
+    return out.plan.digest(), plan.group_table.degree.tolist()
+
+
+def replicas_get_their_leaders_pieces(rank, seed, cut):
+    """Two after each other are replica peers; both get the pieces of their place, and groups of their own."""
+    size = dist.get_world_size()
+    dp = [dist.new_group(list(range(place, size, 2))) for place in range(2)]
+    replicas = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
+    counts = [3] * (size // 2)
+    lengths = lengths_of(seed, counts)
+    rows = rows_of(seed, lengths, "ids")
+    made = Dispatcher(
+        dp[rank % 2], replica_group=replicas[rank // 2], length="ids", sequence_groups=SequenceGroups(**cut)
+    )
+    batch = {"ids": mine(rows, counts, rank // 2), "number": mine(list(range(sum(counts))), counts, rank // 2)}
+    out = made.dispatch(batch if rank % 2 == 0 else None)
+    assert plain(out["ids"]) == plain([share_of(rows[s], out.plan, s, rank // 2) for s in out.samples])
+    assert out["number"] == out.samples.tolist()
+    back = out.restore()
+    assert plain(back["ids"]) == plain(batch["ids"])
+    assert back["number"] == batch["number"]
+    for slot in range(out.plan.num_slots):
+        group = out.process_group(slot)
+        if group is not None:
+            ranks = next(one.ranks for one in out.plan.groups(slot) if rank // 2 in one.ranks)
+            assert dist.get_process_group_ranks(group) == [2 * place + rank % 2 for place in ranks]
+    return out.plan.group_table.degree.tolist()
+
+
+def prefetches(rank, seed, cut):
+    """The steps of a loader are those of dispatch, one after the other."""
+    counts, steps = [2] * dist.get_world_size(), 4
+    made = Dispatcher(length="ids", sequence_groups=SequenceGroups(**cut))
+    rows = [rows_of(seed + step, lengths_of(seed + step, counts), "ids") for step in range(steps)]
+    loader = [{"ids": mine(of_step, counts, rank)} for of_step in rows]
+    seen = []
+    for step, batch in enumerate(PrefetchDispatcher(loader, made)):
+        out = made.current
+        assert plain(batch["ids"]) == plain([share_of(rows[step][s], out.plan, s, rank) for s in out.samples])
+        assert plain(out.restore()["ids"]) == plain(loader[step]["ids"])
+        seen += out.plan.group_table.degree.tolist()
+    return seen
+
+
+def refuses(rank, what):
+    cut, ids = SequenceGroups((1, 2)), [torch.ones(4 + rank)]
+    if what == "both":
+        Dispatcher(length="ids", sequence_groups=cut, micro_batch_tokens=10)
+    if what == "no_groups":
+        Dispatcher(length="ids", sequence_groups={"degrees": (1, 2)})
+    if what == "counts":
+        Dispatcher(length="ids", sequence_groups=cut, equal_counts=True)
+    if what == "nodes":
+        Dispatcher(topology=Topology((1, 3)), length="ids", sequence_groups=cut)
+    if what == "settings":
+        Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2), pad_to=1 + (rank == 3))).dispatch({"ids": ids})
+    if what == "own":
+        made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, sequence_groups=cut)
+        made.dispatch({"words": ids}, {"patches": [1], "image": [1], "tokens": [4], "text": [3]})

@@ -1,0 +1,93 @@
+"""Samples that ranks share, on real ranks: pieces arrive where the plan says, and come back whole."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import shared_cases as cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nightly import examples
+from payloads import DTYPES, KINDS, TRAILING
+from rank_processes import Ranks
+
+from balancer import Topology
+
+FEW = settings(max_examples=examples(10))
+seeds = st.integers(0, 2**16)
+counts = st.lists(st.integers(0, 4), min_size=4, max_size=4)
+cuts = st.fixed_dictionaries({
+    "degrees": st.sampled_from([(1, 2, 4), (2, 4), (1, 3), (4,), (1,)]),
+    "order": st.sampled_from(["contiguous", "zigzag"]),
+    "pad_to": st.sampled_from([1, 2, 8]),
+    "num_slots": st.sampled_from([None, 1, 3]),
+})  # fmt: skip
+fields = st.dictionaries(
+    st.text("abc", min_size=1, max_size=2),
+    st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, len(DTYPES) - 1), st.integers(0, len(TRAILING) - 1)),
+    max_size=3,
+)
+ZIGZAG = {"degrees": (1, 2, 4), "order": "zigzag", "pad_to": 2}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4) as started:
+        yield started
+
+
+@FEW
+@given(seeds, counts, fields, cuts, st.sampled_from(["replicate", "broadcast"]))
+def test_restore_is_the_inverse_of_dispatch(ranks, seed, counts, fields, cut, way):
+    assert len({digest for digest, _ in ranks.run(cases.round_trip, seed, counts, fields, cut, {"planning": way})}) == 1
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_of_field_goes_whole_to_every_rank_of_a_group(ranks, kind):
+    results = ranks.run(cases.round_trip, 3, [4, 0, 3, 1], {"a": (kind, 0, 0), "b": (kind, 3, 1)}, ZIGZAG, {})
+    assert max(results[0][1]) > 1
+
+
+def test_over_nodes(ranks):
+    arguments = {"topology": Topology.uniform(4, 2), "exchange": "node_wise"}
+    for seed in range(3):
+        ranks.run(cases.round_trip, seed, [3, 2, 0, 4], {"a": ("list", 0, 1)}, ZIGZAG, arguments)
+        ranks.run(cases.phases_agree_with_no_exchange, seed, [3, 2, 0, 4], ZIGZAG, arguments)
+
+
+@FEW
+@given(seeds, counts, cuts)
+def test_results_come_home(ranks, seed, counts, cut):
+    ranks.run(cases.results_come_home, seed, counts, cut)
+
+
+@FEW
+@given(seeds, counts.filter(any), cuts, st.sampled_from(["replicate", "broadcast"]))
+def test_phases_give_the_inputs_and_gradients_of_a_run_without_exchange(ranks, seed, counts, cut, way):
+    results = ranks.run(cases.phases_agree_with_no_exchange, seed, counts, cut, {"planning": way})
+    assert len({digest for digest, _ in results}) == 1
+
+
+def test_replica_peers_get_the_pieces_of_their_leader(ranks):
+    assert max(ranks.run(cases.replicas_get_their_leaders_pieces, 1, {"degrees": (2,), "pad_to": 4})[0]) == 2
+
+
+def test_steps_made_ahead(ranks):
+    assert max(ranks.run(cases.prefetches, 5, ZIGZAG)[0]) > 1
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "text"),
+    [
+        ("both", "UsageError", "not both"),
+        ("no_groups", "ArgumentTypeError", "sequence_groups must be SequenceGroups(degrees, ...)"),
+        ("counts", "UsageError", "sequence_groups cannot be combined with equal_counts"),
+        ("nodes", "UsageError", "sequence_groups need nodes of equal size"),
+        ("settings", "PlanMismatchError", "setting 'pad_to of sequence_groups' (2, not 1)"),
+        ("own", "ValueError", "it has 4 of an item of sample 0 (entry 0 of rank 0), 'llm:own' has 3"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(ranks, what, name, text):
+    for found, _, traceback in ranks.errors(cases.refuses, what):
+        assert found == name, traceback
+        assert text in traceback

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
+from balancer.io.columns import as_numpy
 from balancer.io.plan_format import (
     ARRAYS,
     MANIFEST,
@@ -125,9 +126,9 @@ def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
                 if array.null_count:
                     at = row + array.is_null().index(True).as_py()
                     raise InputError(f"{path}: row {at}, column {name!r}: a plan has no missing values")
-            phase, step = arrays.pop("phase"), arrays.pop("step").to_numpy()
-            codes, phases = phase.indices.to_numpy(), phase.dictionary.to_pylist()
-            values = {name: array.to_numpy() for name, array in arrays.items()}
+            phase, step = arrays.pop("phase"), as_numpy(arrays.pop("step"))
+            codes, phases = as_numpy(phase.indices), phase.dictionary.to_pylist()
+            values = {name: as_numpy(array) for name, array in arrays.items()}
             cuts = np.flatnonzero((step[1:] != step[:-1]) | (codes[1:] != codes[:-1])) + 1
             for start, stop in pairwise((0, *cuts.tolist(), len(step))):
                 run = {name: array[start:stop] for name, array in values.items()}

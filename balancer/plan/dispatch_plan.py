@@ -23,7 +23,8 @@ from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
-from solvers.relocation import relocation_bound
+from solvers.groups import read_only
+from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
@@ -290,7 +291,10 @@ class DispatchPlan(Record):
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
-        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most)
+        node, given = self.topology.node_of_rank, (read_only(costs), read_only(self.lengths), read_only(home))
+        if (bound := int(plain_inter_bound(*given, read_only(node), self.topology.num_nodes, most))) >= 0:
+            return bound
+        return relocation_bound(costs, home, node, self.lengths, most)
 
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples)."""

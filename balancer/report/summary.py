@@ -7,10 +7,14 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
+from balancer.problem.micro_batches import MicroBatches
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
@@ -24,11 +28,11 @@ class PhaseSummary:
     """
 
     steps: int = 0
-    spent_before: Fraction = Fraction(0)
-    spent_after: Fraction = Fraction(0)
-    spent_at_bound: Fraction = Fraction(0)
-    worked_before: Fraction = Fraction(0)
-    worked_after: Fraction = Fraction(0)
+    spent_before: int | Fraction = 0
+    spent_after: int | Fraction = 0
+    spent_at_bound: int | Fraction = 0
+    worked_before: int | Fraction = 0
+    worked_after: int | Fraction = 0
     fewest_slots: int = 0
     most_slots: int = 0
     schedule: str | None = None
@@ -72,11 +76,11 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
+        ranks, worked = plan.num_ranks, _worked(plan, plan.loads, plan.micro_batches)
         self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += Fraction(*plan.perfect(plan.home_loads, None)) * ranks
+        self.worked_before += _worked(plan, plan.home_loads, None)
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
@@ -94,7 +98,7 @@ class PhaseSummary:
             self._add_traffic(plan)
         if plan.binding_sample is not None:
             self.capped_steps += 1
-            ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
+            ratio = _ratio(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 self.cap_row = row_of_item(plan.binding_sample)
@@ -178,9 +182,15 @@ class PhaseSummary:
         return document
 
 
-def _ratio(spent: Fraction, worked: Fraction) -> float:
+def _worked(plan: DispatchPlan, loads: NDArray[np.int64], micro_batches: MicroBatches | None) -> int | Fraction:
+    """Return the rank-time of perfectly even ranks: a whole number, but for speeds and pipelines."""
+    total, share = plan.perfect(loads, micro_batches)
+    return total if share == plan.num_ranks else Fraction(total, share) * plan.num_ranks
+
+
+def _ratio(spent: int | Fraction, worked: int | Fraction) -> float:
     """Of exact numbers, so that equal loads give exactly 1; and so does no load at all."""
-    return float(spent / worked) if worked else 1.0
+    return float(Fraction(spent) / worked) if worked else 1.0
 
 
 def as_range(fewest: int, most: int) -> str:

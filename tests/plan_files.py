@@ -15,7 +15,7 @@ from balancer.plan.rows import append_phase
 
 def write_plan(path, log, settings):
     """Plan a log, write the plan file, and return the step plans."""
-    digest, row, plans = PlanDigest(), 0, list(plan_log(log, settings))
+    digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
     several = settings.setup.several_items
     with PlanWriter(str(path), item_column=several) as writer:
         for step, plan in enumerate(plans):

@@ -150,7 +150,7 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     """
     where = os.fspath(path)
     if not os.path.isdir(where):
-        columns, rows, found = _read_footer(Path(where))
+        columns, rows, found = read_footer(Path(where))
         if found.get("format") == PART_FORMAT:
             raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
         return PlanFile(Path(where), described_in(where, found), rows, columns, (Path(where),))
@@ -159,7 +159,7 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     for part, claim in zip(parts, manifest["parts"], strict=True):
         if not part.exists():
             raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
-        columns, rows, _ = _read_footer(part)
+        columns, rows, _ = read_footer(part)
         kinds.add(columns)
         if rows != claim["rows"]:
             raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
@@ -169,7 +169,7 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
     return PlanFile(Path(where), manifest["description"], total, columns, tuple(parts))
 
 
-def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
+def read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
     """Return columns, number of rows and metadata of one Parquet file, checked for being a plan's."""
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata

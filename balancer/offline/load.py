@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from balancer.errors import InputError, PlanError, on_a_line
@@ -14,12 +14,12 @@ from balancer.offline.description import FellBack, PlanDigest, unreadable
 from balancer.offline.replay import Claims, replay_step
 from balancer.offline.saved import is_saved, load_saved
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import Steps, rows_of_steps
+from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 
-__all__ = ["load_plan", "load_plans", "load_steps", "log_of"]
+__all__ = ["load_plan", "load_plans", "load_steps", "log_of", "replayed", "settings_of", "source_of"]
 
 
 def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[StepPlan]:
@@ -49,19 +49,26 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     if is_saved(plan_file):
         yield load_saved(plan_file)
         return
-    try:
-        settings = LogSettings.from_json(plan_file.description)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(plan_file, error) from None
-    if settings.setup.several_items and "item" not in plan_file.columns:
-        raise PlanError(f"{path}: has no column 'item', though its phases have several items a sample")
-    digest, steps = PlanDigest(), 0
-    for plan in _replayed(plan_file, _source_of(plan_file, log), settings):
+    settings = settings_of(plan_file)
+    digest, steps = PlanDigest(settings.steps_per_part), 0
+    source = source_of(plan_file, log)
+    for plan in replayed(plan_file, source, settings, rows_of_steps(source, settings)):
         digest.add(plan)
         steps += 1
         yield plan
     if digest.hexdigest() != plan_file.description.get("digest"):
         raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+
+
+def settings_of(plan_file: PlanFile) -> LogSettings:
+    """Return how a log was planned, as the description has it; checked."""
+    try:
+        settings = LogSettings.from_json(plan_file.description)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise unreadable(plan_file, error) from None
+    if settings.setup.several_items and "item" not in plan_file.columns:
+        raise PlanError(f"{plan_file.path}: has no column 'item', though its phases have several items a sample")
+    return settings
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
@@ -155,7 +162,7 @@ def _named_sources(plan_file: PlanFile) -> tuple[str, list[tuple[object, object]
     return log, [(size, digest) for _, size, digest in files]
 
 
-def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
     """Open the log that a plan file was made from, which must be the same to the byte."""
     name, wanted = _named_sources(plan_file)
     if log is None:
@@ -198,10 +205,11 @@ class _OfStep(Claims):
         return self._fell_back.of(phase, self._number)
 
 
-def _replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:
+def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
+    """Yield the plans of some steps, given their rows in the log; a plan file has those steps and no others."""
     steps, placed, fell_back = Steps(log, settings), _placed(plan_file), FellBack(plan_file)
     number = -1
-    for rows in rows_of_steps(log, settings):
+    for rows in read:
         step, number = steps.of(rows), rows.number
         found: dict[str, PlanStep] = {}
         if any(len(items.lengths) for items in step.items):  # a step whose samples are all left out has no rows

@@ -1,11 +1,11 @@
 """Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,17 @@ class PhaseSummary:
         if phase.items.phase.every_rank_nonempty:
             self.most_dummy_ranks = max(self.most_dummy_ranks, idle)
 
+    def join(self, later: "PhaseSummary") -> None:
+        """Take in all steps of another summary, which come after these."""
+        if later.cap_ratio > self.cap_ratio:
+            self.cap_ratio, self.cap_step = later.cap_ratio, self.steps + later.cap_step
+            self.cap_row, self.cap_length = later.cap_row, later.cap_length
+        self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
+        self.fell_back.join(later.fell_back.stored())
+        self.schedule, self.placement = later.schedule or self.schedule, later.placement
+        self.several_nodes |= later.several_nodes
+        _join(self, later, _LARGEST_OF_PHASE, ("fewest_slots", "cap_ratio", "cap_step", "cap_row", "cap_length"))
+
     def _add_traffic(self, plan: DispatchPlan) -> None:
         traffic = plan.traffic
         self.volume += traffic.total
@@ -198,6 +209,48 @@ def as_range(fewest: int, most: int) -> str:
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
+_LARGEST_OF_PHASE = ("most_slots", "gap_max", "eps", "largest_send", "most_idle_ranks", "most_dummy_ranks")
+
+
+def _join(mine: Any, later: Any, largest: Sequence[str], beside: Sequence[str] = ()) -> None:
+    """Add up the numbers of two summaries, but take the larger of some, and leave those `beside` as they are."""
+    for name, value in ((each.name, getattr(later, each.name)) for each in fields(mine)):
+        if name in largest:
+            setattr(mine, name, max(getattr(mine, name), value))
+        elif isinstance(value, int | float | Fraction) and not isinstance(value, bool) and name not in beside:
+            setattr(mine, name, getattr(mine, name) + value)
+
+
+def _stored(value: Any) -> Any:
+    """Return a summary, or what stands in one, as JSON has it."""
+    if isinstance(value, PhaseSummary | StreamSummary | RunSummary):
+        return {each.name: _stored(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {name: _stored(part) for name, part in value.items()}
+    if isinstance(value, Reasons):
+        return value.stored()
+    return str(value) if isinstance(value, Fraction) or value == math.inf else value
+
+
+def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
+    """Return the summary that was stored; what is none raises TypeError, ValueError or AttributeError."""
+    summary = kind()
+    for name, value in stored.items():
+        held = getattr(summary, name)
+        if isinstance(held, Reasons):
+            held.join(value)
+        elif isinstance(held, float):
+            setattr(summary, name, float(value))
+        elif isinstance(value, dict):
+            part = PhaseSummary if name == "phases" else StreamSummary
+            setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
+        elif isinstance(held, int) and isinstance(value, str):
+            setattr(summary, name, Fraction(value))
+        else:
+            setattr(summary, name, value)
+    return summary
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -220,6 +273,10 @@ class StreamSummary:
         self.largest_send = max(self.largest_send, traffic.largest_send)
         self.largest_receive = max(self.largest_receive, traffic.largest_receive)
 
+    def join(self, later: "StreamSummary") -> None:
+        """Take in all steps of another summary."""
+        _join(self, later, ("largest_send", "largest_receive"))
+
     @property
     def inter_node_fraction(self) -> float:
         """Share of the bytes that crosses nodes."""
@@ -241,9 +298,11 @@ class StreamSummary:
 class RunSummary:
     """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream.
 
-    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log.
+    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log. The first step begins
+    at `first_row` of the log, unless steps say themselves which rows they have.
     """
 
+    first_row: int = 0
     steps: int = 0
     samples: int = 0
     dropped: int = 0
@@ -268,14 +327,33 @@ class RunSummary:
         self.steps += 1
         self.samples += plan.num_samples
 
+    def join(self, later: "RunSummary") -> None:
+        """Take in all steps of another summary, which come after these."""
+        if not self.dropped:
+            self.first_dropped = later.first_dropped
+        for name, phase in later.phases.items():
+            self.phases.setdefault(name, PhaseSummary(of_several=phase.of_several)).join(phase)
+        for name, stream in later.streams.items():
+            self.streams.setdefault(name, StreamSummary()).join(stream)
+        _join(self, later, ("longest_dropped",), ("first_row", "first_dropped"))
+
+    def stored(self) -> dict[str, Any]:
+        """Return all of it as JSON has it; the same for the same steps, whoever planned them."""
+        return dict(_stored(self))
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "RunSummary":
+        """Read back what :meth:`stored` gave."""
+        return cast(RunSummary, _restored(cls, stored))
+
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
         sample = plan.batch.kept[phase.items.sample_of_item[item]]
-        return int(plan.batch.rows_of(sample, self.rows))
+        return int(plan.batch.rows_of(sample, self.first_row + self.rows))
 
     def _add_dropped(self, plan: StepPlan) -> None:
         batch = plan.batch
         if len(batch.dropped) and not self.dropped:
-            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.rows))
+            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.first_row + self.rows))
         self.dropped += len(batch.dropped)
         self.kept_volume += int(batch.lengths.sum())
         self.dropped_volume += int(batch.dropped_lengths.sum())

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, engine_of, open_job, refuse
 from balancer.errors import InputError
+from balancer.io.store import is_remote
 from balancer.offline.engines import Engine
 from balancer.offline.run import is_folder, plan_run
 from balancer.offline.steps import plan_log
@@ -55,9 +57,15 @@ def plan_command(
     print_run(summary, job.title, seconds[0], as_json, out, others)
 
 
+def _is_same(file: Path, out: str) -> bool:
+    if is_remote(file) or is_remote(out):
+        return str(file) == out
+    return os.path.exists(out) and os.path.samefile(file, out)
+
+
 def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_json: bool) -> RunSummary:
     """Plan every step of a log, and write the plan if asked to."""
-    if out is not None and os.path.exists(out) and any(os.path.samefile(file, out) for file in job.log.files):
+    if out is not None and any(_is_same(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     with progress(as_json) as tick:
         return plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)

@@ -50,6 +50,7 @@ from balancer.io.keys import KEY_RULE, keys_from_arrow, keys_from_numpy, keys_fr
 from balancer.io.lists import is_list, lengths_from_arrow, lengths_from_python, lists_from_arrow, lists_from_python
 from balancer.io.log_files import files_of
 from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
+from balancer.io.store import as_path, exists, is_remote, opened, raw_reader, text_reader
 from balancer.problem.block import Block
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "default_columns",
     "default_length",
     "file_sha256",
+    "footer_sha256",
     "json_rows",
     "open_log",
     "parse_length",
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _HEAD_BYTES = 4096
+_FOOTER_BYTES = 1 << 16
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
 _PARQUET_BUFFER_BYTES = 1 << 20
 _ARROW_ROWS = 1 << 17
@@ -150,17 +153,18 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     files = (Path(path),) if "\0" in os.fspath(path) else files_of(path)
     for file in files:
         try:
-            return replace(_open_file(file), path=Path(path), files=files)
+            return replace(_open_file(file), path=as_path(path), files=files)
         except NoRowsError:
             continue
-    raise no_rows(Path(path))
+    raise no_rows(as_path(path))
 
 
 def _open_file(path: Path) -> LengthLog:
     """Look at the head of one file."""
     try:
-        check_regular(path, "; a log is read more than once: write it to a file first")
-        with open(path, "rb") as handle:
+        if not is_remote(path):
+            check_regular(path, "; a log is read more than once: write it to a file first")
+        with raw_reader(path) if is_remote(path) else open(path, "rb") as handle:
             head = handle.read(_HEAD_BYTES)
     except InputError:
         raise
@@ -172,6 +176,8 @@ def _open_file(path: Path) -> LengthLog:
     if len(head) < _HEAD_BYTES and not head.removeprefix(_BOM).strip():
         raise no_rows(path)
     kind = _format_of(path, head)
+    if is_remote(path) and kind in ("npy", "idx"):
+        raise InputError(f"{path}: is a {_FORMATS[kind].title}, which is read from local disks alone; copy it to one")
     try:
         columns, integers, floats, lists = _FORMATS[kind].inspect(path)
     except InputError:
@@ -321,6 +327,15 @@ def _checked_part(file: Path, log: LengthLog, wanted: Wanted) -> LengthLog:
     return part
 
 
+def footer_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a Parquet file's footer, or of the last 64 KiB of another file, in hexadecimal digits."""
+    with opened(path) as source:
+        size = source.size()
+        end = source.read_at(min(size, 8), max(0, size - 8))
+        length = int.from_bytes(end[:4], "little") + 8 if end[4:] == b"PAR1" else _FOOTER_BYTES
+        return hashlib.sha256(source.read_at(min(length, size), size - min(length, size))).hexdigest()
+
+
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file in 64 hexadecimal digits, without holding the file in memory.
 
@@ -366,7 +381,7 @@ def _format_of(path: Path, head: bytes) -> str:
             return kind
     if head.startswith(_GZIP) and path.suffix.lower() == ".gz" and _SUFFIXES.get(Path(path.stem).suffix) == "jsonl":
         return "jsonl"
-    if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+    if path.suffix == ".bin" and exists(path.with_suffix(".idx")):
         raise InputError(f"{path}: holds the tokens of a Megatron data set; name its index, {path.with_suffix('.idx')}")
     for magic, problem in _NO_LOG.items():
         if head.startswith(magic):
@@ -394,7 +409,7 @@ def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
 def _row_over(path: Path, size: int) -> int | None:
     """Return the line, from 1, on which the first row with more bytes begins, if there is one."""
     first, length, quoted = 1, 0, False
-    with open(path, "rb") as handle:
+    with text_reader(path) as handle:
         for number, line in enumerate(handle, 1):
             if not quoted:
                 first, length = number, 0
@@ -423,7 +438,7 @@ def _arrow_columns(schema: Any) -> _Columns:
 
 
 def _inspect_parquet(path: Path) -> _Columns:
-    with pa.OSFile(os.fspath(path)) as source, pq.ParquetFile(source) as file:
+    with opened(path) as source, pq.ParquetFile(source) as file:
         if file.metadata.num_rows == 0:
             raise no_rows(path)
         return _arrow_columns(file.schema_arrow)
@@ -431,8 +446,10 @@ def _inspect_parquet(path: Path) -> _Columns:
 
 def _read_parquet(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     # Pre-buffering would hold whole row groups: a log written as one row group would be in memory as a whole.
-    options = {"buffer_size": _PARQUET_BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
-    with pa.OSFile(os.fspath(log.path)) as source, pq.ParquetFile(source, **options) as file:
+    # A request to a store costs as much as some megabytes: there, buffers are larger.
+    size = _PARQUET_BUFFER_BYTES * (8 if is_remote(log.path) else 1)
+    options = {"buffer_size": size, "pre_buffer": False, "page_checksum_verification": True}
+    with opened(log.path) as source, pq.ParquetFile(source, **options) as file:
         group, count = 0, file.metadata.num_row_groups
         while group < count - 1 and first >= (rows := file.metadata.row_group(group).num_rows):
             group, first = group + 1, first - rows
@@ -444,7 +461,7 @@ def _read_parquet(log: LengthLog, columns: _Names, most_rows: int, first: int) -
 
 
 def _count_parquet(path: Path) -> int:
-    with pa.OSFile(os.fspath(path)) as source:
+    with opened(path) as source:
         return int(pq.read_metadata(source).num_rows)
 
 
@@ -458,13 +475,17 @@ def _open_ipc(source: Any, columns: Sequence[int] | None = None) -> tuple[Any, I
     return stream.schema, iter(stream)
 
 
+def _mapped(path: Path) -> Any:
+    return raw_reader(path) if is_remote(path) else pa.memory_map(os.fspath(path))
+
+
 def _inspect_ipc(path: Path) -> _Columns:
-    with pa.memory_map(os.fspath(path)) as source:
+    with _mapped(path) as source:
         return _arrow_columns(_open_ipc(source)[0])
 
 
 def _read_ipc(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
-    with pa.memory_map(os.fspath(log.path)) as source:
+    with _mapped(log.path) as source:
         _, batches = _open_ipc(source, [log.columns.index(name) for name in columns])
         for batch in (whole.select(list(columns)) for whole in batches):
             batch.validate()
@@ -476,7 +497,7 @@ def _read_ipc(log: LengthLog, columns: _Names, most_rows: int, first: int) -> It
 
 
 def _count_ipc(path: Path) -> int | None:
-    with pa.memory_map(os.fspath(path)) as source:
+    with _mapped(path) as source:
         is_file = source.read_at(len(_IPC_FILE), 0) == _IPC_FILE  # a stream has no footer
         return sum(batch.num_rows for batch in _open_ipc(source)[1]) if is_file else None
 
@@ -494,7 +515,7 @@ def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
 
 
 def _inspect_csv(path: Path) -> _Columns:
-    with pa.OSFile(os.fspath(path)) as source:
+    with opened(path) as source:
         head = source.read(_HEAD_BYTES)
         source.seek(0)
         if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
@@ -517,7 +538,7 @@ def _inspect_csv(path: Path) -> _Columns:
 def _read_csv(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     # Read as text: a type that Arrow infers from the first block may not hold what stands in a later one.
     as_text = {"include_columns": list(columns), "column_types": dict.fromkeys(columns, pa.string())}
-    with pa.OSFile(os.fspath(log.path)) as source, _open_csv(source, log.path, **as_text) as reader:
+    with opened(log.path) as source, _open_csv(source, log.path, **as_text) as reader:
         for batch in reader:
             yield {name: batch.column(name) for name in columns}, None
 
@@ -552,9 +573,9 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
 
 def _opened(path: Path) -> Any:
     """Open a file of JSON lines, gzipped or not."""
-    with open(path, "rb") as handle:
+    with text_reader(path) as handle:
         compressed = handle.read(len(_GZIP)) == _GZIP
-    return gzip.open(path) if compressed else open(path, "rb")
+    return gzip.open(text_reader(path) if is_remote(path) else path) if compressed else text_reader(path)
 
 
 def _with_duration(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,26 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from balancer.errors import InputError
 from balancer.io._atomic import claim_temporary, leftovers_of, remove_files, reported, sync_file, sync_folder
-from balancer.io.plan_format import MANIFEST, PART_FORMAT, PART_NAME, VERSION, header, manifest_of, to_json
+from balancer.io.plan_format import (
+    FORMAT,
+    MANIFEST,
+    PART_FORMAT,
+    PART_NAME,
+    VERSION,
+    header,
+    manifest_of,
+    read_manifest,
+    to_json,
+)
 from balancer.io.plan_reader import read_footer
 from balancer.io.plan_writer import make_folder
+from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
 
 __all__ = ["PlanFolder"]
 
@@ -34,7 +46,8 @@ class PlanFolder:
     Parameters
     ----------
     path : str or path
-        Created if only its last component is missing.
+        Created if only its last component is missing. In a store nobody can lock it: two runs of different plans there
+        end with one of them, and parts of the other remain.
     key : str
         At least 8 hexadecimal digits that tell the plan from all others: of source, settings and version.
     resume : bool
@@ -48,16 +61,38 @@ class PlanFolder:
 
     def __init__(self, path: str | os.PathLike[str], key: str, *, resume: bool = False) -> None:
         self._where, self._key, self._token = os.fspath(path), key, key[:_TOKEN_DIGITS]
+        self._resume, self._remote, self._made = resume, is_remote(path), False
+        if self._remote:
+            self._folder = str(as_path(self._where))
+            self._old_parts = self._parts_of_old()
+            if resume:
+                self._check_entries()
+            return
         with reported(self._where, "write a plan here"):
             self._folder = os.path.realpath(self._where)
             self._made = make_folder(self._where, self._folder)
             if resume:
                 self._check_entries()
             self._file, self._temporary = claim_temporary(self._folder, MANIFEST, self._token)
-        self._resume = resume
+
+    def _parts_of_old(self) -> list[str]:
+        """Return the parts of the plan that is in a store's folder, which the new one will replace."""
+        if not exists(f"{self._folder}/{MANIFEST}"):
+            return []
+        found = manifest_of(self._folder)
+        if found.get("format") != FORMAT:
+            raise InputError(f"{self._where}: cannot write a plan here: the {MANIFEST} in it is not a plan's")
+        return (
+            [part["file"] for part in read_manifest(self._folder)["parts"]] if found.get("version") == VERSION else []
+        )
+
+    @cached_property
+    def _there(self) -> set[str]:
+        """What was in the folder when it was first asked for."""
+        return set(names_in(self._folder))
 
     def _check_entries(self) -> None:
-        for entry in sorted(os.listdir(self._folder)):
+        for entry in sorted(self._there):
             told = _TEMPORARY.fullmatch(entry)
             name = told[1] if told else entry
             if name == MANIFEST and not told and manifest_of(self._where).get("key") != self._key:
@@ -79,10 +114,10 @@ class PlanFolder:
     def whole(self, number: int) -> dict[str, Any] | None:
         """Return the description of a part that a run before has written whole, if this one resumes; else None."""
         path = self.part(number)
-        if not self._resume or not os.path.exists(path):
+        if not self._resume or os.path.basename(path) not in self._there:
             return None
         try:
-            _, rows, found = read_footer(Path(path))
+            _, rows, found = read_footer(as_path(path))
         except InputError:
             return None  # which is damaged, and is written anew
         if found.get("format") != PART_FORMAT or found.get("version") != VERSION or found.get("key") != self._key:
@@ -103,6 +138,11 @@ class PlanFolder:
             {name: os.path.basename(self.part(part["part"])) if name == "file" else part[name] for name in _OF_PART}
             for part in parts
         ]
+        if self._remote:
+            write(f"{self._folder}/{MANIFEST}", to_json(header(description, key=self._key, parts=named)))
+            for name in set(self._old_parts) - {part["file"] for part in named}:
+                remove(f"{self._folder}/{name}")
+            return as_path(self._where)
         with reported(self._where, "write the plan"):
             self._file.write(to_json(header(description, key=self._key, parts=named)))
             sync_file(self._file)
@@ -124,7 +164,7 @@ class PlanFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._file.closed:
+        if self._remote or self._file.closed:
             return
         self._file.close()
         remove_files([self._temporary])

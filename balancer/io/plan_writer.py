@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,6 +43,7 @@ from balancer.io.plan_format import (
     manifest_of,
     to_json,
 )
+from balancer.io.store import as_path, is_remote, put
 
 ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
 
@@ -183,6 +185,9 @@ class PlanWriter:
         where = self._where
         if not where or "\0" in where:
             raise InputError(f"{where!r}: cannot write a plan here: this is not a path")
+        if is_remote(where):
+            self._open_upload()
+            return
         target = os.path.realpath(where)  # what a link points to is replaced, not the link
         self._in_folder = where.endswith((os.sep, "/")) or os.path.isdir(target)
         self._made_folder = self._in_folder and make_folder(where, target)
@@ -195,6 +200,16 @@ class PlanWriter:
         self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
         if not self._in_folder:
             self._sink = _Sink(self._file, self._schema)
+
+    def _open_upload(self) -> None:
+        """Write to a local file, which is copied to its store when it is complete."""
+        if self._where.endswith("/"):
+            raise InputError(f"{self._where}: one plan is saved as a file in a store, not as a folder")
+        as_path(self._where)
+        self._folder, self._name, self._in_folder, self._made_folder = tempfile.mkdtemp(), "plan.parquet", False, True
+        self._target = os.path.join(self._folder, self._name)
+        self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
+        self._sink = _Sink(self._file, self._schema)
 
     def append(
         self,
@@ -345,6 +360,10 @@ class PlanWriter:
                 sync_folder(self._folder)
             elif self._sink:
                 self._sink.finish(text)
+            if is_remote(self._where):
+                put(self._temporary, self._where)
+                self.discard()
+                return as_path(self._where)
             part_name = PART_NAME if self._name == MANIFEST else None
             leftovers = leftovers_of(self._folder, self._name, self._token, part_name)
             self._open = False  # discard nothing from here on: an interrupt may find the plan in place

@@ -2,17 +2,19 @@
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from balancer._version import __version__
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, choose_length, file_sha256, unit_of
+from balancer.io.logs import LengthLog, choose_length, file_sha256, footer_sha256, unit_of
 from balancer.io.plan_reader import PlanFile
+from balancer.io.store import is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["FellBack", "PlanDigest", "describe", "sources_of", "unreadable"]
+__all__ = ["FellBack", "PlanDigest", "contents_of", "describe", "sources_of", "unreadable"]
 
 
 class PlanDigest:
@@ -92,22 +94,21 @@ class PlanDigest:
 
 
 def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
-    """Return which bytes a log is: the files, each with its size and SHA-256."""
+    """Return which bytes a log is: the files, each with size and SHA-256, or size, ETag and footer's in a store."""
     units = {
         phase.name: unit_of(log, choose_length(log, phase.numbers[0]))
         for phase in settings.setup.phases
         if "(" not in phase.items
     }
-    return [
-        {
-            "file": str(file),
-            "size": file.stat().st_size,
-            "sha256": file_sha256(file),
-            "format": log.format,
-            "unit": units,
-        }
-        for file in log.files
-    ]
+    return [{"file": str(file), **contents_of(file), "format": log.format, "unit": units} for file in log.files]
+
+
+def contents_of(file: Path) -> dict[str, Any]:
+    """Return what tells the contents of a file from all others."""
+    if not is_remote(file):
+        return {"size": file.stat().st_size, "sha256": file_sha256(file)}
+    size, tag = size_and_tag(file)
+    return {"size": size, "etag": tag, "footer_sha256": footer_sha256(file)}
 
 
 def describe(

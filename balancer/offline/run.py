@@ -19,6 +19,7 @@ from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
+from balancer.io.store import is_remote
 from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, num_parts, parts_of
@@ -50,7 +51,7 @@ class _Task:
 
 def is_folder(out: str) -> bool:
     """Whether a plan written to `out` is a folder of parts."""
-    return out.endswith((os.sep, "/")) or os.path.isdir(out)
+    return out.endswith((os.sep, "/")) or (not is_remote(out) and os.path.isdir(out))
 
 
 def plan_run(

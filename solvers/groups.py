@@ -9,8 +9,8 @@ from solvers._jit import kernel
 from solvers._loops import largest_of
 from solvers.errors import UsageError
 
-__all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "padded_loads",
-           "parts_by_group", "read_only"]  # fmt: skip
+__all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "moved_amounts",
+           "padded_loads", "parts_by_group", "read_only"]  # fmt: skip
 
 _INT64_MAX = 2**63 - 1
 
@@ -36,6 +36,25 @@ def _longest_and_count(costs, group_of_item, longest, count):
         g = group_of_item[i]
         count[g] += 1
         longest[g] = max(longest[g], costs[i])
+
+
+@kernel
+def moved_amounts(source, target, node, amounts):
+    """Add up what items on their way from rank `source` to rank `target` move: all of it, what changes rank, what
+    changes node, and the most that one rank sends to, and receives from, other nodes.
+    """  # noqa: D205 (one sentence)
+    total, moved, crossing = np.int64(0), np.int64(0), np.int64(0)
+    sent, received = np.zeros(len(node), np.int64), np.zeros(len(node), np.int64)
+    for i in range(len(source)):
+        a, b, amount = source[i], target[i], amounts[i]
+        total += amount
+        if a != b:
+            moved += amount
+        if node[a] != node[b]:
+            crossing += amount
+            sent[a] += amount
+            received[b] += amount
+    return total, moved, crossing, largest_of(sent), largest_of(received)
 
 
 @kernel

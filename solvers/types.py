@@ -29,7 +29,7 @@ class Record:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in _names_of(type(self)):  # type: ignore[arg-type]
+        for name in _arrays_of(type(self)):  # type: ignore[arg-type]
             if isinstance(value := getattr(self, name), np.ndarray):
                 value.flags.writeable = False
 
@@ -45,6 +45,12 @@ class Record:
 @functools.cache
 def _names_of(kind: type, compared: bool = False) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.compare or not compared)
+
+
+@functools.cache
+def _arrays_of(kind: type) -> tuple[str, ...]:
+    """Return the fields whose type says that they may hold an array: a step makes many records."""
+    return tuple(each.name for each in fields(kind) if "ndarray" in str(each.type) or "NDArray" in str(each.type))
 
 
 def _same(mine: Any, other: Any) -> bool:

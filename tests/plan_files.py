@@ -14,7 +14,7 @@ from balancer.plan.rows import append_phase, open_writer
 
 def write_plan(path, log, settings):
     """Plan a log, write the plan file, and return the step plans."""
-    digest, row, plans = PlanDigest(), 0, list(plan_log(log, settings))
+    digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
     with open_writer(path, settings.setup) as writer:
         for step, plan in enumerate(plans):
             digest.add(plan)

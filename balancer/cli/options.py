@@ -7,12 +7,13 @@ import click
 
 from balancer.cli.parser import NamedFlag
 from balancer.cost import EXCHANGES
+from balancer.offline.engines import ENGINES
 from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
-__all__ = ["add_options", "budget_option", "comparison_options", "json_option", "method_option",
+__all__ = ["add_options", "budget_option", "comparison_options", "engine_options", "json_option", "method_option",
            "planning_options"]  # fmt: skip
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
@@ -26,6 +27,21 @@ def add_options(command: Any, options: Iterable[Any]) -> Any:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+def engine_options(command: Any) -> Any:
+    """Add who does the work."""
+    options = (
+        click.option(
+            "--engine", metavar="E",
+            help=f"Who works: {' | '.join(ENGINES)} [default: processes for a long log, else serial].",
+        ),
+        click.option(
+            "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
+        ),
+    )  # fmt: skip
+    return add_options(command, options)
+
 
 _length_option = click.option(
     "--length",

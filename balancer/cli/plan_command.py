@@ -1,20 +1,21 @@
 """``balancer plan``: every global batch of a log planned, and the plan written."""
 
-import contextlib
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
-from balancer.cli.options import json_option, planning_options
+from balancer.cli.options import engine_options, json_option, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
-from balancer.cli.settings import Job, open_job, refuse
+from balancer.cli.settings import Job, engine_of, open_job, refuse
 from balancer.errors import InputError
-from balancer.offline.description import PlanDigest, describe
+from balancer.io.store import is_remote
+from balancer.offline.engines import Engine
+from balancer.offline.run import is_folder, plan_run
 from balancer.offline.steps import plan_log
-from balancer.plan.rows import append_phase, open_writer
 from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
 
@@ -28,8 +29,12 @@ __all__ = ["plan_command"]
 @click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
 @click.option("--shuffle", type=int, metavar="SEED", help="Every epoch in an order of its own, drawn from SEED.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
+@click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
+@engine_options
 @json_option
-def plan_command(log: str, out: str | None, as_json: bool, compare_placements: bool, **options: Any) -> None:
+def plan_command(
+    log: str, out: str | None, resume: bool, as_json: bool, compare_placements: bool, **options: Any
+) -> None:
     """Plan every global batch of LOG: which sample goes to which rank.
 
     LOG is a file (Parquet, CSV, JSONL, Arrow, NumPy, Megatron's .idx), a pattern of such files, or a folder of Parquet
@@ -42,32 +47,28 @@ def plan_command(log: str, out: str | None, as_json: bool, compare_placements: b
     """  # noqa: D301 (click's mark, not an escape)
     if compare_placements:
         refuse(options, ("phases",), "--compare-placements; balancer compare has strategies to compare")
+    engine = engine_of(options)
+    if resume and (out is None or not is_folder(out)):
+        raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     job = open_job(log, options)
     with timed() as seconds:
-        summary = _planned(job, log, out, as_json)
+        summary = _planned(job, out, engine, resume, as_json)
     others = _other_placements(job) if compare_placements else {}
     print_run(summary, job.title, seconds[0], as_json, out, others)
 
 
-def _planned(job: Job, log: str, out: str | None, as_json: bool) -> RunSummary:
+def _is_same(file: Path, out: str) -> bool:
+    if is_remote(file) or is_remote(out):
+        return str(file) == out
+    return os.path.exists(out) and os.path.samefile(file, out)
+
+
+def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_json: bool) -> RunSummary:
     """Plan every step of a log, and write the plan if asked to."""
-    if out is not None and os.path.exists(out) and any(os.path.samefile(file, out) for file in job.log.files):
+    if out is not None and any(_is_same(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
-    settings, summary, digest = job.settings, RunSummary(), PlanDigest()
-    with contextlib.nullcontext() if out is None else open_writer(out, settings.setup) as writer:
-        with progress(as_json) as tick:
-            for step, plan in enumerate(plan_log(job.log, settings)):
-                if writer is not None:
-                    digest.add(plan)
-                    for phase in plan.phases.values():
-                        append_phase(writer, step, summary.rows, plan.batch, phase.items, phase.plan, settings.setup)
-                summary.add_step(plan)
-                tick(plan.num_samples)
-        if summary.steps == 0:
-            raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
-        if writer is not None:
-            writer.close(describe(job.log, settings, summary.steps, summary.samples, digest))
-    return summary
+    with progress(as_json) as tick:
+        return plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)
 
 
 def _other_placements(job: Job) -> dict[str, RunSummary]:

@@ -12,6 +12,7 @@ from balancer.cli.run import READY_BUDGET, make_ready
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
+from balancer.offline.engines import ENGINES, Engine, Processes, Serial
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
@@ -23,7 +24,8 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 
-__all__ = ["Job", "by_phase", "chosen_strategies", "open_job", "phase_names", "read_degrees", "refuse", "unconstrained"]
+__all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees", "refuse",
+           "unconstrained"]  # fmt: skip
 
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
@@ -276,6 +278,21 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
     short = replace(settings, setup=replace(settings.setup, settings=hurried))
     first = make_ready(plan_log(opened, short), plan.method)
     return Job(opened, settings, _title_of(opened, settings, first))
+
+
+def engine_of(options: dict[str, Any]) -> Engine | None:
+    """Take who works out of all options; None where nobody says."""
+    name, jobs = options.pop("engine"), options.pop("jobs")
+    if name is None and jobs is None:
+        return None
+    name = name or ("processes" if jobs > 1 else "serial")
+    if name not in ENGINES:
+        raise InputError(f"unknown --engine {name!r}; known engines are {', '.join(ENGINES)}")
+    if name == "serial":
+        if jobs not in (None, 1):
+            raise InputError(f"--jobs {jobs} is for --engine processes; serial works alone")
+        return Serial()
+    return Processes(jobs)
 
 
 def chosen_strategies(text: str | None, setup: Setup) -> tuple[str, ...]:

@@ -78,6 +78,39 @@ def open_temporary(folder: str, name: str) -> tuple[BinaryIO, str, str]:
         file.close()  # another run's clean-up came between creating and locking: take a new name
 
 
+def claim_temporary(folder: str, name: str, token: str) -> tuple[BinaryIO, str]:
+    """Create ``.<name>.<token>.tmp``, locked and empty, or take over what a killed run left of it.
+
+    Raises
+    ------
+    InputError
+        If a process that runs has it.
+    """
+    path = os.path.join(folder, f".{name}.{token}.tmp")
+    while True:
+        file = open(path, "ab")  # noqa: SIM115 (open until it is renamed)
+        if _is_held(file):
+            file.close()
+            raise InputError(f"{path}: another process is writing this plan; wait for it, or choose another folder")
+        if os.path.exists(path):
+            file.truncate(0)
+            return file, path
+        file.close()  # it was put in place, or cleaned up, between opening and locking
+
+
+def _is_held(file: BinaryIO) -> bool:
+    """Take the lock of an open file, if the system has locks; whether another process has it."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def write_whole(path: str, content: bytes) -> None:
     """Write a file that is there as a whole or not at all; raises OSError."""
     folder, name = os.path.split(path)

@@ -40,9 +40,9 @@ class Wanted:
         return tuple(dict.fromkeys((*self.lengths, *self.keys, *self.lists)))
 
 
-def assembled(path: Path, raw_blocks: Iterator[RawBlock], wanted: Wanted) -> Iterator[Block]:
+def assembled(path: Path, raw_blocks: Iterator[RawBlock], wanted: Wanted, first_row: int = 0) -> Iterator[Block]:
     """Validate every block's columns, each by its converter, and add up the sums; blocks without rows are left out."""
-    row = 0
+    row = first_row
     key_types: dict[str, np.dtype[Any]] = {}
     for raw, lines in raw_blocks:
         places = {name: Place(path, name, row, lines) for name in raw}
@@ -61,7 +61,7 @@ def assembled(path: Path, raw_blocks: Iterator[RawBlock], wanted: Wanted) -> Ite
         }
         yield Block(sums, keys, lists, row)
         row += size
-    if row == 0:
+    if row == first_row:
         raise no_rows(path)
 
 

@@ -313,7 +313,17 @@ def from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
         raise place.cell(first_null(cells), str(complaint_about(None)))
     if pa.types.is_decimal(cells.type):
         return from_python(cells.to_pylist(), place)
-    return from_numpy(cells.to_numpy(zero_copy_only=False), place)
+    return from_numpy(as_numpy(cells), place)
+
+
+def as_numpy(cells: Any) -> NDArray[Any]:
+    """View an Arrow array of numbers without nulls; ``to_numpy`` would import pandas where there is one (0.3 s)."""
+    dtype = np.dtype(cells.type.to_pandas_dtype())
+    if len(cells) == 0:
+        return np.empty(0, dtype)
+    values: NDArray[Any] = np.frombuffer(cells.buffers()[1], dtype, len(cells), cells.offset * dtype.itemsize)
+    values.flags.writeable = False
+    return values
 
 
 def decoded(cells: Any, place: Place) -> Any:

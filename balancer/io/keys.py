@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from balancer.io.columns import Place, decoded, first_null, shown
+from balancer.io.columns import Place, as_numpy, decoded, first_null, shown
 
 KEY_RULE = "a key column must hold integers, or text, in all rows"
 
@@ -30,7 +30,7 @@ def keys_from_arrow(cells: Any, place: Place) -> NDArray[Any]:
     if cells.null_count:
         raise place.cell(first_null(cells), _MISSING)
     if not is_text:
-        return keys_from_numpy(cells.to_numpy(zero_copy_only=False), place)
+        return keys_from_numpy(as_numpy(cells), place)
     try:
         cells.validate(full=True)  # that the text is UTF-8, and lies inside of its buffer: Arrow would read past it
     except pa.ArrowException as error:

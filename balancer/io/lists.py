@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from balancer.io.columns import Place, first_null, from_arrow, from_python, is_numeric, shown
+from balancer.io.columns import Place, as_numpy, first_null, from_arrow, from_python, is_numeric, shown
 from balancer.problem.ragged import Ragged
 
 _RULE = "each row must hold a list of whole numbers: name another column, or cast this one"
@@ -51,7 +51,7 @@ def lists_from_arrow(cells: Any, place: Place) -> Ragged:
         items = cells.flatten()
     else:
         # `values` has those of the whole array that this one is cut from; its offsets may begin anywhere in it.
-        bounds = cells.offsets.to_numpy().astype(np.int64)
+        bounds = as_numpy(cells.offsets).astype(np.int64)
         if (bounds[1:] < bounds[:-1]).any() or bounds[0] < 0 or bounds[-1] > len(cells.values):
             raise place.damaged(ValueError("its lists overlap or lie outside of their values"))
         offsets = bounds - bounds[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.errors import InputError
+from balancer.io.store import as_path, find, is_folder, is_remote
 
 __all__ = ["files_of"]
 
@@ -21,7 +22,7 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     Parameters
     ----------
     path : path-like
-        A file, which need not be there; a pattern such as ``logs/*.parquet``; or a folder: what Hugging Face's
+        A file or a URI, which need not be there; a pattern such as ``logs/*.parquet``; or a folder: what Hugging Face's
         ``save_to_disk`` wrote or its cache holds, or Parquet files, in folders of it too, in the order of their names.
 
     Raises
@@ -29,6 +30,8 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     InputError
         A folder that holds no data set, or several, or not all of one; a pattern that nothing matches.
     """
+    if is_remote(path):
+        return _in_store(path)
     where = Path(path)
     if os.path.isdir(where):
         return _of_folder(where)
@@ -38,6 +41,28 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
             raise InputError(f"{path}: no file matches this pattern")
         return tuple(map(Path, found))
     return (where,)
+
+
+def _in_store(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Return the files of a store: one, those of a pattern, or the Parquet files below a folder."""
+    where = as_path(path)
+    if glob.has_magic(os.fspath(path)):
+        found = find(path)
+        if not found:
+            raise InputError(f"{path}: no file matches this pattern")
+    elif os.fspath(path).endswith("/") or (not where.suffix and is_folder(path)):
+        below = find(path)
+        found = [
+            file for file in below
+            if file.suffix == ".parquet" and not any(n.startswith((".", "_")) for n in file.relative_to(where).parts)
+        ]  # fmt: skip
+        if str(where / "manifest.json") in map(str, below):
+            raise InputError(f"{path}: is the folder of a plan, or of something else with a manifest.json, and no log")
+        if not found:
+            raise InputError(f"{path}: there are no Parquet files below this folder")
+    else:
+        return (where,)
+    return tuple(as_path(file) for file in found)
 
 
 def _of_folder(folder: Path) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,22 +50,27 @@ from balancer.io.keys import KEY_RULE, keys_from_arrow, keys_from_numpy, keys_fr
 from balancer.io.lists import is_list, lengths_from_arrow, lengths_from_python, lists_from_arrow, lists_from_python
 from balancer.io.log_files import files_of
 from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
+from balancer.io.store import as_path, exists, is_remote, opened, raw_reader, text_reader
 from balancer.problem.block import Block
 
 __all__ = [
     "LengthLog",
+    "Span",
     "choose_length",
     "default_columns",
     "default_length",
     "file_sha256",
+    "footer_sha256",
     "json_rows",
     "open_log",
     "parse_length",
     "read_columns",
+    "rows_of_files",
     "unit_of",
 ]
 
 _HEAD_BYTES = 4096
+_FOOTER_BYTES = 1 << 16
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
 _PARQUET_BUFFER_BYTES = 1 << 20
 _ARROW_ROWS = 1 << 17
@@ -107,6 +112,32 @@ _LIBRARY_ERRORS = (
 )
 
 
+class Span(NamedTuple):
+    """Consecutive rows of a log.
+
+    Attributes
+    ----------
+    first_row : int
+        The number of the first one in the log.
+    pieces : tuple of (path, int, int)
+        In which files they are: of each its first row that is wanted, and the one after the last.
+    """
+
+    first_row: int
+    pieces: tuple[tuple[Path, int, int], ...]
+
+    @classmethod
+    def of(cls, log: LengthLog, counts: Sequence[int], first: int, stop: int) -> "Span":
+        """Return rows ``first..stop - 1`` of a log whose files have so many rows each."""
+        pieces, begins = [], 0
+        for file, count in zip(log.files, counts, strict=True):
+            start, end = max(first - begins, 0), min(stop - begins, count)
+            if start < end:
+                pieces.append((file, start, end))
+            begins += count
+        return cls(first, tuple(pieces))
+
+
 def open_log(path: str | os.PathLike[str]) -> LengthLog:
     """Find format and columns of a log from its head; of several files, those of the first that holds rows.
 
@@ -122,17 +153,18 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     files = (Path(path),) if "\0" in os.fspath(path) else files_of(path)
     for file in files:
         try:
-            return replace(_open_file(file), path=Path(path), files=files)
+            return replace(_open_file(file), path=as_path(path), files=files)
         except NoRowsError:
             continue
-    raise no_rows(Path(path))
+    raise no_rows(as_path(path))
 
 
 def _open_file(path: Path) -> LengthLog:
     """Look at the head of one file."""
     try:
-        check_regular(path, "; a log is read more than once: write it to a file first")
-        with open(path, "rb") as handle:
+        if not is_remote(path):
+            check_regular(path, "; a log is read more than once: write it to a file first")
+        with raw_reader(path) if is_remote(path) else open(path, "rb") as handle:
             head = handle.read(_HEAD_BYTES)
     except InputError:
         raise
@@ -144,6 +176,8 @@ def _open_file(path: Path) -> LengthLog:
     if len(head) < _HEAD_BYTES and not head.removeprefix(_BOM).strip():
         raise no_rows(path)
     kind = _format_of(path, head)
+    if is_remote(path) and kind in ("npy", "idx"):
+        raise InputError(f"{path}: is a {_FORMATS[kind].title}, which is read from local disks alone; copy it to one")
     try:
         columns, integers, floats, lists = _FORMATS[kind].inspect(path)
     except InputError:
@@ -182,8 +216,9 @@ def read_columns(
     sums: Mapping[str, tuple[str, ...]],
     keys: Sequence[str] = (),
     lists: Sequence[str] = (),
+    span: Span | None = None,
 ) -> Iterator[Block]:
-    """Read columns in one pass over the log.
+    """Read columns in one pass over the log, or over some of its rows.
 
     Parameters
     ----------
@@ -195,6 +230,8 @@ def read_columns(
         Columns of integers or text that say which rows belong together. CSV has no types: there, all is text.
     lists : sequence of str
         Columns that hold a list of lengths in every row, possibly an empty one. Not in CSV and NumPy files.
+    span : Span, optional
+        Which rows; by default all. Only of a log whose rows :func:`rows_of_files` can count.
 
     Returns
     -------
@@ -230,16 +267,18 @@ def read_columns(
         lengths["duration"] = frames_from_seconds
     listed = dict.fromkeys(lists, to_lists) if to_lists else {}
     wanted = Wanted(dict(sums), lengths, dict.fromkeys(keys, known.to_keys), listed)
-    return _blocks(log, wanted, _LIST_ROWS if lists else _MOST_ROWS)
+    return _blocks(log, wanted, _LIST_ROWS if lists else _MOST_ROWS, span)
 
 
-def _blocks(log: LengthLog, wanted: Wanted, most_rows: int) -> Iterator[Block]:
+def _blocks(log: LengthLog, wanted: Wanted, most_rows: int, span: Span | None = None) -> Iterator[Block]:
     """Yield the blocks of all files of a log; errors name the file, and its row."""
-    row, key_types = 0, dict[str, np.dtype[Any]]()
-    for file in log.files:
+    key_types = dict[str, np.dtype[Any]]()
+    first, pieces = (0, tuple((file, 0, None) for file in log.files)) if span is None else span
+    row = first
+    for file, start, stop in pieces:
         try:
-            part = log if log.files == (log.path,) else _checked_part(file, log, wanted)
-            for block in assembled(file, _raw_blocks(part, wanted.columns, most_rows), wanted):
+            part = log if file == log.path else _checked_part(file, log, wanted)
+            for block in assembled(file, _raw_blocks(part, wanted.columns, most_rows, start, stop), wanted, start):
                 for name, column in block.keys.items():
                     if column.dtype != key_types.setdefault(name, column.dtype):
                         raise InputError(f"{file}: column {name!r} is not of the kind of the files before; {KEY_RULE}")
@@ -247,8 +286,34 @@ def _blocks(log: LengthLog, wanted: Wanted, most_rows: int) -> Iterator[Block]:
                 row += len(block)
         except NoRowsError:
             continue
-    if row == 0:
+    if row == first:
         raise no_rows(log.path)
+
+
+def rows_of_files(log: LengthLog) -> tuple[int, ...] | None:
+    """Return how many rows each file of a log has, from footers and headers alone; None where its format has none.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read, or is not of the log's format.
+    """
+    counts: list[int] = []
+    for file in log.files:
+        try:
+            if file != log.path:
+                _checked_part(file, log, Wanted({}, {}, {}, {}))
+            count = _FORMATS[log.format].count(file)
+        except NoRowsError:
+            count = 0
+        except InputError:
+            raise
+        except _LIBRARY_ERRORS as error:
+            raise _damaged(file, log.format, error) from error
+        if count is None:
+            return None
+        counts.append(count)
+    return tuple(counts)
 
 
 def _checked_part(file: Path, log: LengthLog, wanted: Wanted) -> LengthLog:
@@ -260,6 +325,15 @@ def _checked_part(file: Path, log: LengthLog, wanted: Wanted) -> LengthLog:
     for name in wanted.columns:
         check_column(part, name)
     return part
+
+
+def footer_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a Parquet file's footer, or of the last 64 KiB of another file, in hexadecimal digits."""
+    with opened(path) as source:
+        size = source.size()
+        end = source.read_at(min(size, 8), max(0, size - 8))
+        length = int.from_bytes(end[:4], "little") + 8 if end[4:] == b"PAR1" else _FOOTER_BYTES
+        return hashlib.sha256(source.read_at(min(length, size), size - min(length, size))).hexdigest()
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -277,10 +351,13 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from error
 
 
-def _raw_blocks(log: LengthLog, columns: Sequence[str], most_rows: int) -> Iterator[RawBlock]:
+def _raw_blocks(
+    log: LengthLog, columns: Sequence[str], most_rows: int, first: int = 0, stop: int | None = None
+) -> Iterator[RawBlock]:
     """Read the needed columns, and turn whatever the libraries raise into errors about the file."""
     try:
-        yield from _FORMATS[log.format].read(log, columns, most_rows)
+        blocks = _FORMATS[log.format].read(log, columns, most_rows, first)
+        yield from blocks if stop is None else _until(blocks, stop - first)
     except InputError:
         raise
     except FileNotFoundError:
@@ -289,13 +366,22 @@ def _raw_blocks(log: LengthLog, columns: Sequence[str], most_rows: int) -> Itera
         raise _damaged(log.path, log.format, error) from error
 
 
+def _until(blocks: Iterator[RawBlock], rows: int) -> Iterator[RawBlock]:
+    """Yield the first `rows` rows of some blocks, and ask for no more."""
+    while rows > 0 and (block := next(blocks, None)) is not None:
+        raw, lines = block
+        size = len(next(iter(raw.values())))
+        yield block if size <= rows else ({name: cells[:rows] for name, cells in raw.items()}, lines)
+        rows -= size
+
+
 def _format_of(path: Path, head: bytes) -> str:
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return kind
     if head.startswith(_GZIP) and path.suffix.lower() == ".gz" and _SUFFIXES.get(Path(path.stem).suffix) == "jsonl":
         return "jsonl"
-    if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+    if path.suffix == ".bin" and exists(path.with_suffix(".idx")):
         raise InputError(f"{path}: holds the tokens of a Megatron data set; name its index, {path.with_suffix('.idx')}")
     for magic, problem in _NO_LOG.items():
         if head.startswith(magic):
@@ -323,7 +409,7 @@ def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
 def _row_over(path: Path, size: int) -> int | None:
     """Return the line, from 1, on which the first row with more bytes begins, if there is one."""
     first, length, quoted = 1, 0, False
-    with open(path, "rb") as handle:
+    with text_reader(path) as handle:
         for number, line in enumerate(handle, 1):
             if not quoted:
                 first, length = number, 0
@@ -352,18 +438,31 @@ def _arrow_columns(schema: Any) -> _Columns:
 
 
 def _inspect_parquet(path: Path) -> _Columns:
-    with pa.OSFile(os.fspath(path)) as source, pq.ParquetFile(source) as file:
+    with opened(path) as source, pq.ParquetFile(source) as file:
         if file.metadata.num_rows == 0:
             raise no_rows(path)
         return _arrow_columns(file.schema_arrow)
 
 
-def _read_parquet(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+def _read_parquet(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     # Pre-buffering would hold whole row groups: a log written as one row group would be in memory as a whole.
-    options = {"buffer_size": _PARQUET_BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
-    with pa.OSFile(os.fspath(log.path)) as source, pq.ParquetFile(source, **options) as file:
-        for batch in file.iter_batches(min(_ARROW_ROWS, most_rows), columns=list(columns)):
-            yield {name: batch.column(name) for name in columns}, None
+    # A request to a store costs as much as some megabytes: there, buffers are larger.
+    size = _PARQUET_BUFFER_BYTES * (8 if is_remote(log.path) else 1)
+    options = {"buffer_size": size, "pre_buffer": False, "page_checksum_verification": True}
+    with opened(log.path) as source, pq.ParquetFile(source, **options) as file:
+        group, count = 0, file.metadata.num_row_groups
+        while group < count - 1 and first >= (rows := file.metadata.row_group(group).num_rows):
+            group, first = group + 1, first - rows
+        groups = list(range(group, count))
+        for batch in file.iter_batches(min(_ARROW_ROWS, most_rows), groups, list(columns)):
+            if first < batch.num_rows:
+                yield {name: batch.column(name)[first:] for name in columns}, None
+            first = max(0, first - batch.num_rows)
+
+
+def _count_parquet(path: Path) -> int:
+    with opened(path) as source:
+        return int(pq.read_metadata(source).num_rows)
 
 
 def _open_ipc(source: Any, columns: Sequence[int] | None = None) -> tuple[Any, Iterator[Any]]:
@@ -376,20 +475,31 @@ def _open_ipc(source: Any, columns: Sequence[int] | None = None) -> tuple[Any, I
     return stream.schema, iter(stream)
 
 
+def _mapped(path: Path) -> Any:
+    return raw_reader(path) if is_remote(path) else pa.memory_map(os.fspath(path))
+
+
 def _inspect_ipc(path: Path) -> _Columns:
-    with pa.memory_map(os.fspath(path)) as source:
+    with _mapped(path) as source:
         return _arrow_columns(_open_ipc(source)[0])
 
 
-def _read_ipc(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
-    with pa.memory_map(os.fspath(log.path)) as source:
+def _read_ipc(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
+    with _mapped(log.path) as source:
         _, batches = _open_ipc(source, [log.columns.index(name) for name in columns])
         for batch in (whole.select(list(columns)) for whole in batches):
             batch.validate()
             size = min(_ARROW_ROWS, most_rows)
-            for start in range(0, batch.num_rows, size):
+            for start in range(min(first, batch.num_rows), batch.num_rows, size):
                 block = batch.slice(start, size)
                 yield {name: block.column(name) for name in columns}, None
+            first = max(0, first - batch.num_rows)
+
+
+def _count_ipc(path: Path) -> int | None:
+    with _mapped(path) as source:
+        is_file = source.read_at(len(_IPC_FILE), 0) == _IPC_FILE  # a stream has no footer
+        return sum(batch.num_rows for batch in _open_ipc(source)[1]) if is_file else None
 
 
 def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
@@ -405,7 +515,7 @@ def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
 
 
 def _inspect_csv(path: Path) -> _Columns:
-    with pa.OSFile(os.fspath(path)) as source:
+    with opened(path) as source:
         head = source.read(_HEAD_BYTES)
         source.seek(0)
         if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
@@ -425,10 +535,10 @@ def _inspect_csv(path: Path) -> _Columns:
     return columns, integers, floats, ()
 
 
-def _read_csv(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+def _read_csv(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     # Read as text: a type that Arrow infers from the first block may not hold what stands in a later one.
     as_text = {"include_columns": list(columns), "column_types": dict.fromkeys(columns, pa.string())}
-    with pa.OSFile(os.fspath(log.path)) as source, _open_csv(source, log.path, **as_text) as reader:
+    with opened(log.path) as source, _open_csv(source, log.path, **as_text) as reader:
         for batch in reader:
             yield {name: batch.column(name) for name in columns}, None
 
@@ -463,9 +573,9 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
 
 def _opened(path: Path) -> Any:
     """Open a file of JSON lines, gzipped or not."""
-    with open(path, "rb") as handle:
+    with text_reader(path) as handle:
         compressed = handle.read(len(_GZIP)) == _GZIP
-    return gzip.open(path) if compressed else open(path, "rb")
+    return gzip.open(text_reader(path) if is_remote(path) else path) if compressed else text_reader(path)
 
 
 def _with_duration(row: dict[str, Any]) -> dict[str, Any]:
@@ -516,7 +626,7 @@ def _inspect_json(path: Path) -> _Columns:
     return list(kinds), of_kind[int], floats, of_kind[list]
 
 
-def _read_json(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+def _read_json(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     wanted = ((line, [row.get(name) for name in columns]) for line, row in json_rows(log.path))
     while numbered := list(
         islice(wanted, min(_JSON_ROWS, most_rows))
@@ -549,9 +659,9 @@ def _inspect_npy(path: Path) -> _Columns:
     )
 
 
-def _read_npy(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+def _read_npy(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     arrays = _open_npy(log.path)
-    for start in range(0, len(arrays[columns[0]]), _NPY_ROWS):
+    for start in range(first, len(arrays[columns[0]]), _NPY_ROWS):
         yield {name: np.asarray(arrays[name][start : start + _NPY_ROWS]) for name in columns}, None
 
 
@@ -561,9 +671,9 @@ def _inspect_idx(path: Path) -> _Columns:
     return ["length"], ["length"], (), ()
 
 
-def _read_idx(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBlock]:
+def _read_idx(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     lengths = sequence_lengths(log.path)
-    for start in range(0, len(lengths), _NPY_ROWS):
+    for start in range(first, len(lengths), _NPY_ROWS):
         yield {"length": np.asarray(lengths[start : start + _NPY_ROWS])}, None
 
 
@@ -571,19 +681,35 @@ def _read_idx(log: LengthLog, columns: _Names, most_rows: int) -> Iterator[RawBl
 class _Format:
     title: str
     inspect: Callable[[Path], _Columns]
-    read: Callable[[LengthLog, _Names, int], Iterator[RawBlock]]  # columns, and how many rows a block may have
+    read: Callable[[LengthLog, _Names, int, int], Iterator[RawBlock]]  # columns, most rows of a block, first row
+    count: Callable[[Path], int | None]  # rows, where they need not be read for that; else None, and first row 0
     to_lengths: ToLengths
     to_keys: ToKeys
     to_lists: ToLists | None
 
 
+def _no_count(path: Path) -> None:
+    return None
+
+
 _FORMATS = {
     "parquet": _Format(
-        "Parquet", _inspect_parquet, _read_parquet, lengths_from_arrow, keys_from_arrow, lists_from_arrow
+        "Parquet", _inspect_parquet, _read_parquet, _count_parquet,
+        lengths_from_arrow, keys_from_arrow, lists_from_arrow,
     ),
-    "arrow": _Format("Arrow IPC", _inspect_ipc, _read_ipc, lengths_from_arrow, keys_from_arrow, lists_from_arrow),
-    "csv": _Format("CSV", _inspect_csv, _read_csv, from_text, keys_from_text, None),
-    "jsonl": _Format("JSON lines", _inspect_json, _read_json, lengths_from_python, keys_from_python, lists_from_python),
-    "idx": _Format("Megatron index", _inspect_idx, _read_idx, from_numpy, keys_from_numpy, None),
-    "npy": _Format("NumPy .npy", _inspect_npy, _read_npy, from_numpy, keys_from_numpy, None),
-}
+    "arrow": _Format(
+        "Arrow IPC", _inspect_ipc, _read_ipc, _count_ipc, lengths_from_arrow, keys_from_arrow, lists_from_arrow
+    ),
+    "csv": _Format("CSV", _inspect_csv, _read_csv, _no_count, from_text, keys_from_text, None),
+    "jsonl": _Format(
+        "JSON lines", _inspect_json, _read_json, _no_count, lengths_from_python, keys_from_python, lists_from_python
+    ),
+    "idx": _Format(
+        "Megatron index", _inspect_idx, _read_idx, lambda path: len(sequence_lengths(path)),
+        from_numpy, keys_from_numpy, None,
+    ),
+    "npy": _Format(
+        "NumPy .npy", _inspect_npy, _read_npy, lambda path: len(next(iter(_open_npy(path).values()))),
+        from_numpy, keys_from_numpy, None,
+    ),
+}  # fmt: skip

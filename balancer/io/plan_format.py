@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
+from balancer.io.store import exists, is_remote, read_whole
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
@@ -106,12 +106,20 @@ def manifest_of(where: str) -> dict[str, Any]:
     """Return the JSON object in the manifest of a plan folder, of whatever format and version."""
     path = os.path.join(where, MANIFEST)
     with reported(path, "read the manifest"):
+        if is_remote(where):
+            if not exists(path):
+                raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none")
+            return _object_in(path)
         try:
             os.lstat(path)  # a folder that may not be looked into is none that has no manifest
         except FileNotFoundError:
             raise InputError(f"{where}: a plan folder must have a {MANIFEST}, and this one has none") from None
         check_regular(path)
-        manifest = from_json(Path(path).read_bytes())
+        return _object_in(path)
+
+
+def _object_in(path: str) -> dict[str, Any]:
+    manifest = from_json(read_whole(path))
     if manifest is None:
         raise InputError(f"{path}: the manifest of a plan must be a JSON object")
     return manifest

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
+from balancer.io.columns import as_numpy
 from balancer.io.plan_format import (
     ARRAYS,
     MANIFEST,
@@ -31,6 +31,7 @@ from balancer.io.plan_format import (
     from_json,
     read_manifest,
 )
+from balancer.io.store import as_path, exists, is_folder, is_remote, names_in, opened
 from solvers.types import Record
 
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
@@ -103,10 +104,11 @@ def _parquet(path: Path) -> Iterator[Any]:
     options = {"read_dictionary": ["phase"], "page_checksum_verification": True}
     try:
         with reported(str(path), "read the plan"):
-            check_regular(path)
+            if not is_remote(path):
+                check_regular(path)
         with (
             reported(str(path), "read the plan"),
-            pa.OSFile(os.fspath(path), "rb") as file,
+            opened(path) as file,
             pq.ParquetFile(file, **options) as parquet,
         ):
             yield parquet
@@ -128,9 +130,9 @@ def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
                 if array.null_count:
                     at = row + array.is_null().index(True).as_py()
                     raise InputError(f"{path}: row {at}, column {name!r}: a plan has no missing values")
-            phase, step = arrays.pop("phase"), arrays.pop("step").to_numpy()
-            codes, phases = phase.indices.to_numpy(), phase.dictionary.to_pylist()
-            values = {name: array.to_numpy() for name, array in arrays.items()}
+            phase, step = arrays.pop("phase"), as_numpy(arrays.pop("step"))
+            codes, phases = as_numpy(phase.indices), phase.dictionary.to_pylist()
+            values = {name: as_numpy(array) for name, array in arrays.items()}
             cuts = np.flatnonzero((step[1:] != step[:-1]) | (codes[1:] != codes[:-1])) + 1
             for start, stop in pairwise((0, *cuts.tolist(), len(step))):
                 run = {name: array[start:stop] for name, array in values.items()}
@@ -151,27 +153,33 @@ def open_plan(path: str | os.PathLike[str]) -> PlanFile:
         If the number of rows of a part is not that of the manifest.
     """
     where = os.fspath(path)
-    if not os.path.isdir(where):
-        columns, rows, found = _read_footer(Path(where))
+    if not _has_parts(where):
+        columns, rows, found = read_footer(as_path(where))
         if found.get("format") == PART_FORMAT:
             raise InputError(f"{where}: this is one part of a plan; open its folder, where {MANIFEST} is")
-        return PlanFile(Path(where), described_in(where, found), rows, columns, (Path(where),))
+        return PlanFile(as_path(where), described_in(where, found), rows, columns, (as_path(where),))
     manifest = read_manifest(where)
-    parts, kinds = [Path(where, claim["file"]) for claim in manifest["parts"]], set()
+    parts, kinds = [as_path(where) / claim["file"] for claim in manifest["parts"]], set()
+    there = set(names_in(where)) if is_remote(where) else None
     for part, claim in zip(parts, manifest["parts"], strict=True):
-        if not part.exists():
+        if part.name not in there if there is not None else not part.exists():
             raise InputError(f"{where}: its {MANIFEST} names {part.name}, which is not there")
-        columns, rows, _ = _read_footer(part)
+        columns, rows, _ = read_footer(part)
         kinds.add(columns)
         if rows != claim["rows"]:
             raise PlanError(f"{part}: must hold the {claim['rows']} rows that {MANIFEST} says, got {rows}")
         if len(kinds) > 1:
             raise InputError(f"{part}: every part must have the same columns as the first, got {columns}")
     total = sum(claim["rows"] for claim in manifest["parts"])
-    return PlanFile(Path(where), manifest["description"], total, columns, tuple(parts))
+    return PlanFile(as_path(where), manifest["description"], total, columns, tuple(parts))
 
 
-def _read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
+def _has_parts(where: str) -> bool:
+    """Whether a plan is a folder; in a store, a name that ends with a slash or holds a manifest is one."""
+    return is_folder(where) if not is_remote(where) else where.endswith("/") or exists(f"{where}/{MANIFEST}")
+
+
+def read_footer(path: Path) -> tuple[tuple[str, ...], int, dict[str, Any]]:
     """Return columns, number of rows and metadata of one Parquet file, checked for being a plan's."""
     with _parquet(path) as parquet:
         schema, rows, metadata = parquet.schema_arrow, parquet.metadata.num_rows, parquet.metadata.metadata

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,11 +44,12 @@ from balancer.io.plan_format import (
     manifest_of,
     to_json,
 )
+from balancer.io.store import as_path, is_remote, put
 
 ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
 
 
-def _make_folder(where: str, path: str) -> bool:
+def make_folder(where: str, path: str) -> bool:
     """Create a plan folder if need be (True); refuse one whose manifest belongs to something else."""
     if not os.path.lexists(path):
         _check_folder(where, os.path.dirname(path))
@@ -130,6 +132,9 @@ class PlanWriter:
         Also store ``start``, ``stop`` and ``group``, for a plan whose samples are shared.
     rows_per_part : int
         The most rows of a part file (folder form only).
+    steps_per_group : int
+        A row group ends before each step whose number this divides, and where it has a million rows; by default only
+        there.
 
     Raises
     ------
@@ -158,6 +163,7 @@ class PlanWriter:
         item_column: bool = False,
         piece_columns: bool = False,
         rows_per_part: int = 8_000_000,
+        steps_per_group: int = 2**62,
     ) -> None:
         if rows_per_part < 1:
             raise ValueError(f"rows_per_part must be >= 1, got {rows_per_part}")
@@ -166,7 +172,7 @@ class PlanWriter:
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
         self._names = tuple(arrays)
-        self._rows_per_part = rows_per_part
+        self._rows_per_part, self._steps_per_group = rows_per_part, steps_per_group
         self._capacity = min(ROWS_PER_GROUP, rows_per_part)
         # Step and phase are constant over a call: kept as runs (step, phase code, rows) until flushed.
         self._buffers = [np.empty(self._capacity, dtype) for dtype in arrays.values()]
@@ -184,9 +190,12 @@ class PlanWriter:
         where = self._where
         if not where or "\0" in where:
             raise InputError(f"{where!r}: cannot write a plan here: this is not a path")
+        if is_remote(where):
+            self._open_upload()
+            return
         target = os.path.realpath(where)  # what a link points to is replaced, not the link
         self._in_folder = where.endswith((os.sep, "/")) or os.path.isdir(target)
-        self._made_folder = self._in_folder and _make_folder(where, target)
+        self._made_folder = self._in_folder and make_folder(where, target)
         self._folder, self._name = (target, MANIFEST) if self._in_folder else os.path.split(target)
         self._target = os.path.join(self._folder, self._name)
         if not self._in_folder:
@@ -196,6 +205,16 @@ class PlanWriter:
         self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
         if not self._in_folder:
             self._sink = _Sink(self._file, self._schema)
+
+    def _open_upload(self) -> None:
+        """Write to a local file, which is copied to its store when it is complete."""
+        if self._where.endswith("/"):
+            raise InputError(f"{self._where}: one plan is saved as a file in a store, not as a folder")
+        as_path(self._where)
+        self._folder, self._name, self._in_folder, self._made_folder = tempfile.mkdtemp(), "plan.parquet", False, True
+        self._target = os.path.join(self._folder, self._name)
+        self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
+        self._sink = _Sink(self._file, self._schema)
 
     def append(
         self,
@@ -247,6 +266,8 @@ class PlanWriter:
         self._check_columns(columns, count)
         code = self._phases.setdefault(phase, len(self._phases))
         done = 0
+        if self._runs and step // self._steps_per_group > self._runs[-1][0] // self._steps_per_group:
+            self._flush()
         while done < count:
             start = self._filled
             stop = min(self._capacity, start + count - done)
@@ -308,6 +329,22 @@ class PlanWriter:
         self._parts[number] |= sink.about
         self._sink = None
 
+    def close_part(self, about: Mapping[str, object]) -> dict[str, Any]:
+        """Finish a file as one part of a folder; return what it says: `about`, its rows, and its first and last step.
+
+        Raises
+        ------
+        InputError, TypeError, ValueError
+            As :meth:`close`.
+        """
+        self._check_open()
+        if self._filled:
+            self._flush()
+        of_rows = self._sink.about if self._sink else {}
+        described = {**about, **of_rows, "format": PART_FORMAT, "version": VERSION}
+        self._put(to_json(described), described)
+        return described
+
     def close(self, description: Mapping[str, object]) -> Path:
         """Finish the plan, put it in place of what was there and return its path, as the writer was given it.
 
@@ -322,6 +359,10 @@ class PlanWriter:
         text = to_json(header(description))
         if self._filled:
             self._flush()
+        return self._put(text, description)
+
+    def _put(self, text: bytes, description: Mapping[str, object]) -> Path:
+        """Finish the file, which says `text`, or the folder of this description, and put it in its place."""
         with self._discarded_on_error():
             if self._in_folder:
                 self._finish_part(self._sink or self._start_part())  # even an empty plan shows its columns
@@ -330,6 +371,10 @@ class PlanWriter:
                 sync_folder(self._folder)
             elif self._sink:
                 self._sink.finish(text)
+            if is_remote(self._where):
+                put(self._temporary, self._where)
+                self.discard()
+                return as_path(self._where)
             part_name = PART_NAME if self._name == MANIFEST else None
             leftovers = leftovers_of(self._folder, self._name, self._token, part_name)
             self._open = False  # discard nothing from here on: an interrupt may find the plan in place

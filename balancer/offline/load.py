@@ -2,24 +2,29 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log_files import files_of
-from balancer.io.logs import LengthLog, file_sha256, open_log
+from balancer.io.logs import LengthLog, open_log
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
-from balancer.offline.description import FellBack, PlanDigest, unreadable
+from balancer.io.store import as_path, exists, is_remote
+from balancer.offline.description import FellBack, PlanDigest, contents_of, unreadable
 from balancer.offline.replay import Claims, replay_step
 from balancer.offline.saved import is_saved, load_saved
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import Steps, rows_of_steps
+from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 
-__all__ = ["load_plan", "load_plans", "load_steps", "log_of"]
+__all__ = ["load_plan", "load_plans", "load_steps", "log_of", "replayed", "settings_of", "source_of"]
+
+
+_CONTENTS = ("size", "sha256", "etag", "footer_sha256")
+_DIFFERS = "the log's size or SHA-256 differs"
 
 
 def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[StepPlan]:
@@ -49,19 +54,26 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     if is_saved(plan_file):
         yield load_saved(plan_file)
         return
-    try:
-        settings = LogSettings.from_json(plan_file.description)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(plan_file, error) from None
-    if settings.setup.several_items and "item" not in plan_file.columns:
-        raise PlanError(f"{path}: has no column 'item', though its phases have several items a sample")
-    digest, steps = PlanDigest(), 0
-    for plan in _replayed(plan_file, _source_of(plan_file, log), settings):
+    settings = settings_of(plan_file)
+    digest, steps = PlanDigest(settings.steps_per_part), 0
+    source = source_of(plan_file, log)
+    for plan in replayed(plan_file, source, settings, rows_of_steps(source, settings)):
         digest.add(plan)
         steps += 1
         yield plan
     if digest.hexdigest() != plan_file.description.get("digest"):
         raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+
+
+def settings_of(plan_file: PlanFile) -> LogSettings:
+    """Return how a log was planned, as the description has it; checked."""
+    try:
+        settings = LogSettings.from_json(plan_file.description)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise unreadable(plan_file, error) from None
+    if settings.setup.several_items and "item" not in plan_file.columns:
+        raise PlanError(f"{plan_file.path}: has no column 'item', though its phases have several items a sample")
+    return settings
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
@@ -141,26 +153,26 @@ def _phase_names(plan_file: PlanFile) -> list[object]:
         raise unreadable(plan_file, error) from None
 
 
-def _named_sources(plan_file: PlanFile) -> tuple[str, list[tuple[object, object]]]:
-    """Return the log that a description names, and size and SHA-256 of its files."""
+def _named_sources(plan_file: PlanFile) -> tuple[str, list[dict[str, object]]]:
+    """Return the log that a description names, and what it says of the contents of each of its files."""
     description = plan_file.description
     sources, log = description.get("sources"), description.get("log")
     try:
-        files = [(source["file"], source.get("size"), source.get("sha256")) for source in sources or ()]
-        log = files[0][0] if log is None and len(files) == 1 else log
+        files = [{name: source[name] for name in _CONTENTS if name in source} for source in sources or ()]
+        log = sources[0]["file"] if log is None and sources is not None and len(files) == 1 else log
     except (AttributeError, LookupError, TypeError):
         log = None
     if not isinstance(log, str) or not files:
         raise InputError(f"{plan_file.path}: its description does not name the log it was made from")
-    return log, [(size, digest) for _, size, digest in files]
+    return log, files
 
 
-def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
     """Open the log that a plan file was made from, which must be the same to the byte."""
     name, wanted = _named_sources(plan_file)
     if log is None:
-        recorded = Path(name)
-        beside = Path(plan_file.path).parent / recorded.name
+        recorded = as_path(name)
+        beside = as_path(plan_file.path).parent / recorded.name
         log = recorded if _is_there(recorded) else beside
         if not _is_there(log):
             raise InputError(
@@ -170,20 +182,22 @@ def _source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Lengt
     files = files_of(log)
     same = len(files) == len(wanted)
     try:
-        for file, (size, digest) in zip(files, wanted, strict=False):
-            check_regular(file)
-            same = same and file.stat().st_size == size and file_sha256(file) == digest
+        for file, contents in zip(files, wanted, strict=False):
+            if not is_remote(file):
+                check_regular(file)
+                same = same and file.stat().st_size == contents.get("size")
+            same = same and contents_of(file) == contents
     except OSError as error:
         raise InputError(f"{plan_file.path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
     if not same:
-        raise InputError(f"{plan_file.path}: was not made from {on_a_line(log)}: the log's size or SHA-256 differs")
+        raise InputError(f"{plan_file.path}: was not made from {on_a_line(log)}: {_DIFFERS}")
     return open_log(log)
 
 
 def _is_there(log: Path) -> bool:
     """Whether there are files by this name: one, or those of a folder or a pattern."""
     try:
-        return all(file.is_file() for file in files_of(log))
+        return all(exists(file) if is_remote(file) else file.is_file() for file in files_of(log))
     except InputError:
         return False
 
@@ -198,10 +212,11 @@ class _OfStep(Claims):
         return self._fell_back.of(phase, self._number)
 
 
-def _replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:
+def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
+    """Yield the plans of some steps, given their rows in the log; a plan file has those steps and no others."""
     steps, placed, fell_back = Steps(log, settings), _placed(plan_file), FellBack(plan_file)
     number = -1
-    for rows in rows_of_steps(log, settings):
+    for rows in read:
         step, number = steps.of(rows), rows.number
         found: dict[str, PlanStep] = {}
         if any(len(items.lengths) for items in step.items):  # a step whose samples are all left out has no rows

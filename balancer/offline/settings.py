@@ -1,14 +1,17 @@
 """How a log is planned: what the command line asks for, and a plan file's description repeats."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from balancer.io.plan_writer import ROWS_PER_GROUP
 from balancer.problem.batch import HOMES
 from balancer.problem.setup import Setup
 from solvers.arguments import as_count, as_integer
 
 __all__ = ["LogSettings"]
+
+_SAMPLES_PER_PART = 1_000_000  # of a part of whole steps: some seconds' planning, and a few megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class LogSettings:
         How many times the log is planned, one after the other.
     shuffle : int or None
         Seed of each epoch's order, as :func:`balancer.problem.shuffle.shuffled` has it; None: the log's own.
+    steps_per_part : int
+        Steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples.
     """
 
     setup: Setup
@@ -37,6 +42,7 @@ class LogSettings:
     drop_last: bool = False
     epochs: int = 1
     shuffle: int | None = None
+    steps_per_part: int = 0
 
     def __post_init__(self) -> None:
         as_count("batch_per_rank", self.batch_per_rank)
@@ -44,6 +50,8 @@ class LogSettings:
         as_count("epochs", self.epochs)
         if self.shuffle is not None:
             as_integer("shuffle", self.shuffle)
+        default = max(1, _SAMPLES_PER_PART // self.samples_per_step)
+        object.__setattr__(self, "steps_per_part", as_count("steps_per_part", self.steps_per_part or default))
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")
 
@@ -52,16 +60,24 @@ class LogSettings:
         """Samples of a full global batch."""
         return self.setup.topology.num_ranks * self.batch_per_rank
 
+    @property
+    def steps_per_group(self) -> int:
+        """Steps of a row group of a plan file: what has some 10**6 rows."""
+        return max(1, ROWS_PER_GROUP // (self.samples_per_step * len(self.setup.phases)))
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""
         of_log = {"batch_per_rank": self.batch_per_rank, "home": self.home, "drop_last": self.drop_last}
         if self.epochs > 1 or self.shuffle is not None:  # a feature of plan files, which others do without
             of_log |= {"epochs": self.epochs, "shuffle": self.shuffle}
+        if self.steps_per_part != replace(self, steps_per_part=0).steps_per_part:
+            of_log |= {"steps_per_part": self.steps_per_part}
         return self.setup.to_json() | of_log
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> "LogSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         of_log = {name: description[name] for name in ("batch_per_rank", "home", "drop_last")}
-        of_log |= {name: description[name] for name in ("epochs", "shuffle") if name in description}
+        rare = "epochs", "shuffle", "steps_per_part"
+        of_log |= {name: description[name] for name in rare if name in description}
         return cls(Setup.from_json(description), **of_log)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-from balancer.io.logs import LengthLog, choose_length, read_columns
+from balancer.io.logs import LengthLog, Span, choose_length, read_columns
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, make_step, plan_step
@@ -27,7 +27,7 @@ from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
 from solvers.errors import SolverError, WordedError, Wording
 
-__all__ = ["Rows", "Steps", "compare_log", "plan_log", "rows_of_steps"]
+__all__ = ["Rows", "Steps", "Stretch", "compare_log", "plan_log", "plan_rows", "rows_of_steps"]
 
 _MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
 
@@ -59,10 +59,20 @@ class Rows:
         return len(next(iter(self.columns.values())))  # type: ignore[arg-type]
 
 
-def rows_of_steps(log: LengthLog, settings: LogSettings, endless: bool = False) -> Iterator[Rows]:
+class Stretch(NamedTuple):
+    """Consecutive steps of one epoch: the number of the first one, and their rows."""
+
+    first_step: int
+    span: Span
+
+
+def rows_of_steps(
+    log: LengthLog, settings: LogSettings, endless: bool = False, stretches: Sequence[Stretch] | None = None
+) -> Iterator[Rows]:
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
-    Memory is a step's, unless the epochs are shuffled: then it is that of the columns.
+    Memory is a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`, those steps
+    alone; each holds all rows of its steps.
     """
     phases = settings.setup.phases
     sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
@@ -70,24 +80,40 @@ def rows_of_steps(log: LengthLog, settings: LogSettings, endless: bool = False) 
     allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in phases if phase.allowed_ranks))
     lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
     read = functools.partial(read_columns, log, sums, keys, lists)
-    for number, (block, numbers) in enumerate(_batches(read, settings, endless)):
+    batches = enumerate(_batches(read, settings, endless)) if stretches is None else _of(stretches, read, settings)
+    for number, (block, numbers) in batches:
         asked: Columns = {**block.keys, **{name: block.lists[name] for name in allowed}}
         yield Rows(number, block.first_row, {**block.sums, **block.lists}, asked, numbers)
 
 
-def _batches(
-    read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool
-) -> Iterator[tuple[Block, NDArray[np.int64] | None]]:
-    """Yield the global batches of all epochs, and of several which rows they have."""
+_Batch = tuple[Block, NDArray[np.int64] | None]
+"""The rows of a step, and, where it is one of several epochs, which rows they are."""
+
+
+def _of(
+    stretches: Sequence[Stretch], read: Callable[..., Iterator[Block]], settings: LogSettings
+) -> Iterator[tuple[int, _Batch]]:
+    """Yield some global batches, with their numbers."""
+    for first_step, span in stretches:
+        yield from enumerate(_in_order(read(span=span), settings), first_step)
+
+
+def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batch]:
+    """Yield the global batches of one epoch, or of a part of it, that is not shuffled."""
+    for block in global_batches(blocks, settings.samples_per_step, settings.drop_last):
+        numbers = np.arange(block.first_row, block.first_row + len(block))
+        yield block, numbers if settings.epochs > 1 else None
+
+
+def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batch]:
+    """Yield the global batches of all epochs."""
     size, drop = settings.samples_per_step, settings.drop_last
     if endless:
         blocks = itertools.chain.from_iterable(read() for _ in itertools.repeat(None))
         yield from ((block, None) for block in global_batches(blocks, size, drop))
     elif settings.shuffle is None:
         for _ in range(settings.epochs):
-            for block in global_batches(read(), size, drop):
-                numbers = np.arange(block.first_row, block.first_row + len(block))
-                yield block, numbers if settings.epochs > 1 else None
+            yield from _in_order(read(), settings)
     else:
         whole = Block.concatenate(list(read()))
         for epoch in range(settings.epochs):
@@ -151,13 +177,19 @@ def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:
     InfeasibleError, SolverError
         A step that no plan, or none that was found, satisfies; the message names step and phase.
     """
-    steps = Steps(log, settings)
-    for rows in rows_of_steps(log, settings):
+    for _, plan in plan_rows(log, settings, rows_of_steps(log, settings)):
+        yield plan
+
+
+def plan_rows(log: LengthLog, settings: LogSettings, steps: Iterable[Rows]) -> Iterator[tuple[Rows, StepPlan]]:
+    """Plan some global batches of a log; as :func:`plan_log`, with the rows of each."""
+    made = Steps(log, settings)
+    for rows in steps:
         try:
-            plan = steps.plan(rows, plan_step)
+            plan = made.plan(rows, plan_step)
         except SolverError as error:
             raise error.with_note(_most_needed(log, settings, rows.number)) from None
-        yield plan
+        yield rows, plan
 
 
 class _AskedCap(NamedTuple):

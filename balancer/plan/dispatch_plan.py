@@ -26,8 +26,8 @@ from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
-from solvers.groups import members_by_group
-from solvers.relocation import relocation_bound
+from solvers.groups import members_by_group, read_only
+from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
@@ -404,12 +404,16 @@ class DispatchPlan(Record):
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
+        node = self.topology.node_of_rank
         if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
             given = self.cost.degree_times(self.lengths, self.micro_batches.degrees, self.num_ranks)
             costs = (given.times * np.array(self.micro_batches.degrees)[:, None]).min(axis=0)  # of all its ranks
             most = most // given.unit - self.num_slots * given.overhead
-        shared = self.group_table is not None
-        return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most, divisible=shared)
+            return relocation_bound(costs, home, node, self.lengths, most, divisible=True)
+        arrays = read_only(costs), read_only(self.lengths), read_only(home), read_only(node)
+        if (bound := int(plain_inter_bound(*arrays, self.topology.num_nodes, most))) >= 0:
+            return bound
+        return relocation_bound(costs, home, node, self.lengths, most)
 
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples).

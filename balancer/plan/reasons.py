@@ -1,8 +1,8 @@
 """Reasons that many steps give, counted: those that differ in a percentage alone are one, with its range."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
 
 __all__ = ["Reason", "Reasons"]
 
@@ -40,6 +40,15 @@ class Reasons:
         kind = reason.around if isinstance(reason, Reason) else (reason,)
         self._found.setdefault(kind, Counter())[reason.percent if isinstance(reason, Reason) else 0.0] += 1
         return kind
+
+    def stored(self) -> list[Any]:
+        """Return all of it as JSON has it."""
+        return [[list(kind), sorted(given.items())] for kind, given in self._found.items()]
+
+    def join(self, stored: Iterable[Any]) -> None:
+        """Add what the reasons of other steps gave as :meth:`stored`."""
+        for kind, given in stored:
+            self._found.setdefault(tuple(kind), Counter()).update(dict(map(tuple, given)))
 
     def __len__(self) -> int:
         """Return the number of steps that gave a reason."""

@@ -20,10 +20,15 @@ from balancer.problem.setup import Setup
 __all__ = ["append_phase", "open_writer", "save"]
 
 
-def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False) -> PlanWriter:
-    """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`."""
+def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **sizes: int) -> PlanWriter:
+    """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
+
+    `sizes` of row groups and parts are the writer's.
+    """
     shared = isinstance(setup.settings.micro_batches, SequenceGroups)
-    return PlanWriter(os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=shared)
+    return PlanWriter(
+        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=shared, **sizes
+    )
 
 
 def append_phase(

@@ -10,6 +10,7 @@ from balancer.plan.exchange import RankExchange, rank_exchange
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.topology import Topology
+from solvers.groups import moved_amounts, read_only
 from solvers.types import Record
 
 __all__ = ["Stream", "Traffic", "fused", "stacked"]
@@ -66,26 +67,11 @@ class Stream(Record):
 
     def traffic(self, topology: Topology) -> Traffic:
         """Add up what moves. O(k + ranks)."""
-        source, target = self.source.rank_of_sample, self.target.rank_of_sample
-        node = topology.node_of_rank
-        crosses = node[source] != node[target]
-        moves = source != target
-        sent = _sums(source[crosses], self.bytes_of_item[crosses], topology.num_ranks)
-        received = _sums(target[crosses], self.bytes_of_item[crosses], topology.num_ranks)
-        inter_node = int(sent.sum())
-        return Traffic(
-            int(self.bytes_of_item.sum()),
-            inter_node,
-            int(self.bytes_of_item[moves].sum()) - inter_node,
-            int(sent.max()),
-            int(received.max()),
-        )
-
-
-def _sums(ranks: NDArray[np.int32], amounts: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
-    sums = np.zeros(num_ranks, dtype=np.int64)
-    np.add.at(sums, ranks, amounts)
-    return sums
+        total, moved, crossing, sent, received = moved_amounts(
+            read_only(self.source.rank_of_sample), read_only(self.target.rank_of_sample),
+            read_only(topology.node_of_rank), read_only(self.bytes_of_item),
+        )  # fmt: skip
+        return Traffic(int(total), int(crossing), int(moved - crossing), int(sent), int(received))
 
 
 def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target: Placement) -> Stream:

@@ -111,10 +111,9 @@ class Constraints:
 
     def names(self) -> tuple[str, ...]:
         """Names of the constraints that are set."""
-        unset = Constraints()
         return tuple(
             name for name in self.__slots__ if (value := getattr(self, name)) is not None
-            and not (isinstance(value, bool | int | tuple) and value == getattr(unset, name))
+            and not (isinstance(value, bool | int | tuple) and value == getattr(_NONE, name))
         )  # fmt: skip
 
     def of_samples(self, members: NDArray[np.int64], ranks: slice = slice(None)) -> "Constraints":
@@ -224,6 +223,9 @@ class Constraints:
                 sample = int(np.argmin(allowed))
                 return f"sample {numbers[sample]} runs on rank {rank_of_sample[sample]}, which allowed_ranks forbids"
         return None
+
+
+_NONE = Constraints()
 
 
 def _as_keys(keys: ArrayLike, num_samples: int) -> NDArray[Any]:

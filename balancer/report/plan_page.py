@@ -77,8 +77,8 @@ def _headline(name: str, phase: PhaseSummary) -> str:
         rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
-    for degree in sorted(phase.groups):
-        rows[f"groups of {degree} rank{'s' * (degree > 1)}"] = f"{phase.groups[degree]:,}"
+    for degree, count in phase.groups_by_degree.items():
+        rows[f"groups of {degree} rank{'s' * (degree != '1')}"] = f"{count:,}"
     if phase.fell_back:
         rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
     big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'

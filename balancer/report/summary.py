@@ -1,13 +1,14 @@
 """Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from balancer.cost import Sharing
 from balancer.plan.dispatch_plan import DispatchPlan
@@ -15,6 +16,8 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.sequence_groups import SequenceGroups
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
@@ -28,15 +31,15 @@ class PhaseSummary:
     """
 
     steps: int = 0
-    spent_before: Fraction = Fraction(0)
-    spent_after: Fraction = Fraction(0)
-    spent_at_bound: Fraction = Fraction(0)
-    worked_before: Fraction = Fraction(0)
-    worked_after: Fraction = Fraction(0)
+    spent_before: int | Fraction = 0
+    spent_after: int | Fraction = 0
+    spent_at_bound: int | Fraction = 0
+    worked_before: int | Fraction = 0
+    worked_after: int | Fraction = 0
     fewest_slots: int = 0
     most_slots: int = 0
     schedule: str | None = None
-    groups: dict[int, int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     loss_assumed: bool = False
     gap_sum: float = 0.0
     gap_max: float = 0.0
@@ -78,11 +81,11 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
+        ranks, worked = plan.num_ranks, _worked(plan, plan.loads, plan.micro_batches)
         self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += Fraction(*plan.perfect(plan.home_loads, None)) * ranks
+        self.worked_before += _worked(plan, plan.home_loads, None)
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
@@ -102,7 +105,7 @@ class PhaseSummary:
             self._add_traffic(plan)
         if plan.binding_sample is not None:
             self.capped_steps += 1
-            ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
+            ratio = _ratio(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 self.cap_row = row_of_item(plan.binding_sample)
@@ -113,7 +116,7 @@ class PhaseSummary:
         """Count the groups of each degree."""
         self.schedule, self.loss_assumed = "sequence groups", plan.cost.sharing == Sharing()
         for degree, count in zip(*np.unique(table.degree, return_counts=True), strict=True):
-            self.groups[int(degree)] = self.groups.get(int(degree), 0) + int(count)
+            self.groups[str(degree)] = self.groups.get(str(degree), 0) + int(count)
 
     def add_items(self, phase: PhasePlan) -> None:
         """Count the items of a step, and the ranks that get none."""
@@ -123,6 +126,25 @@ class PhaseSummary:
         self.most_idle_ranks = max(self.most_idle_ranks, idle)
         if phase.items.phase.every_rank_nonempty:
             self.most_dummy_ranks = max(self.most_dummy_ranks, idle)
+
+    def join(self, later: "PhaseSummary") -> None:
+        """Take in all steps of another summary, which come after these."""
+        if later.cap_ratio > self.cap_ratio:
+            self.cap_ratio, self.cap_step = later.cap_ratio, self.steps + later.cap_step
+            self.cap_row, self.cap_length = later.cap_row, later.cap_length
+        self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
+        self.fell_back.join(later.fell_back.stored())
+        self.schedule, self.placement = later.schedule or self.schedule, later.placement
+        self.several_nodes |= later.several_nodes
+        self.loss_assumed |= later.loss_assumed
+        for degree, count in later.groups.items():
+            self.groups[degree] = self.groups.get(degree, 0) + count
+        _join(self, later, _LARGEST_OF_PHASE, ("fewest_slots", "cap_ratio", "cap_step", "cap_row", "cap_length"))
+
+    @property
+    def groups_by_degree(self) -> dict[str, int]:
+        """How many sequence groups there are of each degree, ascending."""
+        return {degree: self.groups[degree] for degree in sorted(self.groups, key=int)}
 
     def _add_traffic(self, plan: DispatchPlan) -> None:
         traffic = plan.traffic
@@ -183,7 +205,7 @@ class PhaseSummary:
             document["schedule"] = self.schedule
             document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
         if self.groups:
-            document["groups_of_degree"] = {str(degree): self.groups[degree] for degree in sorted(self.groups)}
+            document["groups_of_degree"] = self.groups_by_degree
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,
@@ -194,14 +216,64 @@ class PhaseSummary:
         return document
 
 
-def _ratio(spent: Fraction, worked: Fraction) -> float:
+def _worked(
+    plan: DispatchPlan, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None
+) -> int | Fraction:
+    """Return the rank-time of perfectly even ranks: a whole number, but for speeds and pipelines."""
+    total, share = plan.perfect(loads, micro_batches)
+    return total if share == plan.num_ranks else Fraction(total, share) * plan.num_ranks
+
+
+def _ratio(spent: int | Fraction, worked: int | Fraction) -> float:
     """Of exact numbers, so that equal loads give exactly 1; and so does no load at all."""
-    return float(spent / worked) if worked else 1.0
+    return float(Fraction(spent) / worked) if worked else 1.0
 
 
 def as_range(fewest: int, most: int) -> str:
     """Show a range, or one number where both ends are equal."""
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+
+
+_LARGEST_OF_PHASE = ("most_slots", "gap_max", "eps", "largest_send", "most_idle_ranks", "most_dummy_ranks")
+
+
+def _join(mine: Any, later: Any, largest: Sequence[str], beside: Sequence[str] = ()) -> None:
+    """Add up the numbers of two summaries, but take the larger of some, and leave those `beside` as they are."""
+    for name, value in ((each.name, getattr(later, each.name)) for each in fields(mine)):
+        if name in largest:
+            setattr(mine, name, max(getattr(mine, name), value))
+        elif isinstance(value, int | float | Fraction) and not isinstance(value, bool) and name not in beside:
+            setattr(mine, name, getattr(mine, name) + value)
+
+
+def _stored(value: Any) -> Any:
+    """Return a summary, or what stands in one, as JSON has it."""
+    if isinstance(value, PhaseSummary | StreamSummary | RunSummary):
+        return {each.name: _stored(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {name: _stored(part) for name, part in value.items()}
+    if isinstance(value, Reasons):
+        return value.stored()
+    return str(value) if isinstance(value, Fraction) or value == math.inf else value
+
+
+def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
+    """Return the summary that was stored; what is none raises TypeError, ValueError or AttributeError."""
+    summary = kind()
+    for name, value in stored.items():
+        held = getattr(summary, name)
+        if isinstance(held, Reasons):
+            held.join(value)
+        elif isinstance(held, float):
+            setattr(summary, name, float(value))
+        elif isinstance(value, dict) and name != "groups":
+            part = PhaseSummary if name == "phases" else StreamSummary
+            setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
+        elif isinstance(held, int) and isinstance(value, str):
+            setattr(summary, name, Fraction(value))
+        else:
+            setattr(summary, name, value)
+    return summary
 
 
 def _finite(value: float) -> float | None:
@@ -226,6 +298,10 @@ class StreamSummary:
         self.largest_send = max(self.largest_send, traffic.largest_send)
         self.largest_receive = max(self.largest_receive, traffic.largest_receive)
 
+    def join(self, later: "StreamSummary") -> None:
+        """Take in all steps of another summary."""
+        _join(self, later, ("largest_send", "largest_receive"))
+
     @property
     def inter_node_fraction(self) -> float:
         """Share of the bytes that crosses nodes."""
@@ -247,9 +323,11 @@ class StreamSummary:
 class RunSummary:
     """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream.
 
-    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log.
+    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log. The first step begins
+    at `first_row` of the log, unless steps say themselves which rows they have.
     """
 
+    first_row: int = 0
     steps: int = 0
     samples: int = 0
     dropped: int = 0
@@ -274,14 +352,33 @@ class RunSummary:
         self.steps += 1
         self.samples += plan.num_samples
 
+    def join(self, later: "RunSummary") -> None:
+        """Take in all steps of another summary, which come after these."""
+        if not self.dropped:
+            self.first_dropped = later.first_dropped
+        for name, phase in later.phases.items():
+            self.phases.setdefault(name, PhaseSummary(of_several=phase.of_several)).join(phase)
+        for name, stream in later.streams.items():
+            self.streams.setdefault(name, StreamSummary()).join(stream)
+        _join(self, later, ("longest_dropped",), ("first_row", "first_dropped"))
+
+    def stored(self) -> dict[str, Any]:
+        """Return all of it as JSON has it; the same for the same steps, whoever planned them."""
+        return dict(_stored(self))
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "RunSummary":
+        """Read back what :meth:`stored` gave."""
+        return cast(RunSummary, _restored(cls, stored))
+
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
         sample = plan.batch.kept[phase.items.sample_of_item[item]]
-        return int(plan.batch.rows_of(sample, self.rows))
+        return int(plan.batch.rows_of(sample, self.first_row + self.rows))
 
     def _add_dropped(self, plan: StepPlan) -> None:
         batch = plan.batch
         if len(batch.dropped) and not self.dropped:
-            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.rows))
+            self.first_dropped = int(batch.rows_of(batch.dropped[0], self.first_row + self.rows))
         self.dropped += len(batch.dropped)
         self.kept_volume += int(batch.lengths.sum())
         self.dropped_volume += int(batch.dropped_lengths.sum())

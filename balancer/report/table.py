@@ -219,7 +219,7 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
 
 def groups_of(phase: PhaseSummary) -> str:
     """Say how many sequence groups of each degree there are, over all slots and steps."""
-    counts = ", ".join(f"{phase.groups[degree]:,} of {degree}" for degree in sorted(phase.groups))
+    counts = ", ".join(f"{count:,} of {degree}" for degree, count in phase.groups_by_degree.items())
     return f"groups of ranks in all slots and steps: {counts}."
 
 

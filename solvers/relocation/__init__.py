@@ -11,7 +11,7 @@ from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
-from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds
+from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
 from solvers.relocation.exact import assign_exact
 from solvers.relocation.frontier import relocation_frontier
 from solvers.relocation.types import RelocationFrontier, RelocationResult
@@ -25,6 +25,7 @@ __all__ = [
     "RelocationResult",
     "as_eps",
     "check_relocation",
+    "plain_inter_bound",
     "relocate",
     "relocation_bound",
     "relocation_frontier",

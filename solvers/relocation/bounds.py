@@ -29,7 +29,7 @@ from solvers._jit import helper, kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
-__all__ = ["MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds"]
+__all__ = ["MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds", "plain_inter_bound"]
 
 MOST_ITEMS = 32  # 2^16 subsets a half
 _MOST_SUBSETS = 1 << 15  # in all sets together, about 2 ms
@@ -151,6 +151,37 @@ def _whole_all(members, offsets, volume, weight, excess, most_items, found):
                 found[s] = value
                 better = True
     return better
+
+
+@kernel
+def plain_inter_bound(costs, volumes, home, node_of_rank, num_nodes, cap):
+    """As :func:`inter_bound`, in one pass, where costs alone count and volumes are a multiple of them; -1 where not.
+
+    Then cut items prove just the excess of each node. Where so few lie on a node that whole ones might prove more, it
+    is -1 too.
+    """
+    largest, most_volume, total = np.int64(0), np.int64(0), np.int64(0)
+    held, count = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
+    for i in range(len(costs)):
+        largest, most_volume = max(largest, costs[i]), max(most_volume, volumes[i])
+        total += costs[i]
+        held[node_of_rank[home[i]]] += costs[i]
+        count[node_of_rank[home[i]]] += 1
+    factor = most_volume // max(largest, 1)
+    for i in range(len(costs)):
+        if volumes[i] != costs[i] * factor:
+            return np.int64(-1)
+    ranks = np.zeros(num_nodes, np.int64)
+    for node in node_of_rank:
+        ranks[node] += 1
+    bound = np.int64(0)
+    for k in range(num_nodes):
+        most = total if cap >= (total + ranks[k] - 1) // ranks[k] else cap * ranks[k]
+        if held[k] > most:
+            if count[k] <= MOST_ITEMS:
+                return np.int64(-1)
+            bound += (held[k] - most) * factor
+    return bound
 
 
 def _scaled(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers import SolveStatus, relocate, relocation_frontier
-from solvers.relocation import USES_CLOCK
+from solvers.relocation import USES_CLOCK, plain_inter_bound, relocation_bound
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation.bounds import move_bounds
 from solvers.relocation.exact import _MAX_TOTAL
@@ -412,3 +412,22 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         relocate(*arguments, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("eps", [0, 2, 9])
+@pytest.mark.parametrize("factor", [0, 1, 3, "other"])
+def test_the_bound_in_one_pass_is_the_general_one(factor: int | str, eps: int) -> None:
+    generator = np.random.default_rng(11)
+    for nodes in ([0] * 4, [0, 0, 1, 1], [0, 0, 0, 1]):
+        costs, homes = generator.integers(1, 100, 300), np.sort(generator.integers(0, 4, 300)).astype(np.int32)
+        volumes = generator.integers(1, 100, 300) if factor == "other" else costs * int(factor)
+        cap = -(-int(costs.sum()) // 4) + eps * 20
+        node_of_rank = np.asarray(nodes, dtype=np.int32)
+        found = int(plain_inter_bound(costs, volumes, homes, node_of_rank, max(nodes) + 1, cap))
+        general = relocation_bound(costs, homes, nodes, volumes, max(cap, int(costs.max())))
+        assert found == (-1 if factor == "other" else general)
+
+
+def test_few_items_on_a_node_are_no_matter_of_one_pass() -> None:
+    costs, homes, nodes = np.array([5, 4, 3, 2, 1, 1]), np.zeros(6, dtype=np.int32), np.array([0, 1], dtype=np.int32)
+    assert plain_inter_bound(costs, costs, homes, nodes, 2, 9) == -1  # six whole items prove more than cut ones

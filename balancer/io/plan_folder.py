@@ -1,0 +1,173 @@
+"""A plan as a folder of parts that several processes write, put in place by its manifest alone.
+
+Whoever writes, each part is a file of its own, complete as soon as it has its name; its name and its description say
+to which plan it belongs. What a killed run left is told from what belongs to another one, and can be gone on from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from balancer.errors import InputError
+from balancer.io._atomic import claim_temporary, leftovers_of, remove_files, reported, sync_file, sync_folder
+from balancer.io.plan_format import (
+    FORMAT,
+    MANIFEST,
+    PART_FORMAT,
+    PART_NAME,
+    VERSION,
+    header,
+    manifest_of,
+    read_manifest,
+    to_json,
+)
+from balancer.io.plan_reader import read_footer
+from balancer.io.plan_writer import make_folder
+from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
+
+__all__ = ["PlanFolder"]
+
+_TOKEN_DIGITS = 8
+_TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{8}\.tmp")
+_OF_PART = ("file", "rows", "first_step", "last_step", "digest")
+
+
+class PlanFolder:
+    """The folder of one plan while it is written; what was there before stays until :meth:`commit`.
+
+    Leaving its ``with`` block before that keeps whole parts, from which a run that resumes goes on.
+
+    Parameters
+    ----------
+    path : str or path
+        Created if only its last component is missing. In a store nobody can lock it: two runs of different plans there
+        end with one of them, and parts of the other remain.
+    key : str
+        At least 8 hexadecimal digits that tell the plan from all others: of source, settings and version.
+    resume : bool
+        Go on from what is there, and refuse a folder with anything that is not of this plan.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be written or gone on from, or another process writes the same plan there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: str, *, resume: bool = False) -> None:
+        self._where, self._key, self._token = os.fspath(path), key, key[:_TOKEN_DIGITS]
+        self._resume, self._remote, self._made = resume, is_remote(path), False
+        if self._remote:
+            self._folder = str(as_path(self._where))
+            self._old_parts = self._parts_of_old()
+            if resume:
+                self._check_entries()
+            return
+        with reported(self._where, "write a plan here"):
+            self._folder = os.path.realpath(self._where)
+            self._made = make_folder(self._where, self._folder)
+            if resume:
+                self._check_entries()
+            self._file, self._temporary = claim_temporary(self._folder, MANIFEST, self._token)
+
+    def _parts_of_old(self) -> list[str]:
+        """Return the parts of the plan that is in a store's folder, which the new one will replace."""
+        if not exists(f"{self._folder}/{MANIFEST}"):
+            return []
+        found = manifest_of(self._folder)
+        if found.get("format") != FORMAT:
+            raise InputError(f"{self._where}: cannot write a plan here: the {MANIFEST} in it is not a plan's")
+        return (
+            [part["file"] for part in read_manifest(self._folder)["parts"]] if found.get("version") == VERSION else []
+        )
+
+    @cached_property
+    def _there(self) -> set[str]:
+        """What was in the folder when it was first asked for."""
+        return set(names_in(self._folder))
+
+    def _check_entries(self) -> None:
+        for entry in sorted(self._there):
+            told = _TEMPORARY.fullmatch(entry)
+            name = told[1] if told else entry
+            if name == MANIFEST and not told and manifest_of(self._where).get("key") != self._key:
+                raise self._foreign(entry)
+            part = PART_NAME.fullmatch(name)
+            if name != MANIFEST and (part is None or part[1] != self._token):
+                raise self._foreign(entry)
+
+    def _foreign(self, entry: str) -> InputError:
+        return InputError(
+            f"{os.path.join(self._where, entry)}: is not of the plan to resume: its source, its settings or the "
+            "version differ; remove it, choose another folder, or plan without resuming"
+        )
+
+    def part(self, number: int) -> str:
+        """Return the path of a part's file."""
+        return os.path.join(self._folder, f"part-{self._token}-{number:05d}.parquet")
+
+    def whole(self, number: int) -> dict[str, Any] | None:
+        """Return the description of a part that a run before has written whole, if this one resumes; else None."""
+        path = self.part(number)
+        if not self._resume or os.path.basename(path) not in self._there:
+            return None
+        try:
+            _, rows, found = read_footer(as_path(path))
+        except InputError:
+            return None  # which is damaged, and is written anew
+        if found.get("format") != PART_FORMAT or found.get("version") != VERSION or found.get("key") != self._key:
+            raise self._foreign(os.path.basename(path))
+        return found if found.get("part") == number and found.get("rows") == rows else None
+
+    def commit(self, description: Mapping[str, object], parts: Sequence[Mapping[str, Any]]) -> Path:
+        """Put the plan in place of what was there, and remove parts of plans that nobody writes any more.
+
+        Parameters
+        ----------
+        description : mapping
+            Of the plan.
+        parts : sequence of mapping
+            The descriptions of its parts, in order.
+        """
+        named = [
+            {name: os.path.basename(self.part(part["part"])) if name == "file" else part[name] for name in _OF_PART}
+            for part in parts
+        ]
+        if self._remote:
+            write(f"{self._folder}/{MANIFEST}", to_json(header(description, key=self._key, parts=named)))
+            for name in set(self._old_parts) - {part["file"] for part in named}:
+                remove(f"{self._folder}/{name}")
+            return as_path(self._where)
+        with reported(self._where, "write the plan"):
+            self._file.write(to_json(header(description, key=self._key, parts=named)))
+            sync_file(self._file)
+            sync_folder(self._folder)
+            leftovers = leftovers_of(self._folder, MANIFEST, self._token, PART_NAME)
+            beyond = [os.path.join(self._folder, name) for name in self._beyond({part["file"] for part in named})]
+            os.replace(self._temporary, os.path.join(self._folder, MANIFEST))
+        sync_folder(self._folder)
+        self._file.close()
+        remove_files(leftovers + beyond)
+        return Path(self._where)
+
+    def _beyond(self, named: set[str]) -> list[str]:
+        """Return what killed writers of this plan's parts left."""
+        found = ((entry, _TEMPORARY.fullmatch(entry)) for entry in os.listdir(self._folder))
+        return [entry for entry, told in found if told and told[1] in named]
+
+    def __enter__(self) -> PlanFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._remote or self._file.closed:
+            return
+        self._file.close()
+        remove_files([self._temporary])
+        if self._made:
+            with suppress(OSError):  # it has parts
+                os.rmdir(self._folder)

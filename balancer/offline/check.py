@@ -1,0 +1,127 @@
+"""A whole plan file checked against its log, by one process or, where it has parts, by many."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import LengthLog, rows_of_files
+from balancer.io.plan_format import MANIFEST, read_manifest
+from balancer.io.plan_reader import PlanFile, open_plan
+from balancer.offline.description import PlanDigest
+from balancer.offline.engines import Engine, Serial, Tick
+from balancer.offline.load import load_steps, replayed, settings_of, source_of
+from balancer.offline.parts import Part, parts_of
+from balancer.offline.run import NOT_COUNTED
+from balancer.offline.saved import is_saved
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import rows_of_steps
+from balancer.offline.totals import SomeTotals, Totals
+from balancer.plan.step_plan import StepPlan
+
+__all__ = ["check_run"]
+
+
+def check_run(
+    path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
+    tick: Tick = lambda _: None, each: Callable[[StepPlan], None] = lambda _: None,
+) -> SomeTotals:  # fmt: skip
+    """Replay every step of a plan from its log, check it, and return what the plan adds up to.
+
+    Parameters
+    ----------
+    path, log
+        As :func:`balancer.load_steps` takes them.
+    totals : type
+        As :func:`balancer.offline.run.plan_run` takes it.
+    engine : Engine, optional
+        Who checks; by default this process. Others need a folder of parts, and a log whose rows can be counted.
+    tick : callable
+        Called with the samples that were checked since.
+    each : callable
+        Called with every step plan, in order; by this process alone.
+
+    Raises
+    ------
+    InputError, PlanError
+        As :func:`balancer.load_steps`.
+    """
+    if engine is not None and not isinstance(engine, Serial):
+        return _in_parts(path, totals, log, engine, tick)
+    plan_file = open_plan(path)
+    per_part = None if is_saved(plan_file) else settings_of(plan_file).steps_per_part
+    plans, summary = load_steps(path, log), totals()
+    for plan in plans:
+        part = totals(first_row=summary.rows)
+        for step in _first_and(plan, islice(plans, None if per_part is None else per_part - 1)):
+            part.add_step(step)
+            each(step)
+            tick(step.num_samples)
+        summary.join(part)
+    return summary
+
+
+def _first_and(plan: StepPlan, others: Iterator[StepPlan]) -> Iterator[StepPlan]:
+    yield plan
+    yield from others
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One part to check."""
+
+    plan_file: PlanFile
+    log: LengthLog
+    settings: LogSettings
+    part: Part
+    digest: str
+    totals: type[Totals]
+
+
+def _in_parts(
+    path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None, engine: Engine, tick: Tick
+) -> SomeTotals:
+    plan_file = open_plan(path)
+    if is_saved(plan_file) or plan_file.parts == (plan_file.path,):
+        raise InputError(f"{path}: has no parts for several processes; report on it by one")
+    settings, source = settings_of(plan_file), source_of(plan_file, log)
+    counts = rows_of_files(source)
+    if counts is None:
+        raise InputError(f"{source.path}: {NOT_COUNTED}")
+    parts, named = list(parts_of(source, counts, settings)), read_manifest(path)["parts"]
+    steps = [(part.first_step, part.stop_step) for part in parts]
+    if len(named) != len(parts) or plan_file.description.get("steps") != (steps[-1][1] if steps else 0):
+        raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
+    light = replace(source, files=(source.path,))
+    done: dict[int, Any] = dict(engine.run(_check_part, _tasks(plan_file, light, settings, parts, named, totals), tick))
+    digest, summary = PlanDigest(settings.steps_per_part), totals()
+    for number in range(len(parts)):
+        digest.join(done[number])
+        summary.join(totals.restored(done[number]["totals"]))
+    if digest.hexdigest() != plan_file.description.get("digest"):
+        raise PlanError(f"{path}: the digest of its {steps[-1][1]} steps is {digest.hexdigest()}, not what it says")
+    return summary
+
+
+def _tasks(
+    plan_file: PlanFile, log: LengthLog, settings: LogSettings, parts: Sequence[Part],
+    named: Sequence[dict[str, Any]], totals: type[Totals],
+) -> Iterator[tuple[int, _Task]]:  # fmt: skip
+    for part, file, claim in zip(parts, plan_file.parts, named, strict=True):
+        alone = replace(plan_file, parts=(file,), num_rows=claim["rows"])
+        yield part.number, _Task(alone, log, settings, part, str(claim.get("digest")), totals)
+
+
+def _check_part(task: _Task) -> dict[str, Any]:
+    """Check one part; return its digest and totals."""
+    rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
+    first_row = task.part.stretches[0].span.first_row if task.part.stretches else 0
+    digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first_row)
+    for plan in replayed(task.plan_file, task.log, task.settings, rows):
+        digest.add(plan)
+        totals.add_step(plan)
+    if (found := digest.hexdigest()) != task.digest:
+        raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")
+    return {"totals": totals.stored()} | digest.stored()

@@ -1,0 +1,161 @@
+"""Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol
+
+from balancer.errors import InputError
+
+__all__ = ["ENGINES", "Engine", "Processes", "Serial", "Tick", "cores"]
+
+Tick = Callable[[int], None]
+"""Takes note of so many samples more."""
+
+Tasks = Iterable[tuple[int, Any]]
+"""What is to do, numbered in ascending order."""
+
+_AHEAD = 2  # tasks that wait for each worker
+_TRIES = 4  # of a task whose worker was killed
+
+
+class Engine(Protocol):
+    """Does tasks."""
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+        """Call `work` with every task; yield number and result of each, in any order.
+
+        If tasks raise, what the one of lowest number raised is raised, once all before it are done.
+        """
+        ...
+
+
+class Serial:
+    """The process itself, one task after the other."""
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+        """As :class:`Engine` has it; ticks within tasks."""
+        for number, task in tasks:
+            yield number, work(task, tick)
+
+
+class Processes:
+    """Processes on this machine, `jobs` of them; by default one a core.
+
+    A worker that is killed costs what it was doing: the pool is started anew, and its tasks are done again, up to four
+    times each.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = jobs or cores()
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+        """As :class:`Engine` has it."""
+        waiting, lost, failed = iter(tasks), dict[int, tuple[Any, int]](), dict[int, BaseException]()
+        exhausted = False
+        while lost or not exhausted:
+            with _Pool(work, self.jobs) as pool:
+                for number, (task, tries) in sorted(lost.items()):
+                    pool.submit(number, task, tries)
+                lost.clear()
+                while True:
+                    while not (failed or exhausted or pool.broken) and len(pool.running) < _AHEAD * self.jobs:
+                        if (following := next(waiting, None)) is None:
+                            exhausted = True
+                        else:
+                            pool.submit(*following, 0)
+                    if failed:
+                        exhausted = True
+                        pool.cancel_after(min(failed))
+                    if pool.broken:
+                        lost = {number: _again(number, *task) for number, task in pool.tasks.items()}
+                        break
+                    if not pool.running:
+                        break
+                    for number, result in pool.completed(failed):
+                        tick(_samples_of(result))
+                        yield number, result
+        if failed:
+            raise failed[min(failed)]
+
+
+def _again(number: int, task: Any, tries: int) -> tuple[Any, int]:
+    if tries + 1 >= _TRIES:
+        raise InputError(
+            f"part {number}: the process that planned it was killed {_TRIES} times, perhaps for want of memory; use "
+            "fewer jobs, and resume"
+        )
+    return task, tries + 1
+
+
+def _samples_of(result: Any) -> int:
+    return int(result["totals"]["samples"])
+
+
+class _Pool:
+    """A pool of processes, and which task each of its futures does."""
+
+    def __init__(self, work: Callable[..., Any], jobs: int) -> None:
+        # Not forked: this process may have threads, and locks that they hold.
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+        self._work = work
+        self.running: dict[Future[Any], int] = {}
+        self.tasks: dict[int, tuple[Any, int]] = {}
+        self.broken = False
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=error[0] is None, cancel_futures=True)
+
+    def submit(self, number: int, task: Any, tries: int) -> None:
+        self.tasks[number] = task, tries
+        try:
+            self.running[self._pool.submit(self._work, task)] = number
+        except BrokenProcessPool:
+            self.broken = True
+
+    def cancel_after(self, number: int) -> None:
+        """Leave out the tasks that come after one, if they have not begun."""
+        for future, of in list(self.running.items()):
+            if of > number and future.cancel():
+                del self.running[future], self.tasks[of]
+
+    def completed(self, failed: dict[int, BaseException]) -> Iterator[tuple[int, Any]]:
+        """Wait until some tasks are done; yield what they gave, and note what they raised."""
+        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+            number, error = self.running.pop(future), future.exception()
+            if isinstance(error, BrokenProcessPool):
+                self.broken = True
+                continue
+            del self.tasks[number]
+            if error is None:
+                yield number, future.result()
+            else:
+                failed[number] = error
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when the process that started it is killed; it would wait for tasks for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+ENGINES = {"serial": Serial, "processes": Processes}
+"""Who can plan, by name."""

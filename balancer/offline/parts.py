@@ -1,0 +1,69 @@
+"""How a run is cut into parts: at step boundaries, by the log's rows and the settings alone, never by who works."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from balancer.io.logs import LengthLog, Span
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import Stretch
+
+__all__ = ["Part", "num_parts", "parts_of"]
+
+
+class Part(NamedTuple):
+    """Consecutive steps: how many parts come before, the first step, the one after the last, and where they are read.
+
+    Attributes
+    ----------
+    number, first_step, stop_step : int
+    stretches : tuple of Stretch or None
+        One for each epoch that the part has steps of; None where rows are not counted, but read as they come.
+    """
+
+    number: int
+    first_step: int
+    stop_step: int
+    stretches: tuple[Stretch, ...] | None
+
+
+def _steps_per_epoch(num_rows: int, settings: LogSettings) -> int:
+    size = settings.samples_per_step
+    return num_rows // size if settings.drop_last else -(-num_rows // size)
+
+
+def num_parts(num_rows: int, settings: LogSettings) -> int:
+    """Return how many parts the plan of a log of so many rows has."""
+    return -(-_steps_per_epoch(num_rows, settings) * settings.epochs // settings.steps_per_part)
+
+
+def parts_of(log: LengthLog, counts: Sequence[int], settings: LogSettings) -> Iterator[Part]:
+    """Cut a log, whose files have so many rows each, into parts.
+
+    Examples
+    --------
+    >>> from balancer.problem.phases import Phase
+    >>> from balancer.problem.settings import PlanSettings
+    >>> from balancer.problem.setup import Setup
+    >>> from balancer.problem.topology import Topology
+    >>> from pathlib import Path
+    >>> log = LengthLog(Path("log.npy"), "npy", ("length",), ("length",), False)
+    >>> setup = Setup(Topology.uniform(2), (Phase("all", "length"),), PlanSettings())
+    >>> settings = LogSettings(setup, batch_per_rank=2, epochs=2, steps_per_part=2)
+    >>> parts = parts_of(log, [10], settings)
+    >>> [(part.first_step, [span.pieces[0][1:] for _, span in part.stretches]) for part in parts]
+    [(0, [(0, 8)]), (2, [(8, 10), (0, 4)]), (4, [(4, 10)])]
+    """
+    num_rows, size = sum(counts), settings.samples_per_step
+    per_epoch = _steps_per_epoch(num_rows, settings)
+    last = per_epoch * settings.epochs
+    for number in range(num_parts(num_rows, settings)):
+        first = number * settings.steps_per_part
+        stop, stretches = min(first + settings.steps_per_part, last), []
+        step = first
+        while step < stop:
+            in_epoch = step % per_epoch
+            steps = min(stop - step, per_epoch - in_epoch)
+            rows = in_epoch * size, min((in_epoch + steps) * size, num_rows)
+            stretches.append(Stretch(step, Span.of(log, counts, *rows)))
+            step += steps
+        yield Part(number, first, stop, tuple(stretches))

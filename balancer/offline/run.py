@@ -1,0 +1,233 @@
+"""A whole run: a log planned part by part, by one core or many, and what the parts say put together.
+
+Every part is planned, digested and summed up by itself, so that it does not matter who does it, or when: a plan is the
+same file, byte for byte, whatever engine made it, and one that was killed and resumed.
+"""
+
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from balancer._version import __version__
+from balancer.errors import InputError
+from balancer.io.logs import LengthLog, rows_of_files
+from balancer.io.plan_folder import PlanFolder
+from balancer.io.plan_format import VERSION, to_json
+from balancer.io.plan_writer import PlanWriter
+from balancer.io.store import is_remote
+from balancer.offline.description import PlanDigest, describe, sources_of
+from balancer.offline.engines import Engine, Processes, Serial, Tick, cores
+from balancer.offline.parts import Part, num_parts, parts_of
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import Rows, plan_rows, rows_of_steps
+from balancer.offline.totals import SomeTotals, Totals
+from balancer.plan.rows import append_phase, open_writer
+
+__all__ = ["NOT_COUNTED", "is_folder", "plan_run"]
+
+NOT_COUNTED = (
+    "its rows cannot be counted without reading them, so its steps cannot be dealt out; write the log as Parquet, or "
+    "work in one process"
+)
+_LONG = 8  # parts, for which it is worth while to start processes
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One part to plan; `file` is where it is written, if it is a file of its own."""
+
+    log: LengthLog
+    settings: LogSettings
+    part: Part
+    totals: type[Totals]
+    key: str = ""
+    file: str | None = None
+
+
+def is_folder(out: str) -> bool:
+    """Whether a plan written to `out` is a folder of parts."""
+    return out.endswith((os.sep, "/")) or (not is_remote(out) and os.path.isdir(out))
+
+
+def plan_run(
+    log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None = None, *,
+    engine: Engine | None = None, resume: bool = False, tick: Tick = lambda _: None,
+) -> SomeTotals:  # fmt: skip
+    """Plan every step of a log, write the plan if `out` says where, and return what it adds up to.
+
+    Parameters
+    ----------
+    log : LengthLog
+    settings : LogSettings
+    totals : type
+        Of what is added up; tasks make it, so it must be a class that other processes can import.
+    out : str, optional
+        A file, or, with a trailing slash or where one exists, a folder of parts.
+    engine : Engine, optional
+        Who plans; by default processes on all cores for a long log that can be cut, and else this process. Others than
+        this process write parts, and so no file, and take only logs whose rows can be counted without reading them.
+    resume : bool
+        Go on from the parts that a killed run has left in the folder `out`.
+    tick : callable
+        Called with the samples that were planned since.
+
+    Raises
+    ------
+    InputError
+        A row that cannot be used; a place that cannot be written, or cannot be resumed.
+    InfeasibleError, SolverError
+        A step that no plan, or none that was found, satisfies.
+    """
+    if out is None or is_folder(out):
+        counts = None if isinstance(engine, Serial) else rows_of_files(log)
+        engine = engine or _suited(counts, settings)
+        return _in_parts(log, settings, totals, out, engine, counts, resume, tick)
+    engine = engine or Serial()
+    if resume or not isinstance(engine, Serial):
+        what = "to resume" if resume else "for several processes"
+        raise InputError(f"{out}: is one file, which has no parts {what}: write a folder, {out}{os.sep}")
+    digest, summary = PlanDigest(settings.steps_per_part), totals()
+    with _writer(out, settings) as writer:
+        for task, rows in _streamed(log, settings, totals):
+            part = _planned(task, rows, writer, tick)
+            digest.join(part)
+            summary.join(totals.restored(part["totals"]))
+        held = summary.stored()
+        _check_steps(log, settings, held["steps"])
+        writer.close(describe(log, settings, held["steps"], held["samples"], digest))
+    return summary
+
+
+def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
+    """Return who plans if nobody says: starting processes takes a second or two."""
+    short = counts is None or num_parts(sum(counts), settings) < _LONG
+    return Serial() if short or settings.shuffle is not None or cores() == 1 else Processes()
+
+
+def _writer(path: str, settings: LogSettings) -> PlanWriter:
+    return open_writer(path, settings.setup, steps_per_group=settings.steps_per_group)
+
+
+def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
+    if not steps:
+        raise InputError(f"{log.path}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+
+
+def _in_parts(
+    log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None, engine: Engine,
+    counts: Sequence[int] | None, resume: bool, tick: Tick,
+) -> SomeTotals:  # fmt: skip
+    """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
+    sources = [] if out is None else sources_of(log, settings)
+    key = _key(sources, settings)
+    with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
+        done: dict[int, dict[str, Any]] = {}
+        found = functools.partial(_found, folder, done, tick)
+        if isinstance(engine, Serial):
+            tasks = _here(log, settings, totals, folder, key, found)
+        else:
+            tasks = _elsewhere(log, settings, totals, folder, key, found, counts)
+        done.update(engine.run(_plan_part, tasks, tick))
+        parts = [done[number] for number in sorted(done)]
+        digest, summary = PlanDigest(settings.steps_per_part), totals()
+        for part in parts:
+            digest.join(part)
+            summary.join(totals.restored(part["totals"]))
+        held = summary.stored()
+        _check_steps(log, settings, held["steps"])
+        if folder is not None:
+            folder.commit(describe(log, settings, held["steps"], held["samples"], digest, sources), parts)
+    return summary
+
+
+def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
+    """Return what tells a plan from all others: a hash of source, settings and version, but for names of files."""
+    contents = [{name: value for name, value in source.items() if name != "file"} for source in sources]
+    asked = {"sources": contents, "settings": settings.to_json(), "version": VERSION, "producer": __version__}
+    return hashlib.sha256(to_json(asked)).hexdigest()
+
+
+def _found(folder: PlanFolder | None, done: dict[int, dict[str, Any]], tick: Tick, number: int) -> bool:
+    """Whether a part is there already; then it is noted as done."""
+    part = None if folder is None else folder.whole(number)
+    if part is not None:
+        done[number] = part
+        tick(part["totals"]["samples"])
+    return part is not None
+
+
+def _file_of(folder: PlanFolder | None, number: int) -> str | None:
+    return None if folder is None else folder.part(number)
+
+
+def _here(
+    log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
+    found: Callable[[int], bool],
+) -> Iterator[tuple[int, Any]]:  # fmt: skip
+    """Yield what is left to do, for this process, which reads the log once."""
+    for task, rows in _streamed(log, settings, totals):
+        number = task.part.number
+        if found(number):
+            for _ in rows:
+                pass
+        else:
+            yield number, (replace(task, key=key, file=_file_of(folder, number)), rows)
+
+
+def _elsewhere(
+    log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
+    found: Callable[[int], bool], counts: Sequence[int] | None,
+) -> Iterator[tuple[int, Any]]:  # fmt: skip
+    """Yield what is left to do, for other processes, which read the rows of their part."""
+    if counts is None:
+        raise InputError(f"{log.path}: {NOT_COUNTED}")
+    if settings.shuffle is not None:
+        raise InputError(f"{log.path}: epochs that are shuffled are planned by one process")
+    light = replace(log, files=(log.path,))  # parts say themselves which files they need
+    for part in parts_of(log, counts, settings):
+        if not found(part.number):
+            task = _Task(light, settings, part, totals, key, _file_of(folder, part.number))
+            yield part.number, (task, None)
+
+
+def _streamed(log: LengthLog, settings: LogSettings, totals: type[Totals]) -> Iterator[tuple[_Task, Iterator[Rows]]]:
+    """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
+    steps = rows_of_steps(log, settings)
+    for number in itertools.count():
+        if (first := next(steps, None)) is None:
+            return
+        begin, count = number * settings.steps_per_part, settings.steps_per_part
+        part = Part(number, begin, begin + count, None)
+        yield _Task(log, settings, part, totals), itertools.chain([first], itertools.islice(steps, count - 1))
+
+
+def _plan_part(given: tuple[_Task, Iterator[Rows] | None], tick: Tick = lambda _: None) -> dict[str, Any]:
+    """Plan one part, and write it if it has a file; return its description."""
+    task, rows = given
+    if rows is None:
+        rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
+    if task.file is None:
+        return _planned(task, rows, None, tick)
+    with _writer(task.file, task.settings) as writer:
+        return writer.close_part(_planned(task, rows, writer, tick))
+
+
+def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick: Tick) -> dict[str, Any]:
+    """Plan the steps of a part; return what its description says of them."""
+    totals, setup = None, task.settings.setup
+    digest = PlanDigest(first_step=task.part.first_step)
+    for rows, plan in plan_rows(task.log, task.settings, steps):
+        totals = totals or task.totals(first_row=rows.first_row)
+        if writer is not None:
+            digest.add(plan)
+            for phase in plan.phases.values():
+                append_phase(writer, rows.number, rows.first_row, plan.batch, phase.items, phase.plan, setup)
+        totals.add_step(plan)
+        tick(plan.num_samples)
+    held = (totals or task.totals()).stored()
+    return {"key": task.key, "part": task.part.number, "totals": held} | digest.stored()

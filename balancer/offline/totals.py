@@ -1,0 +1,34 @@
+"""What is added up over the steps of a run, part by part, whoever works."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, TypeVar
+
+from balancer.plan.step_plan import StepPlan
+
+__all__ = ["SomeTotals", "Totals"]
+
+
+class Totals(Protocol):
+    """What is added up over the steps of a run; :class:`balancer.report.summary.RunSummary` is one."""
+
+    def __init__(self, *, first_row: int = 0) -> None: ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of the log that the steps so far have used."""
+
+    def add_step(self, plan: StepPlan, /) -> None:
+        """Take in the next step."""
+
+    def join(self, later: Self, /) -> None:
+        """Take in all steps of another one, which come after these."""
+
+    def stored(self) -> dict[str, Any]:
+        """Return all of it as JSON has it."""
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any], /) -> Self:
+        """Read back what :meth:`stored` gave."""
+
+
+SomeTotals = TypeVar("SomeTotals", bound=Totals)

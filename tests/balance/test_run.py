@@ -1,0 +1,372 @@
+"""Runs of many parts: the same bytes whoever plans, and after any kill; what is foreign is refused by name."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from nightly import examples
+
+from balancer import InputError, Phase, PlanError, Topology
+from balancer.io import logs
+from balancer.io.logs import Span, open_log, read_columns, rows_of_files
+from balancer.offline.check import check_run
+from balancer.offline.engines import Processes, Serial
+from balancer.offline.parts import num_parts, parts_of
+from balancer.offline.run import plan_run
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import plan_log, rows_of_steps
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
+from balancer.report.summary import RunSummary
+from solvers import InfeasibleError
+
+ROOT = Path(__file__).parents[2]
+PHASES = (Phase("vision", "patches"), Phase("llm", "tokens"))
+ALONE = (Phase("all", "tokens"),)
+
+
+def settings_of(phases=ALONE, placement="relocate", **of_log):
+    setup = Setup(Topology((4, 4)), tuple(phases), PlanSettings(placement=placement, eps=0.001))
+    return LogSettings(setup, **{"batch_per_rank": 4, "steps_per_part": 3} | of_log)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A log of 1,000 rows: one file with small row groups, and three files of unequal size."""
+    folder = tmp_path_factory.mktemp("logs")
+    generator = np.random.default_rng(5)
+    columns = {"tokens": generator.integers(1, 5000, 1000), "patches": generator.integers(0, 300, 1000)}
+    table = pa.table(columns)
+    pq.write_table(table, folder / "log.parquet", row_group_size=70)
+    (folder / "many").mkdir()
+    for name, (first, count) in {"a": (0, 333), "b": (333, 1), "c": (334, 666)}.items():
+        pq.write_table(table.slice(first, count), folder / "many" / f"{name}.parquet", row_group_size=100)
+    with pa.OSFile(str(folder / "log.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=90):
+            writer.write_batch(batch)
+    np.save(folder / "log.npy", columns["tokens"])
+    (folder / "log.csv").write_text("tokens\n" + "".join(f"{value}\n" for value in columns["tokens"]))
+    return folder
+
+
+def snapshot(folder):
+    return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def planned(log, settings, out, engine=None, resume=False):
+    summary = plan_run(open_log(log), settings, RunSummary, f"{out}{os.sep}", engine=engine or Serial(), resume=resume)
+    return snapshot(out), summary
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "many", "log.arrow", "log.npy"])
+def test_any_rows_of_a_log_are_read_as_if_all_were(folder, name):
+    log = open_log(folder / name)
+    column = "length" if name == "log.npy" else "tokens"
+    whole = np.concatenate([block.sums["x"] for block in read_columns(log, {"x": (column,)})])
+    counts = rows_of_files(log)
+    assert sum(counts) == len(whole) == 1000
+    for first, stop in ((0, 1), (0, 1000), (69, 141), (333, 334), (300, 700), (999, 1000)):
+        span = Span.of(log, counts, first, stop)
+        blocks = list(read_columns(log, {"x": (column,)}, span=span))
+        assert np.array_equal(np.concatenate([block.sums["x"] for block in blocks]), whole[first:stop])
+        starts = np.cumsum([first] + [len(block) for block in blocks[:-1]])
+        assert [block.first_row for block in blocks] == starts.tolist()
+
+
+def test_only_the_row_groups_that_hold_a_part_are_read(folder, monkeypatch):
+    log, asked = open_log(folder / "log.parquet"), []
+    read = pq.ParquetFile.iter_batches
+
+    def noted(file, size, groups, columns):
+        asked.append(groups[0])
+        return read(file, size, groups, columns)
+
+    monkeypatch.setattr(logs.pq.ParquetFile, "iter_batches", noted)
+    list(read_columns(log, {"x": ("tokens",)}, span=Span.of(log, [1000], 500, 520)))
+    assert asked == [7]  # rows 490 to 559
+
+
+def test_an_error_names_the_row_whatever_part_it_is_in(tmp_path):
+    tokens = [5] * 500
+    tokens[417] = -3
+    pq.write_table(pa.table({"tokens": tokens}), tmp_path / "log.parquet")
+    for engine in (Serial(), Processes(2)):
+        with pytest.raises(InputError, match="column 'tokens', row 417: -3"):
+            plan_run(open_log(tmp_path / "log.parquet"), settings_of(), RunSummary, engine=engine)
+
+
+@pytest.mark.parametrize("name", ["log.csv"])
+def test_rows_that_are_not_counted_are_planned_by_one_process(folder, tmp_path, name):
+    log = open_log(folder / name)
+    assert rows_of_files(log) is None
+    by_one = planned(folder / name, settings_of(), tmp_path / "one")[1]
+    assert by_one.steps == 32
+    with pytest.raises(InputError, match=r"cannot be counted without reading them.*write the log as Parquet"):
+        planned(folder / name, settings_of(), tmp_path / "two", engine=Processes(2))
+
+
+# ------------------------------------------------------------------------------------------------------ one and many
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_of(drop_last=True, epochs=3, steps_per_part=5),
+        settings_of(PHASES, steps_per_part=7),
+        settings_of(placement="any", steps_per_part=1000),
+    ],
+    ids=["epochs", "phases", "one part"],
+)
+def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(folder, tmp_path, settings):
+    log = open_log(folder / "many")
+    one, summary = planned(folder / "many", settings, tmp_path / "one", engine=Serial())
+    two, other = planned(folder / "many", settings, tmp_path / "two", engine=Processes(2))
+    assert one == two
+    assert summary.as_json(1.0) == other.as_json(1.0)
+    assert len(one) == num_parts(1000, settings) + 1
+    assert plan_run(log, settings, RunSummary, str(tmp_path / "plan.parquet")).as_json(1.0) == summary.as_json(1.0)
+    header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
+    assert header["description"] == json.loads(one["manifest.json"])["description"]
+    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1))]
+    checked.append(check_run(f"{tmp_path}/plan.parquet", RunSummary))
+    assert all(again.as_json(1.0) == summary.as_json(1.0) for again in checked)
+
+
+def test_parts_hold_the_steps_that_one_pass_reads(folder):
+    log, settings = open_log(folder / "many"), settings_of(epochs=2, steps_per_part=5)
+    apart = []
+    for part in parts_of(log, rows_of_files(log), settings):
+        steps = list(rows_of_steps(log, settings, stretches=part.stretches))
+        assert [rows.number for rows in steps] == list(range(part.first_step, part.stop_step))
+        apart += steps
+    for one, other in zip(apart, rows_of_steps(log, settings), strict=True):
+        assert one.number == other.number
+        assert np.array_equal(one.numbers, other.numbers)
+        assert np.array_equal(one.columns["tokens"], other.columns["tokens"])
+
+
+def test_summaries_add_up_to_the_summary_of_all(folder):
+    settings = settings_of(PHASES, epochs=2)
+    whole, joined, part = RunSummary(), RunSummary(), RunSummary()
+    for step, plan in enumerate(plan_log(open_log(folder / "log.parquet"), settings)):
+        if step % 9 == 0:
+            joined.join(RunSummary.restored(json.loads(json.dumps(part.stored(), allow_nan=False))))
+            part = RunSummary(first_row=joined.rows)
+        whole.add_step(plan)
+        part.add_step(plan)
+    joined.join(part)
+    mine, others = whole.as_json(1.0), joined.as_json(1.0)
+    for name in ("vision", "llm"):
+        assert mine["phases"][name].pop("gap_mean") == pytest.approx(others["phases"][name].pop("gap_mean"))
+    assert mine == others
+
+
+def test_the_first_step_that_cannot_be_planned_is_the_one_that_is_told(folder, tmp_path):
+    settings = settings_of([Phase("all", "tokens", max_tokens_per_rank=11_000)], steps_per_part=2)
+    told = []
+    for engine in (Serial(), Processes(2)):
+        with pytest.raises(InfeasibleError) as caught:
+            planned(folder / "log.parquet", settings, tmp_path / "out", engine=engine)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+def test_a_file_has_no_parts(folder, tmp_path):
+    for how in ({"engine": Processes(2)}, {"resume": True}):
+        with pytest.raises(InputError, match="is one file, which has no parts"):
+            plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, str(tmp_path / "plan"), **how)
+    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, str(tmp_path / "plan"))
+    with pytest.raises(InputError, match="has no parts for several processes"):
+        check_run(str(tmp_path / "plan"), RunSummary, engine=Processes(2))
+
+
+def test_a_part_that_was_changed_is_named(folder, tmp_path):
+    files, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    name = sorted(files)[4]
+    table = pq.read_table(tmp_path / "out" / name)
+    rank = np.array(table["rank"])
+    swapped = rank.copy()
+    a, b = 0, int(np.argmax(rank != rank[0]))
+    swapped[[a, b]] = rank[[b, a]]
+    position = np.array(table["position"]).copy()
+    position[[a, b]] = position[[b, a]]
+    columns = {"rank": swapped, "position": position}
+    for column, values in columns.items():
+        at = table.schema.get_field_index(column)
+        table = table.set_column(at, table.schema.field(column), pa.array(values))
+    pq.write_table(table, tmp_path / "out" / name, use_dictionary=["phase"])
+    with pytest.raises(PlanError, match=f"{name}: the digest of its steps is"):
+        check_run(f"{tmp_path}/out", RunSummary, engine=Processes(2))
+    with pytest.raises(PlanError, match="digest of its 32 steps"):
+        check_run(f"{tmp_path}/out", RunSummary)
+
+
+# ------------------------------------------------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize("engine", [Serial(), Processes(2)], ids=["serial", "processes"])
+def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
+    before, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    parts = sorted(set(before) - {"manifest.json"})
+    (tmp_path / "out" / "manifest.json").unlink()
+    (tmp_path / "out" / parts[2]).unlink()
+    (tmp_path / "out" / parts[5]).write_bytes(before[parts[5]][:-9])  # truncated
+    (tmp_path / "out" / f".{parts[7]}.0123abcd.tmp").write_bytes(b"half")
+    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts if name not in (parts[2], parts[5])}
+    after, summary = planned(folder / "log.parquet", settings_of(), tmp_path / "out", engine=engine, resume=True)
+    assert after == before
+    assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())
+    assert summary.steps == 32
+
+
+def test_a_whole_plan_is_resumed_at_once(folder, tmp_path):
+    before, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out", resume=True)[0] == before
+
+
+@pytest.mark.parametrize("what", ["settings", "source", "stranger", "no plan", "other part"])
+def test_what_is_not_of_the_plan_is_refused_by_name(folder, tmp_path, what):
+    log, settings = folder / "log.parquet", settings_of()
+    files, _ = planned(log, settings, tmp_path / "out")
+    part = min(set(files) - {"manifest.json"})
+    (tmp_path / "out" / "manifest.json").unlink()
+    named = part
+    if what == "settings":
+        settings = dataclasses.replace(settings, drop_last=True)
+    elif what == "source":
+        log = tmp_path / "log.parquet"
+        log.write_bytes((folder / "log.parquet").read_bytes().replace(b"patches", b"PATCHES"))
+    elif what == "stranger":
+        named = "notes.txt"
+        (tmp_path / "out" / named).write_text("mine")
+    elif what == "no plan":
+        named = "manifest.json"
+        (tmp_path / "out" / named).write_text('{"format": "balancer-plan"}')
+    else:  # of a plan whose key begins alike
+        header = json.loads(pq.read_schema(tmp_path / "out" / part).metadata[b"balancer"]) | {"key": "0" * 64}
+        table = pq.read_table(tmp_path / "out" / part).replace_schema_metadata({b"balancer": json.dumps(header)})
+        pq.write_table(table, tmp_path / "out" / part)
+    held = snapshot(tmp_path / "out")
+    with pytest.raises(InputError, match=f"{named}: is not of the plan to resume.*remove it, choose another folder"):
+        planned(log, settings, tmp_path / "out", resume=True)
+    assert snapshot(tmp_path / "out") == held
+
+
+def test_without_resuming_the_new_plan_takes_the_place_of_the_old_and_its_parts(folder, tmp_path):
+    planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    again, _ = planned(folder / "log.parquet", settings_of(steps_per_part=11), tmp_path / "out")
+    assert len(again) == 4
+
+
+def test_two_runs_do_not_write_one_plan_at_once(folder, tmp_path):
+    running = f"""
+import time
+from balancer.io.plan_folder import PlanFolder
+with PlanFolder({str(tmp_path / "out")!r}, {"ab" * 32!r}):
+    print("there", flush=True)
+    time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", running], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"there\n"
+        from balancer.io.plan_folder import PlanFolder
+
+        with pytest.raises(InputError, match="another process is writing this plan"):
+            PlanFolder(tmp_path / "out", "ab" * 32)
+        with PlanFolder(tmp_path / "out", "cd" * 32):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    with PlanFolder(tmp_path / "out", "ab" * 32, resume=True):  # whose writer was killed
+        pass
+
+
+# ------------------------------------------------------------------------------------------------------------- kills
+
+
+class Fatal(RunSummary):
+    """Kills the worker that plans step 20, as often as a file says."""
+
+    def add_step(self, plan):
+        counter = Path(os.environ["FATAL"])
+        if self.rows + self.first_row == 20 * 32 and (left := int(counter.read_text())):
+            counter.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().add_step(plan)
+
+
+@pytest.mark.parametrize("kills", [1, 4])
+def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kills):
+    (tmp_path / "kills").write_text(str(kills))
+    monkeypatch.setenv("FATAL", str(tmp_path / "kills"))
+    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
+    log, out = open_log(folder / "log.parquet"), f"{tmp_path}/out/"
+    if kills == 4:
+        with pytest.raises(InputError, match="part 6: the process that planned it was killed 4 times"):
+            plan_run(log, settings_of(), Fatal, out, engine=Processes(1))
+    plan_run(log, settings_of(), Fatal, out, engine=Processes(1), resume=True)
+    assert snapshot(tmp_path / "out") == expected
+
+
+DRIVER = """
+import sys
+from test_run import RunSummary, Processes, open_log, plan_run, settings_of
+if __name__ == "__main__":
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), RunSummary, sys.argv[2], engine=Processes(2),
+             resume=True)
+"""
+
+
+def workers_of(pid):
+    """Processes whose parent this is."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+@pytest.mark.more_by_night
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
+def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
+    """By day twice, by night twenty times."""
+    expected, _ = planned(folder / "log.parquet", settings_of(steps_per_part=1), tmp_path / "expected")
+    out, chance = tmp_path / "out", random.Random(7)
+    (tmp_path / "driver.py").write_text(DRIVER)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    run = [sys.executable, str(tmp_path / "driver.py"), str(folder / "log.parquet"), f"{out}/"]
+    for number in range(20 if examples(1) > 1 else 2):
+        child = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": paths})
+        parts = len(list(out.glob("part-*"))) if out.exists() else 0
+        deadline = time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < deadline:  # until it has written something
+            if out.exists() and len(list(out.glob("part-*"))) > parts:
+                break
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.05)
+        victims = workers_of(child.pid) if number % 2 else [child.pid]
+        for victim in victims[:1]:
+            os.kill(victim, signal.SIGKILL)
+        if number % 2:
+            child.kill()
+        child.wait()
+    assert subprocess.run(run, env={**os.environ, "PYTHONPATH": paths}, check=True).returncode == 0
+    assert snapshot(out) == expected

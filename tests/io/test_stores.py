@@ -1,0 +1,302 @@
+"""Logs and plans in an object store: a real S3 server on this machine, which can be slow, break off, and lose keys."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import balancer
+from balancer import InputError
+from balancer.cli.main import main
+from balancer.io.store import RemotePath, as_path
+
+moto_server = pytest.importorskip("moto.server")
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("s3fs")
+
+SHAPE = ["--ranks", "8", "--ranks-per-node", "4", "--batch-per-rank", "4", "--length", "tokens"]
+SECRET = "a-secret-that-nobody-must-read"
+
+
+class Proxy(ThreadingHTTPServer):
+    """Stands before the server: makes answers slow, and requests fail."""
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), _Forward)
+        self.target, self.delay, self.refuse = target, 0.0, lambda method, path: False
+        self.requests = []
+
+
+class _Forward(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _forward(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        self.server.requests.append((self.command, self.path, self.headers.get("Range")))
+        time.sleep(self.server.delay)
+        if self.server.refuse(self.command, self.path):
+            self._answer(403, [], b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+            return
+        headers = {"Content-Type": "application/octet-stream"}  # or urllib would say that it is a form
+        headers |= {name: value for name, value in self.headers.items() if name.lower() not in ("host", "expect")}
+        request = Request(self.server.target + self.path, body or None, headers, method=self.command)
+        try:
+            with urlopen(request) as answer:
+                self._answer(answer.status, answer.headers.items(), answer.read())
+        except HTTPError as error:
+            self._answer(error.code, error.headers.items(), error.read())
+
+    def _answer(self, status, headers, body):
+        self.send_response(status)
+        headers = [(name, value) for name, value in headers if name.lower() not in ("transfer-encoding", "connection")]
+        if not any(name.lower() == "content-length" for name, _ in headers):
+            headers.append(("Content-Length", str(len(body))))
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _forward  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def running(server):
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def server():
+    moto = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    with running(Proxy(f"http://{host}:{port}")) as proxy:
+        yield proxy
+    moto.stop()
+
+
+@pytest.fixture
+def store(server, monkeypatch, tmp_path):
+    """A bucket with a log of 2,000 rows in it, and the same one on disk."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    server.delay, server.refuse = 0.0, lambda method, path: False
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    files = fsspec.filesystem("s3")
+    bucket = f"bucket-{time.monotonic_ns()}"
+    files.mkdir(bucket)
+    table = pa.table({"tokens": np.random.default_rng(1).integers(1, 5000, 2000)})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=500)
+    files.put_file(str(tmp_path / "log.parquet"), f"{bucket}/logs/log.parquet")
+    for name, rows in (("a", table.slice(0, 700)), ("b", table.slice(700))):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+        files.put_file(str(tmp_path / f"{name}.parquet"), f"{bucket}/many/{name}.parquet")
+    server.requests.clear()
+    return Store(files, f"s3://{bucket}")
+
+
+class Store:
+    def __init__(self, files, uri):
+        self.files, self.uri = files, uri
+
+    def content(self, folder):
+        self.files.invalidate_cache()
+        return {name.rpartition("/")[2]: self.files.cat_file(name) for name in self.files.find(f"{self.uri}/{folder}")}
+
+
+def run(capsys, *words):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    told = capsys.readouterr()
+    assert SECRET not in told.out + told.err
+    return int(stopped.value.code or 0), told.out, told.err
+
+
+def numbers(out):
+    told = json.loads(out)
+    return {name: value for name, value in told.items() if name not in ("runtime_s", "samples_per_second", "compile_s")}
+
+
+# -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log", ["logs/log.parquet", "many", "many/", "many/*.parquet"])
+def test_a_log_in_a_store_is_planned_as_on_disk(store, capsys, log):
+    here = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", "here.parquet")
+    there = run(capsys, "plan", f"{store.uri}/{log}", *SHAPE, "--json", "--out", "plan.parquet")
+    assert (here[0], there[0]) == (0, 0), there[2]
+    assert numbers(here[1]) == numbers(there[1])
+    columns = ["step", "sample", "rank", "position"]
+    assert pq.read_table("here.parquet", columns=columns) == pq.read_table("plan.parquet", columns=columns)
+    sources = json.loads(pq.read_schema("plan.parquet").metadata[b"balancer"])["description"]["sources"]
+    assert all(source["file"].startswith(f"{store.uri}/") for source in sources)
+    assert all(source["etag"] and len(source["footer_sha256"]) == 64 and source["size"] > 0 for source in sources)
+    assert SECRET.encode() not in Path("plan.parquet").read_bytes()
+    assert numbers(run(capsys, "report", "plan.parquet", "--json")[1]) == numbers(there[1])
+
+
+@pytest.mark.parametrize("text", ["csv", "jsonl"])
+def test_text_is_read_through_a_buffer(store, capsys, text):
+    rows = "tokens\n5\n7\n9\n4\n" if text == "csv" else '{"tokens": 5}\n{"tokens": 7}\n{"tokens": 9}\n{"tokens": 4}\n'
+    store.files.pipe_file(f"{store.uri}/log.{text}", rows.encode())
+    shape = ["--ranks", "2", "--batch-per-rank", "1", "--length", "tokens", "--json"]
+    code, out, _ = run(capsys, "plan", f"{store.uri}/log.{text}", *shape)
+    assert (code, numbers(out)["samples"]) == (0, 4)
+
+
+@pytest.mark.parametrize("target", ["plans/p", "plans/p.parquet"])
+def test_a_plan_is_written_to_a_store_and_checked_there(store, capsys, target):
+    out = f"{store.uri}/{target}" + "/" * ("." not in target)
+    code, told, _ = run(capsys, "plan", "log.parquet", *SHAPE, "--json", "--out", out)
+    assert code == 0
+    assert numbers(run(capsys, "report", out, "--log", "log.parquet", "--json")[1]) == numbers(told)
+    assert next(balancer.load_plans(out, log="log.parquet")).num_samples == 32
+    content = store.content("plans")
+    assert sorted(name.partition("-")[0] for name in content) == (
+        ["p.parquet"] if "." in target else ["manifest.json", "part"]
+    )
+
+
+def test_only_what_is_needed_of_a_log_is_asked_for(store, server, capsys):
+    wide = pa.table({"tokens": np.arange(1, 20001), "text": [f"{i:0500d}" for i in range(20000)]})
+    pq.write_table(wide, "wide.parquet", compression="none", use_dictionary=False)
+    store.files.put_file("wide.parquet", f"{store.uri}/wide.parquet")
+    server.requests.clear()
+    assert run(capsys, "plan", f"{store.uri}/wide.parquet", *SHAPE)[0] == 0
+    ranges = [spec.removeprefix("bytes=").split("-") for method, _, spec in server.requests if method == "GET" and spec]
+    assert 0 < sum(int(last) - int(first) + 1 for first, last in ranges) < 2_000_000 < 10_000_000
+    assert all(spec for method, path, spec in server.requests if method == "GET" and path.endswith("wide.parquet"))
+
+
+def test_a_write_that_fails_leaves_the_plan_that_was_there(store, server, capsys):
+    out = f"{store.uri}/plan/"
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
+    before = store.content("plan")
+    for failing in ("part-", "manifest.json"):
+        server.refuse = lambda method, path, failing=failing: method in ("PUT", "POST") and failing in path
+        code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--out", out)
+        assert code == 2
+        assert "cannot write" in told
+        assert "Traceback" not in told
+        server.refuse = lambda method, path: False
+        assert before.items() <= store.content("plan").items()
+        assert run(capsys, "report", out, "--log", "log.parquet")[0] == 0
+    # What is left of the other plan is gone on from; the manifest of this one is in the way.
+    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--out", out, "--resume")
+    assert code == 2
+    assert "manifest.json: is not of the plan to resume" in told
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--drop-last", "--out", out)[0] == 0
+    assert len(store.content("plan")) == 2
+
+
+def test_resuming_takes_the_parts_that_are_there(store, server, capsys):
+    out = f"{store.uri}/plan/"
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out)[0] == 0
+    before = store.content("plan")
+    store.files.rm_file(f"{store.uri}/plan/manifest.json")
+    server.requests.clear()
+    assert run(capsys, "plan", "log.parquet", *SHAPE, "--out", out, "--resume")[0] == 0
+    assert store.content("plan") == before
+    assert [path for method, path, _ in server.requests if method == "PUT" and "part-" in path] == []
+    store.files.rm_file(f"{store.uri}/plan/manifest.json")
+    store.files.pipe_file(f"{store.uri}/plan/notes.txt", b"mine")
+    code, _, told = run(capsys, "plan", "log.parquet", *SHAPE, "--out", out, "--resume")
+    assert code == 2
+    assert "notes.txt: is not of the plan to resume" in told
+
+
+def test_a_key_that_vanished_is_named(store, capsys):
+    out = f"{store.uri}/plan/"
+    assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
+    part = next(name for name in store.content("plan") if name.startswith("part-"))
+    store.files.rm_file(f"{store.uri}/logs/log.parquet")
+    code, _, told = run(capsys, "report", out)
+    assert (code, "log.parquet, is not there" in told) == (2, True)
+    store.files.rm_file(f"{store.uri}/plan/{part}")
+    code, _, told = run(capsys, "report", out, "--log", "log.parquet")
+    assert (code, part in told) == (2, True)
+    code, _, told = run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE)
+    assert (code, f"{store.uri}/logs/log.parquet: " in told) == (2, True)
+    code, _, told = run(capsys, "plan", "s3://no-such-bucket/log.parquet", *SHAPE)
+    assert (code, "s3://no-such-bucket/log.parquet: " in told) == (2, True)
+
+
+def test_a_log_that_was_replaced_is_refused(store, capsys):
+    log = f"{store.uri}/logs/log.parquet"
+    assert run(capsys, "plan", log, *SHAPE, "--out", "plan.parquet")[0] == 0
+    table = pq.read_table("log.parquet")
+    pq.write_table(table.set_column(0, "tokens", pa.array(table["tokens"].to_numpy() + 1)), "log.parquet")
+    store.files.put_file("log.parquet", log)
+    code, _, told = run(capsys, "report", "plan.parquet")
+    assert code == 2
+    assert "was not made from" in told
+
+
+def test_slow_answers_are_waited_for(store, server, capsys):
+    server.delay = 0.1
+    out = f"{store.uri}/plan/"
+    assert run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE, "--out", out)[0] == 0
+    assert run(capsys, "report", out)[0] == 0
+
+
+def test_a_store_that_refuses_is_told_in_a_line(store, server, capsys):
+    server.refuse = lambda method, path: True
+    code, _, told = run(capsys, "plan", f"{store.uri}/logs/log.parquet", *SHAPE)
+    assert code == 2
+    assert told.startswith(f"balancer: {store.uri}/logs/log.parquet: cannot read")
+    assert told.count("\n") == 1
+
+
+def test_processes_write_the_same_parts_to_a_store(store, capsys):
+    log = f"{store.uri}/many"
+    assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/one/", "--engine", "serial")[0] == 0
+    assert run(capsys, "plan", log, *SHAPE, "--out", f"{store.uri}/two/", "--jobs", "2")[0] == 0
+    assert store.content("one") == store.content("two")
+
+
+def test_a_uri_must_hold_no_password():
+    with pytest.raises(InputError, match="must hold no user or password") as caught:
+        as_path(f"ftp://me:{SECRET}@host/log.parquet")
+    assert SECRET not in str(caught.value)
+
+
+def test_names_of_uris():
+    path = as_path("s3://bucket/logs/a.jsonl.gz")
+    assert isinstance(path, RemotePath)
+    assert (str(path), path.name, path.suffix, path.stem) == (
+        "s3://bucket/logs/a.jsonl.gz", "a.jsonl.gz", ".gz", "a.jsonl",
+    )  # fmt: skip
+
+
+def test_a_kind_of_store_that_is_not_installed_is_named(capsys):
+    code, _, told = run(capsys, "plan", "nosuch://bucket/log.parquet", *SHAPE)
+    assert code == 2
+    assert "nosuch://bucket/log.parquet" in told

@@ -1,8 +1,9 @@
 """How kernels are compiled; nothing else calls numba's compiler.
 
 What Python calls is decorated with :func:`kernel`. What only kernels call is a :func:`helper`, or :func:`inlined` if
-it is a few lines. A kernel is compiled at its first call (never at import), releasing the GIL, serial, and without
-fast-math, so that one input gives one plan on every machine. Compiled kernels are kept on disk. numba's own cache is
+it is a few lines. A kernel is compiled when it is called (never at import), though its first calls may run as Python
+(:mod:`solvers._as_python`), releasing the GIL, serial, and without fast-math, so that one input gives one plan on every
+machine. Compiled kernels are kept on disk. numba's own cache is
 made safer in three ways: a cache that cannot be read or written is no error, only a compilation; a kernel is compiled
 anew when *any* file of this package changed (or its own, outside), because the kernels that it calls are compiled
 into it; and of processes that need one kernel at once, one compiles it, while the others wait for it and load it.
@@ -13,6 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import numba
 from numba import types
 from numba.core import dispatcher
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from solvers._as_python import PythonFirst
 
 __all__ = ["helper", "inlined", "kernel"]
 
@@ -101,6 +105,14 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
                 self._turn.give_back()
         return found
 
+    def keeps(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is a kernel for the types `sig`, without loading it."""
+        with self._guard_against_spurious_io_errors():
+            if kept := self._cache_file._load_index():
+                target_context.refresh()
+                return self._index_key(sig, target_context.codegen()) in kept
+        return False
+
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
@@ -122,7 +134,14 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     if compiled is not function:
         with contextlib.suppress(RuntimeError):  # numba found no folder that it may write to
             compiled._cache = _KernelCache(function)  # type: ignore[attr-defined]
+        compiled._compile_for_args = PythonFirst(compiled, partial(_is_kept, compiled))  # type: ignore[attr-defined]
     return _with_one_signature(compiled)
+
+
+def _is_kept(dispatcher: Any, args: Any) -> bool:
+    """Whether the cache on disk has a kernel for the types of `args`."""
+    cache = dispatcher._cache
+    return isinstance(cache, _KernelCache) and cache.keeps(tuple(map(numba.typeof, args)), dispatcher.targetctx)
 
 
 def _with_one_signature(compiled: Any) -> Callable[..., Any]:

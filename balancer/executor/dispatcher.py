@@ -22,6 +22,7 @@ from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
+from solvers._as_python import compile_at_once
 from solvers.arguments import as_count
 
 __all__ = ["Dispatcher"]
@@ -121,6 +122,7 @@ class Dispatcher:
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)
         self.current: Dispatched | None = None
+        compile_at_once()  # so that no later step waits for it
 
     @property
     def rank(self) -> int:

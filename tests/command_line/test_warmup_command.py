@@ -20,6 +20,8 @@ KERNEL = """
     compiled = []
     sys.path.insert(0, {folder!r})
     from slow import slow
+    from solvers._as_python import compile_at_once
+    compile_at_once()
     print("ready", flush=True)
     sys.stdin.readline()
     with event.install_timer("numba:compile", compiled.append):

@@ -12,7 +12,7 @@ PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase aud
 MODELS := --model vision=internvit-6b --pieces vision=1024 --model audio=whisper-large-v3-encoder --model llm=qwen2-72b \
     --bytes vision=1176,16384 --bytes audio=256,16384 --bytes llm=4
 
-.PHONY: demo notebooks pictures test nightly lint coverage bench clean
+.PHONY: demo notebooks pictures test nightly lint coverage wheel bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -66,9 +66,12 @@ coverage: $(VENV)/installed  ## Kernels run as Python, or else their coverage wo
 	$(BIN)/coverage combine --quiet || true
 	$(BIN)/coverage report
 
+wheel: $(VENV)/installed  ## A wheel in dist/ that brings its kernels, compiled
+	$(BIN)/python tools/build_wheel.py
+
 bench: $(VENV)/installed  ## Speed as ratios in one run, and quality tables
 	$(BIN)/python -m pytest benchmarks -q --benchmark-only
 	$(BIN)/python benchmarks/quality.py
 
 clean:
-	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

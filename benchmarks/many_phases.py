@@ -15,6 +15,7 @@ from balancer.offline.steps import compare_log, plan_log
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
+from solvers._as_python import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data"
 HIDDEN = 4096 * 2  # bytes of a token that an encoder puts out, in bfloat16
@@ -89,6 +90,7 @@ def groups(num_ranks: int = 2560, batch_per_rank: int = 8, seeds: int = 5) -> No
 
 
 def main() -> None:
+    compile_at_once()
     wanted = sys.argv[1:] or ["strategies", "items", "groups"]
     if "strategies" in wanted:
         for num_ranks in (64, 256):

@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 import balancer
+from solvers._as_python import compile_at_once
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
 
 SHAPES = [(4096, 64), (16384, 256)]
@@ -98,6 +99,7 @@ def near_home(objective, cost, cap, eps):
 
 
 def main() -> None:
+    compile_at_once()
     print("| objective | samples on ranks | slots | K | value, median | worst | bound, median | highest ", end="")
     print("| gap %, median | worst | seconds, median | worst |")
     print("|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")

@@ -19,6 +19,7 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
+from solvers._as_python import compile_at_once
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LAST = list(STRATEGIES)[-1]
@@ -57,6 +58,7 @@ def resident() -> float:
 
 
 def main() -> None:
+    compile_at_once()
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     batch = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     cut = MicroBatches(int(sys.argv[3]), over_long="own") if len(sys.argv) > 3 else None

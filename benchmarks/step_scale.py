@@ -16,6 +16,7 @@ import numpy as np
 from all_exchanges import all_exchanges, check_rank
 
 from balancer import Phase, Topology, balance, orchestrate
+from solvers._as_python import compile_at_once
 
 SAMPLES_PER_RANK = 60
 PLACEMENTS = ("relocate", "rearrange", "any")
@@ -100,6 +101,7 @@ ALL = (
 
 
 def main() -> None:
+    compile_at_once()
     words = sys.argv[1:]
     few = words[:1] == ["few"]
     words = words[few:]

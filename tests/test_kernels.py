@@ -123,6 +123,9 @@ def test_a_packed_heap_reads_nothing_past_its_size() -> None:
 
 # --- how kernels run -------------------------------------------------------------------------------------------------
 
+AT_ONCE = "from solvers._as_python import compile_at_once; compile_at_once()\n"
+"""Without it, what these processes do would run as Python."""
+
 DIGESTS = """
 import hashlib, json
 import numpy as np
@@ -170,12 +173,13 @@ def run_python(code: str, package_root: Path = PACKAGE.parent, **environment: st
     return done.stdout
 
 
-def test_compiled_and_plain_python_give_the_same_plans() -> None:
-    """And so does every process: the hash seed differs between the two as well."""
-    compiled = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="0", PYTHONHASHSEED="1"))
+def test_compiled_and_plain_python_give_the_same_plans(tmp_path: Path) -> None:
+    """And kernels that are Python at first; and so does every process: the hash seed differs between them as well."""
+    compiled = json.loads(run_python(AT_ONCE + DIGESTS, NUMBA_DISABLE_JIT="0", PYTHONHASHSEED="1"))
     plain = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="1", PYTHONHASHSEED="2"))
+    both = json.loads(run_python(DIGESTS, NUMBA_DISABLE_JIT="0", NUMBA_CACHE_DIR=str(tmp_path)))
     assert len(compiled) > 50
-    assert compiled == plain
+    assert compiled == plain == both
 
 
 def test_import_is_light() -> None:
@@ -206,9 +210,10 @@ def close_caches_of(root: Path) -> dict[str, str]:
     return {"NUMBA_CACHE_DIR": below, "XDG_CACHE_HOME": below, "HOME": below, "IPYTHONDIR": below}
 
 
-SCAN = """
+SCAN = f"""
+{AT_ONCE}
 from solvers.arguments import as_costs
-{before}
+{{before}}
 costs, largest, total = as_costs([1, 2, 4])
 print(largest, total)
 """
@@ -216,7 +221,7 @@ print(largest, total)
 
 def test_no_folder_to_cache_in(tmp_path: Path) -> None:
     root = copy_of_package(tmp_path)
-    code = "import solvers; print(solvers.lpt([3, 2, 1], 2).loads.tolist())"
+    code = AT_ONCE + "import solvers; print(solvers.lpt([3, 2, 1], 2).loads.tolist())"
     found = run_python(code, root, NUMBA_DISABLE_JIT="0", PYTHONDONTWRITEBYTECODE="1", **close_caches_of(root))
     assert found == "[3, 3]\n"
 
@@ -253,7 +258,8 @@ def test_a_broken_cache_is_no_error(tmp_path: Path) -> None:
 def test_a_kernel_is_compiled_anew_when_a_kernel_it_calls_has_changed(tmp_path: Path) -> None:
     """A new release over an old cache must not run old code: ranks would disagree on the plan."""
     root = copy_of_package(tmp_path)
-    code = """
+    code = f"""
+{AT_ONCE}
 import numpy as np
 from solvers.partition.lpt import _lpt_wide
 groups = np.zeros(4, dtype=np.int32)
@@ -280,4 +286,4 @@ def test_a_kernel_of_another_package_is_compiled_anew_when_its_file_has_changed(
         (root / "outside.py").write_text(
             f"from solvers._jit import kernel\n@kernel\ndef number():\n    return {number}\n"
         )
-        assert run_python("import outside\nprint(outside.number())", root, **environment) == f"{number}\n"
+        assert run_python(AT_ONCE + "import outside\nprint(outside.number())", root, **environment) == f"{number}\n"

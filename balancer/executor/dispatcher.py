@@ -23,6 +23,7 @@ from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
+from solvers._as_python import compile_at_once
 from solvers.arguments import as_count
 
 __all__ = ["Dispatcher"]
@@ -125,6 +126,7 @@ class Dispatcher:
         cut = self.setup.settings.micro_batches
         self._groups = self.peers.groups_of(cut.rank_sets(topology)) if isinstance(cut, SequenceGroups) else {}
         self.current: Dispatched | None = None
+        compile_at_once()  # so that no later step waits for it
 
     @property
     def rank(self) -> int:

@@ -10,6 +10,7 @@ import solvers
 from balancer.planning.planner import balance
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.settings import COUNTED_METHODS, EPS
+from solvers._as_python import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
 
 __all__ = ["first_calls", "warmup"]
@@ -17,6 +18,8 @@ __all__ = ["first_calls", "warmup"]
 
 def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     """Compile, or load from the cache on disk, every kernel that planning uses; call it before the first step.
+
+    Without it the first plans of small problems run as Python, and kernels are compiled step by step.
 
     Parameters
     ----------
@@ -29,6 +32,7 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
 
 def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[], Any]]:
     """Yield small problems that together reach every kernel; in any order, in any number of processes."""
+    compile_at_once()
     lengths, rising = np.arange(1, 40), np.arange(1, 60)
     homes, few_homes = np.repeat(np.arange(4), [20, 20, 10, 9]), np.minimum(lengths // 5, 3)
     quadratic = "quadratic:a=1,b=1"

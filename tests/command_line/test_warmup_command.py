@@ -20,6 +20,8 @@ KERNEL = """
     compiled = []
     sys.path.insert(0, {folder!r})
     from slow import slow
+    from solvers._as_python import compile_at_once
+    compile_at_once()
     print("ready", flush=True)
     sys.stdin.readline()
     with event.install_timer("numba:compile", compiled.append):
@@ -76,7 +78,7 @@ def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):
     _, environment = script
     holding = """
         import time, sys
-        from solvers._jit import _Turn
+        from solvers._kernel_cache import _Turn
         turn = _Turn(sys.argv[1])
         turn.take()
         print("held", flush=True)
@@ -90,7 +92,7 @@ def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):
     assert owner.stdout.readline() == "held\n"
     waiting = """
         import sys
-        from solvers._jit import _Turn
+        from solvers._kernel_cache import _Turn
         print("waits", flush=True)
         print(_Turn(sys.argv[1]).take())
     """

@@ -32,6 +32,7 @@ CASES = {
     "a cap": f"import balancer; balancer.balance({LENGTHS}, 8, cost='quadratic:a=9,b=1', max_tokens_per_rank=60000)",
     "padded": f"import balancer; balancer.balance({LENGTHS}, 8, cost='padded')",
     "method lpt": f"import balancer; balancer.balance({LENGTHS}, 8, method='lpt')",
+    "2,000 lengths": "import balancer; balancer.balance([(i * 7919) % 40000 + 1 for i in range(2000)], 64, 8)",
     "first orchestrate": "import balancer; balancer.orchestrate("
     f"{{'images': {LENGTHS}, 'text': {LENGTHS}}}, {{'vision': 'images', 'llm': 'text+images'}}, 8)",
     "plan of the shipped log": f"from balancer.cli.main import main; main({PLAN!r})",
@@ -46,10 +47,11 @@ except SystemExit:
     pass
 spent, roots = time.process_time() - begun, 0
 import sys
+from numba.core.dispatcher import Dispatcher
 for name, module in list(sys.modules.items()):
     if name.split(".")[0] in ("solvers", "balancer"):
         for key, value in vars(module).items():
-            if hasattr(value, "signatures") and value.py_func.__module__ == name and value.py_func.__name__ == key:
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.py_func.__name__ == key:
                 roots += len(value.signatures)
 print(json.dumps([spent, roots]))
 """
@@ -69,7 +71,9 @@ def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="COMMIT", help="measure this commit too, case by case in turns")
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases that have this in their name")
+    parser.add_argument(
+        "--only", metavar="TEXT", action="append", help="cases that have this in their name; may be given again"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
@@ -86,7 +90,7 @@ def main():
                 *(["before, s", "functions", "ratio"] if options.against else []),
             )
             for name, code in CASES.items():
-                if options.only not in name:
+                if options.only and not any(text in name for text in options.only):
                     continue
                 small, now = measured(SMALL, ROOT)[0], measured(code, ROOT)
                 row = [name, f"{now[0]:.1f}", str(now[1]), f"{small:.2f}"]

@@ -4,6 +4,7 @@ They are compiled for a processor of 2013 (x86-64-v3: AVX2, FMA), which code run
 of processors for the one that this runs on. Whoever installs the wheel elsewhere compiles, as without them.
 """
 
+import argparse
 import os
 import platform
 import shutil
@@ -37,7 +38,10 @@ for module in [module for name, module in sys.modules.items() if name.split(".")
 
 
 def main() -> None:
-    """Compile all kernels, put them into a copy of the package, and build its wheel in ``dist``."""
+    """Compile all kernels, put them into a copy of the package, and build its wheel."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel-dir", metavar="DIR", default=ROOT / "dist", help="where the wheel is put, else dist")
+    wheels = parser.parse_args().wheel_dir
     with tempfile.TemporaryDirectory() as name:
         copy, cache = Path(name, "copy"), Path(name, "cache")
         for package in ("balancer", "solvers"):
@@ -48,7 +52,7 @@ def main() -> None:
         environment = os.environ | target | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(copy)}
         kernels = copy / "solvers" / "_kernels"
         subprocess.run([sys.executable, "-c", COLLECT, str(kernels)], cwd=copy, env=environment, check=True)
-        words = ["pip", "wheel", "--no-deps", "--wheel-dir", str(ROOT / "dist"), str(copy)]
+        words = ["pip", "wheel", "--no-deps", "--wheel-dir", str(wheels), str(copy)]
         subprocess.run([sys.executable, "-m", *words], check=True)
 
 

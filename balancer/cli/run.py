@@ -38,6 +38,10 @@ TOLD_AFTER_S = 1.0
 """Compiling is told once it has taken so long, and again whenever that has doubled."""
 
 
+_REACHED = "at most some 30"
+"""Kernels that Python calls in one command: the table of benchmarks/README.md on first calls."""
+
+
 class Compiled:
     """What has been compiled since the command began: kernels that Python calls, with all that they call."""
 
@@ -52,10 +56,12 @@ class Compiled:
         from numba.core import event
 
         compiled = cls(quiet)
-        with event.install_listener("numba:compile", _listener(compiled)):
-            yield compiled
-        if compiled._said:
-            _say(f"compiled {compiled.kernels} kernels in {compiled.seconds:.0f} s; they are kept on disk")
+        try:
+            with event.install_listener("numba:compile", _listener(compiled)):
+                yield compiled
+        finally:  # also of a command that ends in an error
+            if compiled._said:
+                _say(f"compiled {compiled.kernels} kernels in {compiled.seconds:.0f} s; they are kept on disk")
 
     def begin(self) -> None:
         """Note that a function is being compiled; it compiles those that it calls."""
@@ -71,7 +77,8 @@ class Compiled:
             self.seconds += time.perf_counter() - self._begun
             if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
                 self._said = self.seconds
-                _say(f"compiling kernels, once on this machine: {self.kernels} so far, {self.seconds:.0f} s")
+                so_far = f"{self.kernels} so far of {_REACHED} that a command needs"
+                _say(f"compiling kernels, once on this machine: {so_far}, {self.seconds:.0f} s")
 
 
 def _listener(compiled: Compiled) -> Any:

@@ -185,7 +185,7 @@ class Dispatched(Mapping[str, Any]):
 
     def _moved(
         self,
-        routes: Mapping[str, FieldRoute | SharedFieldRoute],
+        routes: Mapping[str, FieldRoute],
         fields: Mapping[str, Field],
         forth: bool,
         packed: Tensor | None = None,

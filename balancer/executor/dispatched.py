@@ -184,11 +184,7 @@ class Dispatched(Mapping[str, Any]):
         return self._moved(routes, {} if batch is None else batch.fields, forth=False)[1]
 
     def _moved(
-        self,
-        routes: Mapping[str, FieldRoute | SharedFieldRoute],
-        fields: Mapping[str, Field],
-        forth: bool,
-        packed: Tensor | None = None,
+        self, routes: Mapping[str, FieldRoute], fields: Mapping[str, Field], forth: bool, packed: Tensor | None = None
     ) -> tuple[Tensor | None, dict[str, Field]]:
         """Bring fields from home or back in one all-to-all; return the memory in which they arrived, and them."""
         payloads = []

@@ -17,6 +17,8 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.planning.rank_batches import RankBatches
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.settings import slots_from_json
 from solvers.arguments import as_count
 
 __all__ = ["PlannedBatchSampler"]
@@ -53,7 +55,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
     first again, as the one epoch of other plans does.
 
     A rank may have no sample in a step: it yields an empty list, for which a DataLoader calls its ``collate_fn`` with
-    one.
+    one. Where ranks share samples, each reads the whole of those that it shares: see `plan.pieces_on_rank`.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             raise ValueError(f"start_step must be >= 0, got {start_step}")
         self.phase, self.micro_batches = phase, micro_batches
         self.start_step = self._start_step = start_step
-        self._slots: MicroBatches | None = None
+        self._slots: MicroBatches | SequenceGroups | None = None
         self._phases = [SINGLE_PHASE]
         self._epochs = 1
         self._source: PlanFile | list[DispatchPlan]
@@ -78,7 +80,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             try:
                 steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
                 if given := description["settings"]["micro_batches"]:
-                    self._slots = MicroBatches(**given)
+                    self._slots = slots_from_json(given)
                 self._phases = [phase["name"] for phase in description["phases"]]
                 self._epochs = as_count("epochs", description.get("epochs", 1))
                 self.num_steps = None if steps is None else steps // self._epochs
@@ -133,8 +135,9 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             return
         first = 0
         for plan in self._source:
-            held = [(plan.samples_on_rank(r), plan.slot_of_sample[plan.target.samples_on_rank(r)]) for r in ranks]
-            yield [(rows + first, slots, plan.num_slots) for rows, slots in held]
+            held = [plan.samples_on_rank(rank) for rank in ranks]
+            slots = [plan.slot_of_sample[np.searchsorted(plan.kept, rows)] for rows in held]
+            yield [(rows + first, of_rows, plan.num_slots) for rows, of_rows in zip(held, slots, strict=True)]
             first += plan.batch_size
 
     def _steps_of_file(self, file: PlanFile, ranks: Sequence[int]) -> Iterator[list[Held]]:
@@ -170,5 +173,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         for rank in ranks:
             mine = np.flatnonzero(step.rank == rank)
             mine = mine[np.argsort(step.position[mine], kind="stable")]
+            if step.group is not None:  # of a zigzag, both pieces of a sample
+                again = (step.sample[mine][1:] == step.sample[mine][:-1]) & (step.group[mine][1:] >= 0)
+                mine = mine[np.append(True, ~again)[: len(mine)]]
             held.append((step.sample[mine], step.slot[mine], num_slots))
         return held

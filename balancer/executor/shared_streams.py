@@ -16,7 +16,7 @@ from torch import Tensor
 
 from balancer.executor.fields import Column, Field, Spec
 from balancer.executor.gathering import Gathered
-from balancer.executor.home_streams import HomeStream
+from balancer.executor.home_streams import FieldRoute, HomeStream
 from balancer.executor.payload import Payload, Values, as_whole
 from balancer.executor.route import Route
 from balancer.plan.pieces import Pieces, Shares, segments
@@ -35,14 +35,17 @@ class Way(NamedTuple):
     places: NDArray[np.int64] | None = None  # where those that arrive lie among zeros; None: one after the other
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedFieldRoute:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SharedFieldRoute(FieldRoute):
     """How one field travels between home and ranks that share samples, on one rank."""
 
-    home: Field  # what the field is like before dispatch
-    here: Field  # and after
     forth: Way
     back: Way
+
+    @classmethod
+    def of(cls, home: Field, here: Field, forth: Way, back: Way) -> "SharedFieldRoute":
+        """Return how a field travels, given what it is like before and after."""
+        return cls(forth.route, home, here, forth=forth, back=back)
 
     def payload(self, values: Values | None, forth: bool, device: torch.device) -> Payload:
         """Return the rank's elements as they travel, forth or back; None on a rank that only receives."""
@@ -76,6 +79,7 @@ class CutStream(HomeStream):
 
     cut: Stream  # of the segments
     item_lengths: NDArray[np.int64]
+    places: NDArray[np.int64] | None  # where elements lie among the rank's rows after; None: one after the other
 
     @cached_property
     def rows_here(self) -> NDArray[np.int64]:
@@ -83,15 +87,10 @@ class CutStream(HomeStream):
         return self.cut.lengths[self.here]
 
     @cached_property
-    def places(self) -> NDArray[np.int64] | None:
-        """Where the elements lie among those rows; None: one after the other."""
-        return None
-
-    @cached_property
     def _segments(self) -> Route:
         return Route.of(self.cut.source, self.cut.target, self.cut.lengths, self.rank, self.sends_own)
 
-    def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:  # type: ignore[override]
+    def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:
         """Return how a field travels; ValueError if its rows do not fit the items."""
         rows, samples = gathered.rows[name], self.sample_of_item
         if samples is None:
@@ -108,7 +107,7 @@ class CutStream(HomeStream):
             )
         return self._cut(gathered.field(name, self.rank))
 
-    def result_route(self, spec: Spec, lengths: Any) -> SharedFieldRoute:  # type: ignore[override]
+    def result_route(self, spec: Spec, lengths: Any) -> SharedFieldRoute:
         """Return how results travel, given how long they are, int64[k], rank after rank."""
         if not np.array_equal(lengths, self.cut.lengths[self.cut.target.samples]):
             raise ValueError(f"results of {self.name!r} must be as long as the rows that they are of")
@@ -117,7 +116,7 @@ class CutStream(HomeStream):
     def _cut(self, home: Field, padded: bool = True) -> SharedFieldRoute:
         spec = replace(home.spec, form="list") if home.spec.form == "lists" else home.spec
         route, places = self._segments, self.places if padded else None
-        return SharedFieldRoute(home, Field(spec, self.rows_here), Way(route, None, places), Way(route.back, places))
+        return SharedFieldRoute.of(home, Field(spec, self.rows_here), Way(route, None, places), Way(route.back, places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,6 @@ class SharedStream(CutStream):
 
     pieces: Pieces
     shares: Shares
-    padding: NDArray[np.int64] | None  # where elements lie among the rank's pieces; None: there is no padding
 
     @cached_property
     def _held(self) -> NDArray[np.int64]:
@@ -144,11 +142,6 @@ class SharedStream(CutStream):
         return self.shares.lengths[self._held]
 
     @cached_property
-    def places(self) -> NDArray[np.int64] | None:
-        """Where the elements lie among those of the shares; None: one after the other."""
-        return self.padding
-
-    @cached_property
     def _to_all(self) -> Route:
         """The route of whole rows to every rank that shares their sample, with the lengths still to be set."""
         source, none = self.source.lifted(self.shares.sample), np.zeros(len(self.shares.sample), dtype=np.int64)
@@ -164,7 +157,7 @@ class SharedStream(CutStream):
         """The first share of each sample."""
         return np.searchsorted(self.shares.sample, np.arange(len(self.item_lengths)))
 
-    def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:  # type: ignore[override]
+    def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:
         """Return how a field travels: cut if each of its rows has the length that the plan has of the sample."""
         rows, home = gathered.rows[name], gathered.field(name, self.rank)
         if not isinstance(rows, Ragged) and _of_tokens(home.spec) and np.array_equal(rows, self.item_lengths):
@@ -176,9 +169,9 @@ class SharedStream(CutStream):
             self._to_all.with_lengths(sizes[self._copies], sizes[self.here]),
             _elements(sizes[self.home], row_at_home.astype(np.int64)),
         )
-        return SharedFieldRoute(home, replace(home, rows=here), forth, self._from_first(sizes, sizes[self.here]))
+        return SharedFieldRoute.of(home, replace(home, rows=here), forth, self._from_first(sizes, sizes[self.here]))
 
-    def result_route(self, spec: Spec, lengths: Any) -> SharedFieldRoute:  # type: ignore[override]
+    def result_route(self, spec: Spec, lengths: Any) -> SharedFieldRoute:
         """Return how results travel, given how long they are: of tokens by pieces, else from a group's first rank."""
         of_share = np.empty(len(lengths), dtype=np.int64)
         of_share[self.shares.place.samples] = lengths
@@ -190,7 +183,7 @@ class SharedStream(CutStream):
         of_sample = of_share[self._first_shares]
         home, here = Field(spec, of_sample[self.home]), Field(spec, of_share[self._held])
         back = self._from_first(of_sample, here.lengths)
-        return SharedFieldRoute(home, here, Way(back.route.back), back)
+        return SharedFieldRoute.of(home, here, Way(back.route.back), back)
 
     @property
     def _without_padding(self) -> NDArray[np.int64]:
@@ -221,12 +214,12 @@ def shared_streams(plan: StepPlan, rank: int, sends_own: bool) -> Mapping[str, H
     if not plan.is_single:
         own, samples = plan.streams[own_name(last)], items.own.row_of_value
         streams[own.name] = CutStream(
-            own.name, plan.home.lifted(samples), own.target, samples, rank, sends_own, own, items.own.values
+            own.name, plan.home.lifted(samples), own.target, samples, rank, sends_own, own, items.own.values, None
         )
     padded = int(shares.lengths.sum()) > int(lengths.sum())
     streams[last] = SharedStream(
-        last, plan.home, dispatch.target, None, rank, sends_own, found.stream, lengths, pieces, shares,
-        found.places_on_rank(pieces, rank) if padded else None,
+        last, plan.home, dispatch.target, None, rank, sends_own, found.stream, lengths,
+        found.places_on_rank(pieces, rank) if padded else None, pieces, shares,
     )  # fmt: skip
     return streams
 

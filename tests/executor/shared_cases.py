@@ -145,6 +145,7 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
         "words": mine(words, counts, rank),
         "labels": mine(labels, counts, rank),
     }
+    batch["notes"] = [torch.full((s % 5,), s) for s in mine(list(range(n)), counts, rank)]
     fields = {"pixels": "vision", "words": "llm:own"}
     made = dispatcher(phases=PHASES, fields=fields, sequence_groups=SequenceGroups(**cut), **arguments)
     out = made.dispatch(batch, here) if counts[rank] else made.dispatch({})
@@ -159,6 +160,7 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
     assert [len(row) for row in wanted] == x.lengths.tolist() == out.lengths().tolist()
     assert plain(list(x.rows())) == plain(wanted)
     if n:
+        assert plain(out["notes"]) == plain([torch.full((s % 5,), s) for s in samples])
         assert plain(out["labels"]) == plain([share_of(labels[s], plan, s, rank) for s in samples])
     # a loss of each token and of its place in the sample; padding counts for nothing
     scales = [share_of(torch.arange(1.0, len(whole[s]) + 1, dtype=torch.float64), plan, s, rank) for s in samples]

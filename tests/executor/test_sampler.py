@@ -23,8 +23,12 @@ DROP = balancer.MicroBatches(40, over_long="drop")
 EMPTY = balancer.MicroBatches(999, count=9, allow_empty=True)
 
 
+SHARED = balancer.SequenceGroups((2, 4), num_slots=2, order="zigzag", pad_to=4)
+
+
 @pytest.mark.parametrize(
-    "arguments", [{}, {"micro_batch_tokens": 100}, {"micro_batches": DROP}, {"micro_batches": EMPTY}]
+    "arguments",
+    [{}, {"micro_batch_tokens": 100}, {"micro_batches": DROP}, {"micro_batches": EMPTY}, {"sequence_groups": SHARED}],
 )
 def test_plans_and_plan_files_give_the_same_rows(tmp_path, arguments):
     plan = made(1, **arguments)

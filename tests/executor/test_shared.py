@@ -16,18 +16,21 @@ from balancer import Topology
 FEW = settings(max_examples=examples(10))
 seeds = st.integers(0, 2**16)
 counts = st.lists(st.integers(0, 4), min_size=4, max_size=4)
-cuts = st.fixed_dictionaries({
-    "degrees": st.sampled_from([(1, 2, 4), (2, 4), (1, 3), (4,), (1,)]),
-    "order": st.sampled_from(["contiguous", "zigzag"]),
-    "pad_to": st.sampled_from([1, 2, 8]),
-    "num_slots": st.sampled_from([None, 1, 3]),
-})  # fmt: skip
+ZIGZAG = {"degrees": (1, 2, 4), "order": "zigzag", "pad_to": 2}
+cuts = st.sampled_from([  # few, as each makes a dispatcher and its groups
+    ZIGZAG,
+    {"degrees": (1, 2, 4)},
+    {"degrees": (1, 2, 4), "pad_to": 8, "num_slots": 3, "encoders": "slot"},
+    {"degrees": (1, 3), "num_slots": 3},
+    {"degrees": (2, 4), "order": "zigzag", "pad_to": 8, "encoders": "slot"},
+    {"degrees": (4,), "order": "zigzag", "num_slots": 1},
+    {"degrees": (1,)},
+])  # fmt: skip
 fields = st.dictionaries(
     st.text("abc", min_size=1, max_size=2),
     st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, len(DTYPES) - 1), st.integers(0, len(TRAILING) - 1)),
     max_size=3,
 )
-ZIGZAG = {"degrees": (1, 2, 4), "order": "zigzag", "pad_to": 2}
 
 
 @pytest.fixture(scope="module")

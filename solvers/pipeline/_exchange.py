@@ -330,8 +330,8 @@ def _set_rises(ka, kb, slopes, rises):
 
 @helper
 def _pair(
-    limit, a, b, state, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes, graph,
-    rounds, lead, hop, unit, fixed, heads, tails, slopes, values, consts, spare,
+    limit, a, b, state, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes,
+    graph, rounds, lead, hop, unit, fixed, heads, tails, slopes, values, consts, spare,
 ):  # fmt: skip
     """Find an exchange between cells a and b that leaves their lanes below `limit`: the two items, and the work done.
 

@@ -82,9 +82,7 @@ def _start(column, modules, table, kinds, blur):
 
 @helper
 def _set_prices(ratios, kinds, consts, table):
-    """Set the last row of the table, prices of rows and the value: a path is worth its constant, a module's least
-    coefficient the module's ratio.
-    """
+    """Set the last row, prices and value: a path is worth its constant, a least coefficient its module's ratio."""
     size = len(kinds)
     for j in range(size + 1):
         table[size, j] = 0.0
@@ -145,10 +143,10 @@ def solve_fluid(
 ):
     """Solve the program for ``ratios[m] * totals[m]``, float64[M]; returns the least makespan met, and what is proven.
 
-    ``share``, float64[K M] of `totals`, is the point to begin with, and in the end the best. ``paths``, int8[KM + 1, T],
-    ``table``, float64[KM + 2, KM + 2], ``kinds``, int64[KM + 1], and ``consts``, float64[KM + 1], are the basis, which
-    may be another problem's of the same totals; ``norm``, float64[1], is 0 where there is none yet. Rows of kind
-    ``KM + M`` are paths, and their weights are in the last column of the table.
+    ``share``, float64[K M] of `totals`, is the point to begin with, and in the end the best. ``paths``, int8[KM + 1,
+    T], ``table``, float64[KM + 2, KM + 2], ``kinds``, int64[KM + 1], and ``consts``, float64[KM + 1], are the basis,
+    which may be that of other ratios; ``norm``, float64[1], is 0 where there is none yet. Rows of kind ``KM + M`` are
+    paths, and their weights are in the last column of the table.
     """
     modules, width = unit.shape
     rows = num_slots * modules

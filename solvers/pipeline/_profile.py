@@ -41,9 +41,9 @@ class _Kept(NamedTuple):
 def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_replicas: int) -> Profile:
     """Return the profile for these totals over all replicas.
 
-    The program is solved for totals rounded to a mix, which is kept, so that the next step pays nothing for it; then for
-    the totals themselves, from there on. What is kept depends on nothing but the rounded numbers: a process that has
-    just begun gets the same.
+    The program is solved for totals rounded to a mix, which is kept, so that the next step pays nothing for it; then
+    for the totals themselves, from there on. What is kept depends on nothing but the rounded numbers: a process that
+    has just begun gets the same.
     """
     tops = [max(1, int(top)) for top in stages.unit.max(axis=1)]
     each = [int(t) * top for t, top in zip(totals, tops, strict=True)]
@@ -72,9 +72,9 @@ def _rounded(number: int) -> int:
 
 def _whole_weights(basis: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:
     """Weights of the paths of a basis as integers that sum to a power of two."""
-    paths, table, kinds, _, _ = basis
+    table, kinds = basis[1:3]
     weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
-    whole = np.floor(weights / weights.sum() * 2**_BITS).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(weights / weights.sum() * 2**_BITS).astype(np.int64)
     whole[int(np.argmax(whole))] += 2**_BITS - int(whole.sum())
     return whole
 
@@ -107,6 +107,7 @@ def _solve(
     makespan, proven = solve_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, pivots, share, *basis)
     steps = 16 + min(_MOST_STEPS, int(work / (8 * graph.shape[1])))
     level = proven * (1 + slack)
-    if smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, steps, smooth) > makespan * (1 + slack):
+    met = smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, steps, smooth)
+    if met > makespan * (1 + 4 * slack):  # in vain
         smooth = share.copy()
     return _Kept(problem, share, smooth, basis)

@@ -490,13 +490,13 @@ def exchange(
             step = (makespans[worst] - goal) // 16
         i, j, idle = np.int64(-1), np.int64(-1), 0
         while i < 0 and j < 0 and idle < _PATIENCE * num_slots and work < most_work:
-            a = draw(state, cells) if tied else worst * num_slots + draw(state, num_slots)
+            a = draw(state, cells) if tied or kicks > 0 else worst * num_slots + draw(state, num_slots)
             b = worst * num_slots + draw(state, num_slots) if draw(state, 4) == 0 else draw(state, cells)
             idle += 1
             if a != b:
                 limit = makespans[worst] - step
                 if kicks > 0:
-                    limit = makespans[worst] + 1 + (makespans[worst] >> (4 + draw(state, 8)))
+                    limit = makespans[worst] + 1 + (makespans[worst] >> (1 + draw(state, 11)))
                 elif idle % (4 * num_slots) == 0:
                     step //= 2
                 i, j, more = _pair(

@@ -11,6 +11,7 @@ from solvers.pipeline._exchange import exchange, fill, place
 from solvers.pipeline._held import held_sets
 from solvers.pipeline._kernels import all_ends
 from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline.orders import one_f_one_b
 
 __all__ = ["SEED", "Solution", "lanes_of", "loads_of", "makespans_of"]
 
@@ -89,10 +90,11 @@ class Solution:
         """Exchange items for as much work as given, or until no makespan is above `goal`; return what is left."""
         problem, stages, order = self.problem, self.problem.merged, self.problem.order
         rows, lanes = lanes_of(problem, self.loads)
+        rounds = order == one_f_one_b(problem.num_slots, order.num_stages, order.forward_only)
         done = exchange(
             np.array([SEED], dtype=np.int64), work, goal, problem.items, problem.sizes, problem.caps, self.members,
             self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight, rows, lanes, order.graph,
-            order.name == "1f1b", order.forward_only, stages.hop, stages.unit, stages.fixed,
+            rounds, order.forward_only, stages.hop, stages.unit, stages.fixed,
         )  # fmt: skip
         return work - int(done)
 

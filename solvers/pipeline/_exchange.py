@@ -12,7 +12,7 @@ and how often. A solution: ``members``, int64[cells, width], ``counts[cell]`` of
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, copy_table, draw, first_largest, first_smallest, largest_of, numbers
 from solvers.pipeline._kernels import all_ends, critical_path, run_round
 
@@ -22,7 +22,7 @@ _PATHS = 64  # of each lane that are kept
 _PATIENCE = 200  # pairs of cells, for every slot, that are tried in vain
 
 
-@inlined
+@helper
 def _room(cell, came, went, sizes, caps, held):
     """Whether a cell's sizes stay under their caps when an item comes and another goes; -1 is none."""
     fits = True
@@ -96,7 +96,7 @@ def place(cell_of_item, items, sizes, members, counts, loads, held, first_set, s
         )  # fmt: skip
 
 
-@inlined
+@helper
 def _may(a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_flight):
     """Whether item i of cell a and item j of cell b may change places; one of them may be none, -1."""
     width, empty = members.shape[1], caps[len(caps) - 1]
@@ -270,7 +270,7 @@ def _raise_to_others(slot, a, b, rows, num_slots, row):
                 row[j] = max(row[j], rows[cell, j])
 
 
-@inlined
+@helper
 def _swap_rows(a, b, row_a, row_b, durations):
     """Swap rows a and b (-1: none) of a lane with two others."""
     for j in range(durations.shape[1]):

@@ -16,7 +16,7 @@ __all__ = ["Profile", "profile_of"]
 
 _BITS = 20  # of the weights of paths
 _UNIT_BITS, _TOTAL_BITS = 16, 30
-_MIX_BITS = 4  # of what a module has to do, relative to the others, that tell one mix from another
+_MIX_BITS = 5  # of what a module has to do, relative to the others, that tell one mix from another
 _FIRST_WORK, _NEXT_WORK = 4e9, 2e7  # steps of the innermost loop: up to a few seconds once, some milliseconds a step
 _MOST_STEPS = 20_000
 _FIRST_SLACK, _NEXT_SLACK = 5e-4, 1e-3  # of the makespan, for which the profile is smoother than the program's own
@@ -65,9 +65,9 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
 
 
 def _rounded(number: int) -> int:
-    """Keep the first bits of a number alone."""
+    """Keep the first bits of a number alone; a power of two, such as the largest of a mix, stays."""
     drop = max(0, number.bit_length() - _MIX_BITS)
-    return ((number >> drop) << drop) + ((1 << drop) >> 1)
+    return number if number == 1 << (number.bit_length() - 1) else ((number >> drop) << drop) + ((1 << drop) >> 1)
 
 
 def _whole_weights(basis: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:

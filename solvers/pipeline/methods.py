@@ -18,6 +18,7 @@ from solvers.pipeline.min_max import least_largest
 __all__ = ["PIPELINERS", "USES_CLOCK", "Found"]
 
 Ints = NDArray[np.int64]
+_PACE = 1.7  # units of work that exchanges take for one of the local searches for which units were measured
 
 
 class Found(NamedTuple):
@@ -38,7 +39,7 @@ def auto(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) 
     """Aim at the profile, then exchange items as long as the longest replica gets shorter."""
     totals = problem.items.sum(axis=1)
     solution = Solution.empty(problem).filled(profile.share * (totals / problem.num_replicas))
-    left = solution.exchanged(goal, work_units(seconds))
+    left = solution.exchanged(goal, work_units(_PACE * seconds))
     return Found(solution.cell_of_item(), left > 0)
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from solvers.errors import TimeLimitError
 from solvers.groups import read_only
+from solvers.pipeline._deal import deal
 from solvers.pipeline._exchange import exchange, fill, place
 from solvers.pipeline._held import held_sets
 from solvers.pipeline._kernels import all_ends
@@ -82,6 +83,10 @@ class Solution:
                 )  # fmt: skip
                 if not left:
                     return self
+        if len(problem.sizes):  # caps that leave hardly any room: as even as can be
+            self = cls.of(problem, _even_sizes(problem))
+            if self.fits() and (problem.caps[-1] or self.counts.all()):
+                return self
         raise TimeLimitError(
             f"found no place under the caps for {left} of {len(cell_of_item)} {{items}}",
             ("give a larger {cap} or {in_flight_cap}", "more {num_slots}"),
@@ -110,6 +115,15 @@ class Solution:
         for cell, count in enumerate(self.counts.tolist()):
             cells[self.members[cell, :count]] = cell
         return cells
+
+
+def _even_sizes(problem: PipelineProblem) -> Ints:
+    """Cell of every item, as even in sizes as they come, longest first."""
+    cells = np.zeros(problem.sizes.shape[1], dtype=np.int64)
+    shares = problem.sizes * (problem.num_cells / np.maximum(1, problem.sizes.sum(axis=1)))[:, None]
+    order = read_only(np.argsort(-shares.max(axis=0, initial=0.0), kind="stable"))
+    deal(order, read_only(shares), problem.sizes, problem.caps, cells, problem.num_cells)
+    return cells
 
 
 def lanes_of(problem: PipelineProblem, loads: Ints) -> tuple[Ints, Ints]:

@@ -94,7 +94,7 @@ def _again(number: int, task: Any, tries: int) -> tuple[Any, int]:
 
 
 def _samples_of(result: Any) -> int:
-    return int(result["totals"]["samples"])
+    return int(result["totals"]["samples"]) if "totals" in result else 0
 
 
 class _Pool:
@@ -171,7 +171,7 @@ class Cluster:
             import ray
         except ImportError:
             raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
-        self._ray, self._address = ray, address
+        self._ray, self.address = ray, address
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
         """As :class:`Engine` has it."""
@@ -207,13 +207,13 @@ class Cluster:
 
     def _connect(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-        host, _, port = (self._address or "").removeprefix("ray://").rpartition(":")
+        host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         try:
             if host and port.isdecimal():  # Ray would go on trying for minutes
                 socket.create_connection((host, int(port)), _CONNECT_S).close()
-            self._ray.init(address=self._address, logging_level="warning", log_to_driver=False)
+            self._ray.init(address=self.address, logging_level="warning", log_to_driver=False)
         except Exception as error:  # whatever it cannot connect to
-            where = "a local Ray cluster" if self._address is None else f"the Ray cluster at {self._address!r:.100}"
+            where = "a local Ray cluster" if self.address is None else f"the Ray cluster at {self.address!r:.100}"
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise InputError(f"{where} cannot be had: {reason[0][:200]}") from None
 

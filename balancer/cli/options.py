@@ -39,6 +39,9 @@ def engine_options(command: Any) -> Any:
         click.option(
             "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
         ),
+        click.option(
+            "--address", metavar="A", help="With ray, the cluster, such as auto [default: one is started here]."
+        ),
     )  # fmt: skip
     return add_options(command, options)
 

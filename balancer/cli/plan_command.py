@@ -12,6 +12,7 @@ from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, engine_of, open_job, refuse
 from balancer.errors import InputError
+from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
 from balancer.offline.engines import Engine
 from balancer.offline.run import is_folder, plan_run
@@ -20,6 +21,8 @@ from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
 
 __all__ = ["plan_command"]
+
+_FEW_FILES = 100
 
 
 @command("plan", short_help="Plan every global batch of a length log.")
@@ -67,8 +70,16 @@ def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_
     """Plan every step of a log, and write the plan if asked to."""
     if out is not None and any(_is_same(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
-    with progress(as_json) as tick:
+    with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
         return plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)
+
+
+def _num_samples(job: Job) -> int | None:
+    """Return how many samples there are, if a look at a few local files tells."""
+    if len(job.log.files) > _FEW_FILES or is_remote(job.log.path):
+        return None
+    counts = rows_of_files(job.log)
+    return None if counts is None else sum(counts) * job.settings.epochs
 
 
 def _other_placements(job: Job) -> dict[str, RunSummary]:

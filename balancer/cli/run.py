@@ -17,6 +17,7 @@ __all__ = [
     "COMPILED",
     "READY_BUDGET",
     "Compiled",
+    "Pace",
     "bar_of",
     "make_ready",
     "print_run",
@@ -156,15 +157,67 @@ def table_console() -> Any:
     return make_safe(console)
 
 
+class Pace:
+    """How far a run is: samples and steps of how many, how fast, and how long it takes still.
+
+    Examples
+    --------
+    >>> pace = Pace(1000, samples_per_step=100)
+    >>> pace.samples += 400
+    >>> pace.after(20)
+    {'samples': 400, 'of': 1000, 'steps': 4, 'samples_per_second': 20, 'seconds_left': 30}
+    >>> pace.told(20)
+    '400 of 1,000 samples, 4 steps, 20 samples/s, 0:30 left'
+    """
+
+    def __init__(self, total: int | None, samples_per_step: int) -> None:
+        self.samples, self.total, self._per_step = 0, total, samples_per_step
+
+    def after(self, seconds: float) -> dict[str, int | None]:
+        """Return it as a line for machines has it."""
+        rate = self.samples / max(seconds, 1e-9)
+        left = None if self.total is None or not rate else round((self.total - self.samples) / rate)
+        return {
+            "samples": self.samples, "of": self.total, "steps": self.samples // self._per_step,
+            "samples_per_second": round(rate), "seconds_left": left,
+        }  # fmt: skip
+
+    def told(self, seconds: float) -> str:
+        """Return it in words."""
+        found = self.after(seconds)
+        left = found["seconds_left"]
+        of = "" if self.total is None else f" of {self.total:,}"
+        rest = "" if left is None else f", {left // 60}:{left % 60:02d} left"
+        return (
+            f"{self.samples:,}{of} samples, {found['steps']:,} steps, {found['samples_per_second']:,} samples/s{rest}"
+        )
+
+
+_LINE_AFTER_S = 5.0
+
+
 @contextlib.contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show how many samples are planned."""
-    with bar_of("samples planned", None, quiet) as tick:
+def progress(as_json: bool, total: int | None = None, samples_per_step: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show how many samples are done: a bar for a person who looks, a line every 5 seconds for machines."""
+    pace = Pace(total, samples_per_step or 1)
+    if as_json and samples_per_step and sys.stderr is not None:
+        begun = told = time.perf_counter()
+
+        def note(done: int) -> None:
+            nonlocal told
+            pace.samples += done
+            if time.perf_counter() - told >= _LINE_AFTER_S:
+                told = time.perf_counter()
+                print(json.dumps({"progress": pace.after(told - begun)}), file=sys.stderr, flush=True)  # noqa: T201
+
+        yield note
+        return
+    with bar_of("samples", total, as_json, pace if samples_per_step else None) as tick:
         yield tick
 
 
 @contextlib.contextmanager
-def bar_of(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+def bar_of(what: str, total: int | None, quiet: bool, pace: Pace | None = None) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error once a second has passed, if a person is looking."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
@@ -174,7 +227,8 @@ def bar_of(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[int]
 
     count = "{task.completed:,}" if total is None else "{task.completed:,} of {task.total:,}"
     middle = [] if total is None else [BarColumn()]
-    columns = SpinnerColumn(), *middle, TextColumn(f"{count} {what}"), TimeElapsedColumn()
+    text = TextColumn(f"{count} {what}") if pace is None else TextColumn("{task.description}")
+    columns = SpinnerColumn(), *middle, text, TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
     task = bar.add_task(what, total=total)
     begun = time.perf_counter()
@@ -185,7 +239,9 @@ def bar_of(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[int]
         if not running and time.perf_counter() - begun > 1:
             bar.start()
             running = True
-        bar.advance(task, done)
+        if pace is not None:
+            pace.samples += done
+        bar.update(task, advance=done, description=what if pace is None else pace.told(time.perf_counter() - begun))
 
     try:
         yield tick

@@ -12,7 +12,7 @@ from balancer.cli.run import READY_BUDGET, make_ready
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
-from balancer.offline.engines import ENGINES, Engine, Processes, Serial
+from balancer.offline.engines import ENGINES, Cluster, Engine, Processes, Serial
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
@@ -282,9 +282,12 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
 
 def engine_of(options: dict[str, Any]) -> Engine | None:
     """Take who works out of all options; None where nobody says."""
-    name, jobs = options.pop("engine"), options.pop("jobs")
-    if name is None and jobs is None:
+    name, jobs, address = (options.pop(each) for each in ("engine", "jobs", "address"))
+    if name is None and jobs is None and address is None:
         return None
+    if address is not None and name not in (None, "ray"):
+        raise InputError(f"--address is for --engine ray, not {name}")
+    name = "ray" if address is not None else name
     name = name or ("processes" if jobs > 1 else "serial")
     if name not in ENGINES:
         raise InputError(f"unknown --engine {name!r}; known engines are {', '.join(ENGINES)}")
@@ -292,6 +295,10 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
         if jobs not in (None, 1):
             raise InputError(f"--jobs {jobs} is for --engine processes; serial works alone")
         return Serial()
+    if name == "ray":
+        if jobs is not None:
+            raise InputError("--jobs is for --engine processes; a Ray cluster has the workers that it has")
+        return Cluster(address)
     return Processes(jobs)
 
 

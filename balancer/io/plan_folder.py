@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -93,6 +94,8 @@ class PlanFolder:
 
     def _check_entries(self) -> None:
         for entry in sorted(self._there):
+            if entry == self._scratch:
+                continue
             told = _TEMPORARY.fullmatch(entry)
             name = told[1] if told else entry
             if name == MANIFEST and not told and manifest_of(self._where).get("key") != self._key:
@@ -110,6 +113,17 @@ class PlanFolder:
     def part(self, number: int) -> str:
         """Return the path of a part's file."""
         return os.path.join(self._folder, f"part-{self._token}-{number:05d}.parquet")
+
+    def scratch(self) -> str:
+        """Return a folder for what is of no use once the plan is complete; it is kept where a run ends before."""
+        path = os.path.join(self._folder, self._scratch)
+        if not self._remote:
+            os.makedirs(path, exist_ok=True)
+        return path
+
+    @property
+    def _scratch(self) -> str:
+        return f".scratch-{self._token}"
 
     def whole(self, number: int) -> dict[str, Any] | None:
         """Return the description of a part that a run before has written whole, if this one resumes; else None."""
@@ -140,7 +154,8 @@ class PlanFolder:
         ]
         if self._remote:
             write(f"{self._folder}/{MANIFEST}", to_json(header(description, key=self._key, parts=named)))
-            for name in set(self._old_parts) - {part["file"] for part in named}:
+            scratch = [f"{self._scratch}/{name}" for name in names_in(f"{self._folder}/{self._scratch}")]
+            for name in (set(self._old_parts) - {part["file"] for part in named}).union(scratch):
                 remove(f"{self._folder}/{name}")
             return as_path(self._where)
         with reported(self._where, "write the plan"):
@@ -153,6 +168,7 @@ class PlanFolder:
         sync_folder(self._folder)
         self._file.close()
         remove_files(leftovers + beyond)
+        shutil.rmtree(os.path.join(self._folder, self._scratch), ignore_errors=True)
         return Path(self._where)
 
     def _beyond(self, named: set[str]) -> list[str]:

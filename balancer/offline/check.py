@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from balancer.errors import InputError, PlanError
@@ -14,7 +14,7 @@ from balancer.offline.description import PlanDigest
 from balancer.offline.engines import Engine, Serial, Tick
 from balancer.offline.load import load_steps, replayed, settings_of, source_of
 from balancer.offline.parts import Part, parts_of
-from balancer.offline.run import NOT_COUNTED
+from balancer.offline.run import NOT_COUNTED, sorted_rows
 from balancer.offline.saved import is_saved
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import rows_of_steps
@@ -55,17 +55,12 @@ def check_run(
     plans, summary = load_steps(path, log), totals()
     for plan in plans:
         part = totals(first_row=summary.rows)
-        for step in _first_and(plan, islice(plans, None if per_part is None else per_part - 1)):
+        for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
             part.add_step(step)
             each(step)
             tick(step.num_samples)
         summary.join(part)
     return summary
-
-
-def _first_and(plan: StepPlan, others: Iterator[StepPlan]) -> Iterator[StepPlan]:
-    yield plan
-    yield from others
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,18 @@ def _in_parts(
     counts = rows_of_files(source)
     if counts is None:
         raise InputError(f"{source.path}: {NOT_COUNTED}")
-    parts, named = list(parts_of(source, counts, settings)), read_manifest(path)["parts"]
+    with sorted_rows(source, counts, settings, engine, None) as files:
+        return _joined(
+            path, plan_file, source, settings, list(parts_of(source, counts, settings, files)), totals, engine, tick
+        )
+
+
+def _joined(
+    path: str, plan_file: PlanFile, source: LengthLog, settings: LogSettings, parts: Sequence[Part],
+    totals: type[SomeTotals], engine: Engine, tick: Tick,
+) -> SomeTotals:  # fmt: skip
+    """Check every part, and put together what they say."""
+    named = read_manifest(path)["parts"]
     steps = [(part.first_step, part.stop_step) for part in parts]
     if len(named) != len(parts) or plan_file.description.get("steps") != (steps[-1][1] if steps else 0):
         raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
@@ -117,9 +123,9 @@ def _tasks(
 def _check_part(task: _Task) -> dict[str, Any]:
     """Check one part; return its digest and totals."""
     rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
-    first_row = task.part.stretches[0].span.first_row if task.part.stretches else 0
-    digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first_row)
-    for plan in replayed(task.plan_file, task.log, task.settings, rows):
+    first = next(rows)
+    digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
+    for plan in replayed(task.plan_file, task.log, task.settings, chain([first], rows)):
         digest.add(plan)
         totals.add_step(plan)
     if (found := digest.hexdigest()) != task.digest:

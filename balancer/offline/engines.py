@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 from balancer.errors import InputError
 
-__all__ = ["ENGINES", "Engine", "Processes", "Serial", "Tick", "cores"]
+__all__ = ["ENGINES", "Cluster", "Engine", "Processes", "Serial", "Tick", "cores"]
 
 Tick = Callable[[int], None]
 """Takes note of so many samples more."""
@@ -19,6 +20,7 @@ Tasks = Iterable[tuple[int, Any]]
 """What is to do, numbered in ascending order."""
 
 _AHEAD = 2  # tasks that wait for each worker
+_CONNECT_S = 10.0
 _TRIES = 4  # of a task whose worker was killed
 
 
@@ -92,7 +94,7 @@ def _again(number: int, task: Any, tries: int) -> tuple[Any, int]:
 
 
 def _samples_of(result: Any) -> int:
-    return int(result["totals"]["samples"])
+    return int(result["totals"]["samples"]) if "totals" in result else 0
 
 
 class _Pool:
@@ -152,10 +154,85 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+class Cluster:
+    """Workers of a Ray cluster; by default of one that is started on this machine, and ended when the work is done.
+
+    Ray moves the tasks of a lost worker or node to others by itself. Its dashboard shows them under names such as
+    ``part 17``.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of a cluster that runs: what ``ray.init`` takes, such as ``"auto"``.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
+        self._ray, self.address = ray, address
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+        """As :class:`Engine` has it."""
+        ray, mine = self._ray, not self._ray.is_initialized()
+        if mine:
+            self._connect()
+        running, failed, waiting = dict[Any, int](), dict[int, BaseException](), iter(tasks)
+        try:
+            remote = ray.remote(work)
+            most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while True:
+                while not failed and len(running) < most and (following := next(waiting, None)) is not None:
+                    number, task = following
+                    running[remote.options(name=f"part {number}", max_retries=_TRIES - 1).remote(task)] = number
+                if not running or (failed and min(failed) < min(running.values())):
+                    break
+                for reference in ray.wait(list(running), num_returns=1)[0]:
+                    number = running.pop(reference)
+                    try:
+                        result = ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        failed[number] = _cause(number, error)
+                    else:
+                        tick(_samples_of(result))
+                        yield number, result
+        finally:
+            for reference in running:
+                ray.cancel(reference)
+            if mine:
+                ray.shutdown()
+        if failed:
+            raise failed[min(failed)]
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+        host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
+        try:
+            if host and port.isdecimal():  # Ray would go on trying for minutes
+                socket.create_connection((host, int(port)), _CONNECT_S).close()
+            self._ray.init(address=self.address, logging_level="warning", log_to_driver=False)
+        except Exception as error:  # whatever it cannot connect to
+            where = "a local Ray cluster" if self.address is None else f"the Ray cluster at {self.address!r:.100}"
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise InputError(f"{where} cannot be had: {reason[0][:200]}") from None
+
+
+def _cause(number: int, error: Exception) -> BaseException:
+    """Return what a task raised; or, where it was lost, that it was."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return cause
+    return InputError(
+        f"part {number}: the Ray worker that had it was lost ({type(error).__name__}), and so were those that tried "
+        "again; look at the cluster, and resume"
+    )
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-ENGINES = {"serial": Serial, "processes": Processes}
+ENGINES = {"serial": Serial, "processes": Processes, "ray": Cluster}
 """Who can plan, by name."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from balancer.io.logs import LengthLog, Span
+from balancer.offline.scatter import Scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Stretch
 
@@ -23,7 +24,7 @@ class Part(NamedTuple):
     number: int
     first_step: int
     stop_step: int
-    stretches: tuple[Stretch, ...] | None
+    stretches: tuple[Stretch | Scattered, ...] | None
 
 
 def _steps_per_epoch(num_rows: int, settings: LogSettings) -> int:
@@ -36,8 +37,12 @@ def num_parts(num_rows: int, settings: LogSettings) -> int:
     return -(-_steps_per_epoch(num_rows, settings) * settings.epochs // settings.steps_per_part)
 
 
-def parts_of(log: LengthLog, counts: Sequence[int], settings: LogSettings) -> Iterator[Part]:
+def parts_of(
+    log: LengthLog, counts: Sequence[int], settings: LogSettings, files: Sequence[tuple[str, ...]] | None = None
+) -> Iterator[Part]:
     """Cut a log, whose files have so many rows each, into parts.
+
+    Where epochs are shuffled, `files` are those that hold the rows of each in its order.
 
     Examples
     --------
@@ -58,12 +63,18 @@ def parts_of(log: LengthLog, counts: Sequence[int], settings: LogSettings) -> It
     last = per_epoch * settings.epochs
     for number in range(num_parts(num_rows, settings)):
         first = number * settings.steps_per_part
-        stop, stretches = min(first + settings.steps_per_part, last), []
+        stop = min(first + settings.steps_per_part, last)
+        stretches: list[Stretch | Scattered] = []
         step = first
         while step < stop:
             in_epoch = step % per_epoch
             steps = min(stop - step, per_epoch - in_epoch)
             rows = in_epoch * size, min((in_epoch + steps) * size, num_rows)
-            stretches.append(Stretch(step, Span.of(log, counts, *rows)))
+            if files is None:
+                stretches.append(Stretch(step, Span.of(log, counts, *rows)))
+            else:
+                epoch = step // per_epoch
+                batch = number - epoch * per_epoch // settings.steps_per_part
+                stretches.append(Scattered(step, batch, files[epoch]))
             step += steps
         yield Part(number, first, stop, tuple(stretches))

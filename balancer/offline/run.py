@@ -8,8 +8,9 @@ import functools
 import hashlib
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,19 +22,21 @@ from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import is_remote
 from balancer.offline.description import PlanDigest, describe, sources_of
-from balancer.offline.engines import Engine, Processes, Serial, Tick, cores
+from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, num_parts, parts_of
+from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
-from balancer.offline.steps import Rows, plan_rows, rows_of_steps
+from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
 from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.rows import append_phase, open_writer
 
-__all__ = ["NOT_COUNTED", "is_folder", "plan_run"]
+__all__ = ["NOT_COUNTED", "is_folder", "plan_run", "sorted_rows"]
 
 NOT_COUNTED = (
     "its rows cannot be counted without reading them, so its steps cannot be dealt out; write the log as Parquet, or "
     "work in one process"
 )
+_MANY_FILES = 100
 _LONG = 8  # parts, for which it is worth while to start processes
 
 
@@ -84,7 +87,7 @@ def plan_run(
         A step that no plan, or none that was found, satisfies.
     """
     if out is None or is_folder(out):
-        counts = None if isinstance(engine, Serial) else rows_of_files(log)
+        counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)
         return _in_parts(log, settings, totals, out, engine, counts, resume, tick)
     engine = engine or Serial()
@@ -92,8 +95,9 @@ def plan_run(
         what = "to resume" if resume else "for several processes"
         raise InputError(f"{out}: is one file, which has no parts {what}: write a folder, {out}{os.sep}")
     digest, summary = PlanDigest(settings.steps_per_part), totals()
-    with _writer(out, settings) as writer:
-        for task, rows in _streamed(log, settings, totals):
+    counts = None if settings.shuffle is None else rows_of_files(log)
+    with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:
+        for task, rows in _streamed(log, settings, totals, counts, files):
             part = _planned(task, rows, writer, tick)
             digest.join(part)
             summary.join(totals.restored(part["totals"]))
@@ -106,7 +110,7 @@ def plan_run(
 def _suited(counts: Sequence[int] | None, settings: LogSettings) -> Engine:
     """Return who plans if nobody says: starting processes takes a second or two."""
     short = counts is None or num_parts(sum(counts), settings) < _LONG
-    return Serial() if short or settings.shuffle is not None or cores() == 1 else Processes()
+    return Serial() if short or cores() == 1 else Processes()
 
 
 def _writer(path: str, settings: LogSettings) -> PlanWriter:
@@ -128,11 +132,12 @@ def _in_parts(
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
         done: dict[int, dict[str, Any]] = {}
         found = functools.partial(_found, folder, done, tick)
-        if isinstance(engine, Serial):
-            tasks = _here(log, settings, totals, folder, key, found)
-        else:
-            tasks = _elsewhere(log, settings, totals, folder, key, found, counts)
-        done.update(engine.run(_plan_part, tasks, tick))
+        with sorted_rows(log, counts, settings, engine, folder) as files:
+            if isinstance(engine, Serial):
+                tasks = _here(log, settings, totals, folder, key, found, counts, files)
+            else:
+                tasks = _elsewhere(log, settings, totals, folder, key, found, counts, files)
+            done.update(engine.run(_plan_part, tasks, tick))
         parts = [done[number] for number in sorted(done)]
         digest, summary = PlanDigest(settings.steps_per_part), totals()
         for part in parts:
@@ -143,6 +148,30 @@ def _in_parts(
         if folder is not None:
             folder.commit(describe(log, settings, held["steps"], held["samples"], digest, sources), parts)
     return summary
+
+
+@contextmanager
+def sorted_rows(
+    log: LengthLog, counts: Sequence[int] | None, settings: LogSettings, engine: Engine, folder: PlanFolder | None
+) -> Iterator[list[tuple[str, ...]] | None]:
+    """Sort the rows of epochs that are shuffled into files, if one process cannot hold them, or several need them."""
+    num_columns = sum(len(phase.numbers) + 16 * len(phase.lists) for phase in settings.setup.phases)
+    if (
+        settings.shuffle is None
+        or counts is None
+        or (isinstance(engine, Serial) and not is_large(sum(counts), num_columns))
+    ):
+        yield None
+    elif folder is not None:
+        yield scattered(log, counts, settings, reader_of(log, settings), folder.scratch(), engine)
+    elif isinstance(engine, Cluster) and engine.address is not None:
+        raise InputError(
+            f"{log.path}: its shuffled rows are sorted into files, which all nodes must see: plan to a folder, and "
+            "report by processes of one machine"
+        )
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            yield scattered(log, counts, settings, reader_of(log, settings), scratch, engine)
 
 
 def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
@@ -167,10 +196,10 @@ def _file_of(folder: PlanFolder | None, number: int) -> str | None:
 
 def _here(
     log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool],
+    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for this process, which reads the log once."""
-    for task, rows in _streamed(log, settings, totals):
+    for task, rows in _streamed(log, settings, totals, counts, files):
         number = task.part.number
         if found(number):
             for _ in rows:
@@ -181,22 +210,28 @@ def _here(
 
 def _elsewhere(
     log: LengthLog, settings: LogSettings, totals: type[Totals], folder: PlanFolder | None, key: str,
-    found: Callable[[int], bool], counts: Sequence[int] | None,
+    found: Callable[[int], bool], counts: Sequence[int] | None, files: Sequence[tuple[str, ...]] | None,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield what is left to do, for other processes, which read the rows of their part."""
     if counts is None:
         raise InputError(f"{log.path}: {NOT_COUNTED}")
-    if settings.shuffle is not None:
-        raise InputError(f"{log.path}: epochs that are shuffled are planned by one process")
-    light = replace(log, files=(log.path,))  # parts say themselves which files they need
-    for part in parts_of(log, counts, settings):
+    # Parts say themselves which files they need; all are named only for the sake of a message.
+    light = log if len(log.files) <= _MANY_FILES else replace(log, files=(log.path,))
+    for part in parts_of(log, counts, settings, files):
         if not found(part.number):
             task = _Task(light, settings, part, totals, key, _file_of(folder, part.number))
             yield part.number, (task, None)
 
 
-def _streamed(log: LengthLog, settings: LogSettings, totals: type[Totals]) -> Iterator[tuple[_Task, Iterator[Rows]]]:
+def _streamed(
+    log: LengthLog, settings: LogSettings, totals: type[Totals], counts: Sequence[int] | None,
+    files: Sequence[tuple[str, ...]] | None,
+) -> Iterator[tuple[_Task, Iterator[Rows]]]:  # fmt: skip
     """Read a log once, part after part; the steps of one must be read before the next part is asked for."""
+    if files is not None and counts is not None:
+        for part in parts_of(log, counts, settings, files):
+            yield _Task(log, settings, part, totals), rows_of_steps(log, settings, stretches=part.stretches)
+        return
     steps = rows_of_steps(log, settings)
     for number in itertools.count():
         if (first := next(steps, None)) is None:

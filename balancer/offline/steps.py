@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, Span, choose_length, read_columns
+from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, make_step, plan_step
@@ -27,7 +28,7 @@ from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
 from solvers.errors import SolverError, WordedError, Wording
 
-__all__ = ["Rows", "Steps", "Stretch", "compare_log", "plan_log", "plan_rows", "rows_of_steps"]
+__all__ = ["Rows", "Steps", "Stretch", "compare_log", "plan_log", "plan_rows", "reader_of", "rows_of_steps"]
 
 _MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
 
@@ -67,23 +68,29 @@ class Stretch(NamedTuple):
 
 
 def rows_of_steps(
-    log: LengthLog, settings: LogSettings, endless: bool = False, stretches: Sequence[Stretch] | None = None
+    log: LengthLog, settings: LogSettings, endless: bool = False, stretches: Sequence[Stretch | Scattered] | None = None
 ) -> Iterator[Rows]:
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
     Memory is a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`, those steps
     alone; each holds all rows of its steps.
     """
-    phases = settings.setup.phases
-    sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
-    keys = tuple(dict.fromkeys(phase.keep_together for phase in phases if phase.keep_together))
-    allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in phases if phase.allowed_ranks))
-    lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
-    read = functools.partial(read_columns, log, sums, keys, lists)
+    read = reader_of(log, settings)
+    allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in settings.setup.phases if phase.allowed_ranks))
     batches = enumerate(_batches(read, settings, endless)) if stretches is None else _of(stretches, read, settings)
     for number, (block, numbers) in batches:
         asked: Columns = {**block.keys, **{name: block.lists[name] for name in allowed}}
         yield Rows(number, block.first_row, {**block.sums, **block.lists}, asked, numbers)
+
+
+def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[Block]]:
+    """Return what reads the columns that the phases name: all rows of a log, or those of a `span`."""
+    phases = settings.setup.phases
+    sums = {text: choose_length(log, text) for phase in phases for text in phase.numbers}
+    keys = tuple(dict.fromkeys(phase.keep_together for phase in phases if phase.keep_together))
+    allowed = tuple(phase.allowed_ranks for phase in phases if phase.allowed_ranks)
+    lists = tuple(dict.fromkeys((*(name for phase in phases for name in phase.lists), *allowed)))
+    return functools.partial(read_columns, log, sums, keys, lists)
 
 
 _Batch = tuple[Block, NDArray[np.int64] | None]
@@ -91,11 +98,17 @@ _Batch = tuple[Block, NDArray[np.int64] | None]
 
 
 def _of(
-    stretches: Sequence[Stretch], read: Callable[..., Iterator[Block]], settings: LogSettings
+    stretches: Sequence[Stretch | Scattered], read: Callable[..., Iterator[Block]], settings: LogSettings
 ) -> Iterator[tuple[int, _Batch]]:
     """Yield some global batches, with their numbers."""
-    for first_step, span in stretches:
-        yield from enumerate(_in_order(read(span=span), settings), first_step)
+    size = settings.samples_per_step
+    for stretch in stretches:
+        if isinstance(stretch, Stretch):
+            yield from enumerate(_in_order(read(span=stretch.span), settings), stretch.first_step)
+            continue
+        block, numbers = gathered(stretch)
+        for step, first in enumerate(range(0, len(block), size), stretch.first_step):
+            yield step, (block[first : first + size], numbers[first : first + size])
 
 
 def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batch]:

@@ -12,12 +12,14 @@ unsigned with 64 bits, and sums and products wrap:
 - the row at a position is what the 8 rounds make of it, taken through them again while that is >= n.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_integer
 
-__all__ = ["shuffled"]
+__all__ = ["shuffled", "unshuffled"]
 
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -45,15 +47,32 @@ def shuffled(positions: ArrayLike, num_rows: int, seed: int, epoch: int = 0) -> 
     >>> shuffled(range(8), 8, seed=0), shuffled([1], 8, seed=0, epoch=1)
     (array([3, 6, 5, 2, 4, 0, 7, 1]), array([3]))
     """
+    return _walked(positions, num_rows, seed, epoch, _permuted)
+
+
+def unshuffled(rows: ArrayLike, num_rows: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
+    """Return the positions at which `rows` stand in an epoch's order: the inverse of :func:`shuffled`.
+
+    Examples
+    --------
+    >>> unshuffled([3, 6, 5, 2, 4, 0, 7, 1], 8, seed=0)
+    array([0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    return _walked(rows, num_rows, seed, epoch, _permuted_back)
+
+
+def _walked(numbers: ArrayLike, num_rows: int, seed: int, epoch: int, permuted: Any) -> NDArray[np.int64]:
+    """Permute numbers below ``4**w``, again while they are no rows."""
     num_rows, seed, epoch = as_integer("num_rows", num_rows, 1), as_integer("seed", seed), as_integer("epoch", epoch)
-    rows = np.asarray(positions, dtype=np.int64).astype(np.uint64)
+    found = np.asarray(numbers, dtype=np.int64).astype(np.uint64)
     width = max(1, (int(num_rows - 1).bit_length() + 1) // 2)
     base = _mix(_mix(seed + _GOLDEN) + (epoch + 1) * _GOLDEN)
     keys = [np.uint64(_mix(base + (index + 1) * _GOLDEN)) for index in range(_ROUNDS)]
-    rows = _permuted(rows, width, keys)
-    while len(outside := np.flatnonzero(rows >= num_rows)):
-        rows[outside] = _permuted(rows[outside], width, keys)
-    return rows.astype(np.int64)
+    found = permuted(found, width, keys)
+    while len(outside := np.flatnonzero(found >= num_rows)):
+        found[outside] = permuted(found[outside], width, keys)
+    numbered: NDArray[np.int64] = found.astype(np.int64)
+    return numbered
 
 
 def _permuted(numbers: NDArray[np.uint64], width: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
@@ -61,6 +80,14 @@ def _permuted(numbers: NDArray[np.uint64], width: int, keys: list[np.uint64]) ->
     left, right = numbers >> shift, numbers & low
     for key in keys:
         left, right = right, left ^ (_mixed(right + key) & low)
+    return (left << shift) | right
+
+
+def _permuted_back(numbers: NDArray[np.uint64], width: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
+    shift, low = np.uint64(width), np.uint64(2**width - 1)
+    left, right = numbers >> shift, numbers & low
+    for key in reversed(keys):
+        left, right = right ^ (_mixed(left + key) & low), left
     return (left << shift) | right
 
 

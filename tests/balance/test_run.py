@@ -19,6 +19,7 @@ from nightly import examples
 from balancer import InputError, Phase, PlanError, Topology
 from balancer.io import logs
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
+from balancer.offline import scatter
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
@@ -212,6 +213,62 @@ def test_a_part_that_was_changed_is_named(folder, tmp_path):
         check_run(f"{tmp_path}/out", RunSummary, engine=Processes(2))
     with pytest.raises(PlanError, match="digest of its 32 steps"):
         check_run(f"{tmp_path}/out", RunSummary)
+
+
+def mixed_log(folder):
+    """A log with keys, lists and numbers."""
+    generator = np.random.default_rng(3)
+    counts = generator.integers(0, 4, 700)
+    images = [generator.integers(1, 90, count).tolist() for count in counts]
+    columns = {"tokens": generator.integers(100, 900, 700), "images": images}
+    columns["prompt"] = [f"p{i // 3}" for i in range(700)]
+    pq.write_table(pa.table(columns), folder / "mixed.parquet", row_group_size=90)
+    return folder / "mixed.parquet"
+
+
+@pytest.mark.parametrize("of_log", [{}, {"epochs": 3, "steps_per_part": 5}, {"epochs": 2, "drop_last": True}])
+def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monkeypatch, of_log):
+    phases = [Phase("vision", "lengths(images)"), Phase("llm", "tokens", keep_together="prompt")]
+    log, settings = mixed_log(tmp_path), settings_of(phases, shuffle=11, **of_log)
+    in_memory, summary = planned(log, settings, tmp_path / "memory")
+    monkeypatch.setattr(scatter, "_MOST_HELD", 100)
+    monkeypatch.setattr(scatter, "_ROWS_PER_FILE", 150)
+    by_files, other = planned(log, settings, tmp_path / "files")
+    assert in_memory == by_files
+    assert summary.as_json(1.0) == other.as_json(1.0)
+    plan_run(open_log(log), settings, RunSummary, str(tmp_path / "plan"))
+    header = json.loads(pq.read_schema(tmp_path / "plan").metadata[b"balancer"])
+    assert header["description"] == json.loads(in_memory["manifest.json"])["description"]
+
+
+def test_processes_plan_and_check_shuffled_epochs(tmp_path):
+    log, settings = mixed_log(tmp_path), settings_of(epochs=2, shuffle=11, steps_per_part=9)
+    one, summary = planned(log, settings, tmp_path / "one")
+    two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
+    assert one == two
+    assert check_run(f"{tmp_path}/two", RunSummary, engine=Processes(1)).as_json(1.0) == summary.as_json(1.0)
+
+
+def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
+    log, settings = mixed_log(tmp_path), settings_of(shuffle=11)
+    expected, _ = planned(log, settings, tmp_path / "expected")
+    monkeypatch.setattr(scatter, "_MOST_HELD", 100)
+    monkeypatch.setattr(scatter, "_ROWS_PER_FILE", 150)
+    made = []
+    sort = scatter._scatter
+
+    def interrupted(task, tick=None):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(task.file)
+        return sort(task)
+
+    monkeypatch.setattr(scatter, "_scatter", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        planned(log, settings, tmp_path / "out")
+    monkeypatch.setattr(scatter, "_scatter", lambda task, tick=None: made.append(task.file) or sort(task))
+    assert planned(log, settings, tmp_path / "out", resume=True)[0] == expected
+    assert len(made) == len(set(made)) == 5
 
 
 # ------------------------------------------------------------------------------------------------------------ resume

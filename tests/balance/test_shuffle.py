@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.problem.shuffle import shuffled
+from balancer.problem.shuffle import shuffled, unshuffled
 
 MASK = 2**64 - 1
 
@@ -38,6 +38,7 @@ def test_it_is_the_permutation_that_is_written_down(n, seed, epoch):
     order = shuffled(np.arange(n), n, seed, epoch)
     assert sorted(order.tolist()) == list(range(n))
     assert order.tolist() == [naive(position, n, seed, epoch) for position in range(n)]
+    assert unshuffled(order, n, seed, epoch).tolist() == list(range(n))
     assert np.array_equal(shuffled(np.arange(n)[::-2], n, seed, epoch), order[::-2])
 
 

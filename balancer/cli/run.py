@@ -193,7 +193,7 @@ class Pace:
         )
 
 
-_LINE_AFTER_S = 5.0
+LINE_AFTER_S = 5.0
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def progress(as_json: bool, total: int | None = None, samples_per_step: int = 0)
         def note(done: int) -> None:
             nonlocal told
             pace.samples += done
-            if time.perf_counter() - told >= _LINE_AFTER_S:
+            if time.perf_counter() - told >= LINE_AFTER_S:
                 told = time.perf_counter()
                 print(json.dumps({"progress": pace.after(told - begun)}), file=sys.stderr, flush=True)  # noqa: T201
 

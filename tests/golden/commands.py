@@ -23,6 +23,7 @@ import balancer
 
 _CLOCK = ("runtime_s", "compile_s", "samples_per_second")
 _SECONDS = re.compile(r"\b[0-9.,]+ s(, [0-9,]+ samples a second)?(; kernels compiled, which are kept: [0-9]+ s)?$")
+_BY_THE_CLOCK = ("balancer: compil", '{"progress":')
 _TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1"}
 _COLUMNS = ("step", "phase", "sample", "item", "rank", "slot", "position")
 
@@ -66,7 +67,7 @@ def _run(words, stdin):
             code = None
         except SystemExit as stopped:
             code = int(stopped.code or 0)
-    said = [line for line in err.getvalue().splitlines(True) if not line.startswith("balancer: compil")]
+    said = [line for line in err.getvalue().splitlines(True) if not line.startswith(_BY_THE_CLOCK)]
     return code, out.getvalue(), "".join(said)
 
 

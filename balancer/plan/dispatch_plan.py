@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.plan.exchange import RankExchange
-from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, segments
+from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
 from balancer.problem.constraints import Constraints
@@ -405,9 +405,7 @@ class DispatchPlan(Record):
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
         if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
-            given = self.cost.degree_times(self.lengths, self.micro_batches.degrees, self.num_ranks)
-            costs = (given.times * np.array(self.micro_batches.degrees)[:, None]).min(axis=0)  # of all its ranks
-            most = most // given.unit - self.num_slots * given.overhead
+            costs, most = least_rank_time(self.cost, self.lengths, self.micro_batches, self.topology, most)
         shared = self.group_table is not None
         return relocation_bound(costs, home, self.topology.node_of_rank, self.lengths, most, divisible=shared)
 

@@ -145,6 +145,23 @@ def test_certificate_recomputed_from_scratch(case):
     assert plan.digest() == planned(case).digest()
 
 
+@pytest.mark.parametrize(
+    ("length", "ranks", "node", "home", "fields", "crossing"),
+    [
+        (50, 2, 1, 0, {"pad_to": 7}, 22),  # the other rank has the padding
+        (4, 4, 2, 0, {"pad_to": 2, "order": "zigzag"}, 0),  # ... and nothing else
+        (214, 2, 1, 1, {"order": "zigzag"}, 106),
+        (2**39 + 1, 2, 1, 0, {}, 2**38),
+    ],
+)
+def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, fields, crossing):
+    plan = balance(
+        [length], ranks, node, [home], sequence_groups=SequenceGroups((ranks,), **fields), cost="linear:loss=0"
+    )
+    assert plan.inter_node_volume == crossing
+    assert crossing - 1 <= plan.inter_node_bound <= crossing
+
+
 @settings(max_examples=40, deadline=None)
 @given(asked())
 def test_near_home_costs_no_more_than_eps(case):

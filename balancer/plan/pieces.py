@@ -18,6 +18,7 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
+from solvers.packing import MOST_BINS
 from solvers.types import Record
 
 __all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "segments"]
@@ -117,7 +118,9 @@ class GroupTable(Record):
         first, degree = self.first_rank.astype(np.int64), self.degree.astype(np.int64)
         if len(degree) and not (self.slot.min() >= 0 and self.slot.max() < num_slots):
             return f"slots must be within 0..{num_slots - 1}, got {self.slot.min()} to {self.slot.max()}"
-        if cut.slots_for(num_slots) != num_slots:
+        if num_slots * num_ranks > MOST_BINS:
+            return f"there are {num_slots} slots of {num_ranks} ranks, more slots than are planned"
+        if cut.slots_for(num_slots) != num_slots or cut.num_slots not in (None, num_slots):
             return f"there are {num_slots} slots, which is not what was asked for"
         outside = (first < 0) | (first + degree > num_ranks) | ~np.isin(degree, cut.degrees)
         inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)

@@ -8,6 +8,7 @@ from balancer.cost.flexsp import FLEXSP
 from balancer.cost.model import CostModel
 from balancer.cost.named import flops, module
 from balancer.cost.sequence_parallel import Sharing
+from solvers.errors import UsageError
 
 __all__ = ["COSTS", "parse_cost"]
 
@@ -78,3 +79,5 @@ def parse_cost(text: str | CostModel) -> CostModel:
         return make(**coefficients)
     except TypeError:
         raise ValueError(f"cost {text!r} lacks a coefficient or names an unknown one; write {form}") from None
+    except UsageError as error:
+        raise ValueError(f"cost {text!r}: {error}") from None

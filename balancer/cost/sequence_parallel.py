@@ -4,6 +4,7 @@ A group of degree d takes ``(a l + b l^2 + x_d l) / d`` for a sample of length l
 a unit of length. Where nothing was measured, a share of a rank's speed is lost with each doubling instead.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ __all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes
 EXCHANGES = ("ulysses", "ring")
 """How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
 
+_DEGREE = "d([2-9]|[1-9][0-9]{1,8})"
 _LOSS = 5  # percent: what is assumed where nothing was measured
 _MOST_LOSS = 50  # beyond it two ranks are slower than one
 _FINEST = 2**31  # its square fits int64
@@ -84,6 +86,8 @@ class Sharing:
             least = exchange[i - 1][0] + 1 if i else 2
             if degree < least:
                 raise ArgumentError("exchange", f"be of ascending degrees from 2, here of {least} or more", degree, i)
+        if self.hidden not in (0, 1):
+            raise ArgumentError("hidden", "be 0 or 1", self.hidden)
         object.__setattr__(self, "loss", loss)
         object.__setattr__(self, "exchange", exchange)
         object.__setattr__(self, "hidden", bool(self.hidden))
@@ -93,7 +97,7 @@ class Sharing:
     def of(cls, given: dict[str, int]) -> "Sharing":
         """Read what :meth:`words` wrote; TypeError for a word that is none of its own."""
         words = dict(given)
-        exchange = sorted((int(word[1:]), words.pop(word)) for word in given if word[:1] == "d" and word[1:].isdigit())
+        exchange = sorted((int(word[1:]), words.pop(word)) for word in given if re.fullmatch(_DEGREE, word))
         return cls(exchange=tuple(exchange), **words)  # type: ignore[arg-type]
 
     def words(self) -> dict[str, int]:

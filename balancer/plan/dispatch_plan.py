@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.plan.exchange import RankExchange
-from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, segments
+from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
 from balancer.problem.constraints import Constraints
@@ -406,9 +406,7 @@ class DispatchPlan(Record):
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
         node = self.topology.node_of_rank
         if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
-            given = self.cost.degree_times(self.lengths, self.micro_batches.degrees, self.num_ranks)
-            costs = (given.times * np.array(self.micro_batches.degrees)[:, None]).min(axis=0)  # of all its ranks
-            most = most // given.unit - self.num_slots * given.overhead
+            costs, most = least_rank_time(self.cost, self.lengths, self.micro_batches, self.topology, most)
             return relocation_bound(costs, home, node, self.lengths, most, divisible=True)
         arrays = read_only(costs), read_only(self.lengths), read_only(home), read_only(node)
         if (bound := int(plain_inter_bound(*arrays, self.topology.num_nodes, most))) >= 0:

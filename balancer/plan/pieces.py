@@ -16,10 +16,12 @@ from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
+from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
+from solvers.packing import MOST_BINS
 from solvers.types import Record
 
-__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "segments"]
+__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "segments"]
 
 
 class SequenceGroup(NamedTuple):
@@ -116,7 +118,9 @@ class GroupTable(Record):
         first, degree = self.first_rank.astype(np.int64), self.degree.astype(np.int64)
         if len(degree) and not (self.slot.min() >= 0 and self.slot.max() < num_slots):
             return f"slots must be within 0..{num_slots - 1}, got {self.slot.min()} to {self.slot.max()}"
-        if cut.slots_for(num_slots) != num_slots:
+        if num_slots * num_ranks > MOST_BINS:
+            return f"there are {num_slots} slots of {num_ranks} ranks, more slots than are planned"
+        if cut.slots_for(num_slots) != num_slots or cut.num_slots not in (None, num_slots):
             return f"there are {num_slots} slots, which is not what was asked for"
         outside = (first < 0) | (first + degree > num_ranks) | ~np.isin(degree, cut.degrees)
         inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)
@@ -294,6 +298,27 @@ def segments(
         sizes * bytes_per_element,
     )  # fmt: skip
     return Segments(stream, source_piece, target_piece, start - offset[target_piece])
+
+
+def least_rank_time(
+    cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, topology: Topology, makespan: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return what of its ranks' time every sample takes at least, int64[n], and what a rank has in a step; in one unit.
+
+    That for all elements of a sample; for a part of them in proportion. Where a group has ranks of several nodes, those
+    of one may hold more than their number says, as the last ones hold the padding.
+    """
+    given = cost.degree_times(lengths, cut.degrees, topology.num_ranks)
+    node, least = cut.ranks_per_node(topology), np.full(len(lengths), INT64_MAX)
+    for degree, times in zip(cut.degrees, given.times, strict=True):
+        if degree > topology.num_ranks:
+            continue
+        taken = times * degree
+        if degree > node:
+            exact = taken.astype(object) * lengths // np.maximum(cut.padded(lengths, degree), 1)  # may leave int64
+            taken = exact.astype(np.int64)
+        np.minimum(least, taken, out=least)
+    return least, makespan // given.unit - cut.fewest_slots(lengths, topology.num_ranks) * given.overhead
 
 
 def _lying(place: Placement, piece: NDArray[np.int64], start: NDArray[np.int64]) -> Placement:

@@ -15,7 +15,8 @@ from balancer.problem.problem import Problem
 from balancer.problem.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.settings import PlanSettings
 from solvers.bounds import Bound
-from solvers.errors import Wording
+from solvers.errors import UsageError, Wording
+from solvers.packing import MOST_BINS
 
 __all__ = ["groups_bound", "plan_groups"]
 
@@ -45,6 +46,9 @@ class _Units(NamedTuple):
 
 def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan the groups of every slot, then put them where their samples lie, as far as that costs next to nothing."""
+    ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
+    if ranks * slots > MOST_BINS:
+        raise UsageError(f"{{num_ranks}} * {{num_slots}} must be <= {MOST_BINS} micro-batches, got {ranks} * {slots}")
     units = _Units.of(problem, cut)
     unit, times = units.of_sample, units.times
     try:
@@ -52,14 +56,14 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, s
             times.times, units.sizes, overhead=times.overhead, time_budget=settings.time_budget,
             **cut.solver_keywords(problem.topology),
         )  # fmt: skip
-    except solvers.SolverError as error:
+    except (solvers.SolverError, UsageError) as error:
         raise error.in_words(_wording(problem, unit)) from None
     groups = GroupTable(
         found.group_of_item[unit], found.degree_of_group, found.slot_of_group, found.first_rank_of_group
     )
     fell_back = ""
     if settings.placement != "any":
-        groups = rearranged(problem, cut, groups)
+        groups = rearranged(problem, cut, groups, settings.objective)
     if settings.placement == "relocate":
         heights = found.slot_times - times.overhead
         groups, fell_back = relocated(problem, cut, groups, heights * times.unit, settings)
@@ -84,4 +88,9 @@ def groups_bound(problem: Problem, cut: SequenceGroups, makespan: int) -> Bound:
 def _wording(problem: Problem, unit: NDArray[np.int64]) -> Wording:
     """Return what errors of the solver are called here: an item is a sample, or the first of those that go together."""
     first = np.unique(unit, return_index=True)[1]
-    return Wording(GROUPING.names, numbers={"sample": lambda item: int(problem.batch.numbers[first[item]])})
+    together = problem.batch.numbers[first[np.bincount(unit) > 1]]
+    return Wording(
+        GROUPING.names,
+        numbers={"sample": lambda item: int(problem.batch.numbers[first[item]])},
+        notes={"sample": lambda number: "with all that stay together with it" if number in together else ""},
+    )

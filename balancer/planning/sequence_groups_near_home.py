@@ -1,7 +1,5 @@
 """Sequence groups near home: groups that are alike exchange their ranks; what single ranks have starts from home."""
 
-from fractions import Fraction
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,11 +8,13 @@ from balancer.plan.pieces import GroupTable
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
+from solvers.arguments import INT64_MAX
+from solvers.relocation import as_eps
 
 __all__ = ["rearranged", "relocated"]
 
 
-def rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable) -> GroupTable:
+def rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objective: str) -> GroupTable:
     """Exchange the ranks of groups of one slot and degree so that little crosses nodes; no time changes."""
     node_of_rank, node = problem.topology.node_of_rank, cut.ranks_per_node(problem.topology)
     first_rank, parts = groups.first_rank.copy(), problem.parts
@@ -32,7 +32,12 @@ def rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable) -> Gro
         volumes = solvers.group_volumes(
             member[group[near]], place_of_rank[home[near]], parts.volumes[near], len(alike)
         )  # fmt: skip
-        first_rank[alike] = starts[solvers.rearrange(volumes, node_of_rank[starts]).rank_of_group]
+        found = solvers.rearrange(
+            volumes,
+            node_of_rank[starts],
+            objective=objective,  # type: ignore[arg-type] # checked in the settings
+        )
+        first_rank[alike] = starts[found.rank_of_group]
     own = groups.group_of_sample
     return GroupTable.of(groups.slot[own], first_rank[own], groups.degree[own])
 
@@ -73,7 +78,7 @@ def relocated(
         free = np.ones(problem.topology.num_ranks, dtype=bool)
         for g in wide.tolist():
             free[groups.first_rank[g] : groups.first_rank[g] + groups.degree[g]] = False
-        cap = int((1 + Fraction(str(settings.eps))) * height)
+        cap = min(int((1 + as_eps(settings.eps)) * height), INT64_MAX)
         budget = settings.time_budget / len(heights)
         found = _on_single_ranks(problem, cut, mine, np.flatnonzero(free), rank, cap, budget)
         failed += found is None

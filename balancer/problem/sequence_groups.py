@@ -1,9 +1,9 @@
 """Sequence groups: in every slot, the ranks are divided into groups of unequal size that share samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.problem.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
-from solvers.errors import ArgumentError, UsageError, Wording
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.packing import slots_for
 
 __all__ = ["GROUPING", "ORDERS", "SequenceGroups"]
@@ -73,15 +73,17 @@ class SequenceGroups:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        given = [self.degrees] if isinstance(self.degrees, int) else list(self.degrees)
+        if not isinstance(self.degrees, Iterable | SupportsIndex):
+            raise ArgumentTypeError("degrees", "be a sequence of integers", repr(self.degrees))
+        given = list(self.degrees) if isinstance(self.degrees, Iterable) else [self.degrees]
         set_(self, "degrees", tuple(as_count(f"degrees[{i}]", degree) for i, degree in enumerate(given)))
         if not given or len(set(given)) < len(given):
             raise ArgumentError("degrees", "hold distinct numbers of ranks, at least one", given)
-        for name in ("max_tokens_per_rank", "num_slots"):
-            if getattr(self, name) is not None:
-                set_(self, name, as_integer(name, getattr(self, name), 1))
-        for name in ("slots_multiple_of", "pad_to"):
-            set_(self, name, as_count(name, getattr(self, name)))
+        if self.max_tokens_per_rank is not None:
+            set_(self, "max_tokens_per_rank", as_integer("max_tokens_per_rank", self.max_tokens_per_rank, 1))
+        for name in ("num_slots", "slots_multiple_of", "pad_to"):
+            if name != "num_slots" or self.num_slots is not None:
+                set_(self, name, as_count(name, getattr(self, name)))
         check_choice("exchange", self.exchange, EXCHANGES)
         check_choice("order", self.order, ORDERS)
         check_choice("encoders", self.encoders, ENCODERS)

@@ -69,20 +69,22 @@ class Setup:
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
         cost, cut = parse_cost(phase.cost), self.settings.micro_batches
-        names = [name for name in phase.constraints if name != "every_rank_nonempty"]
-        check_together(cost, names, cut if is_last or cut is None or cut.encoders == "slot" else None)
-        if is_last and isinstance(cut, SequenceGroups):
-            cut.ranks_per_node(self.topology)
-            cut.check_heads(cost)
-        if cut is not None and not is_last and cut.encoders == "slot" and set(names) - {"allowed_ranks"}:
+        shared = is_last and isinstance(cut, SequenceGroups)
+        names = [name for name in phase.constraints if shared or name != "every_rank_nonempty"]
+        held = [name for name in names if name != "allowed_ranks"]
+        if cut is not None and not is_last and cut.encoders == "slot" and held:
             raise UsageError(
                 ("{sequence_groups}" if isinstance(cut, SequenceGroups) else "{micro_batch_tokens}")
                 + " cannot be combined with {"
-                + names[0]
+                + held[0]
                 + "} of an encoder that computes an item in "
                 "the slot of its sample: what a rank has over the step is then not the encoder's to choose",
                 "use {encoders='step'}",
             )
+        check_together(cost, names, cut if is_last or cut is None or cut.encoders == "slot" else None)
+        if is_last and isinstance(cut, SequenceGroups):
+            cut.ranks_per_node(self.topology)
+            cut.check_heads(cost)
 
     def _check_groups(self) -> None:
         """Refuse groups of ranks that cannot be planned by themselves."""

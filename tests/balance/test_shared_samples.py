@@ -145,6 +145,31 @@ def test_certificate_recomputed_from_scratch(case):
     assert plan.digest() == planned(case).digest()
 
 
+@pytest.mark.parametrize(
+    ("length", "ranks", "node", "home", "fields", "crossing"),
+    [
+        (50, 2, 1, 0, {"pad_to": 7}, 22),  # the other rank has the padding
+        (4, 4, 2, 0, {"pad_to": 2, "order": "zigzag"}, 0),  # ... and nothing else
+        (214, 2, 1, 1, {"order": "zigzag"}, 106),
+        (2**39 + 1, 2, 1, 0, {}, 2**38),
+    ],
+)
+def test_bound_on_crossing_knows_who_has_the_padding(length, ranks, node, home, fields, crossing):
+    plan = balance(
+        [length], ranks, node, [home], sequence_groups=SequenceGroups((ranks,), **fields), cost="linear:loss=0"
+    )
+    assert plan.inter_node_volume == crossing
+    assert crossing - 1 <= plan.inter_node_bound <= crossing
+
+
+def test_what_one_rank_sends_is_an_objective():
+    lengths = np.random.default_rng(2).lognormal(6, 1.5, 64).astype(int)
+    asked = {"sequence_groups": SequenceGroups((1, 2)), "placement": "rearrange"}
+    of_sum, of_max = (balance(lengths, 8, 2, np.arange(64) // 8, objective=of, **asked) for of in ("sum", "max"))
+    assert of_max.traffic.largest_send < of_sum.traffic.largest_send
+    assert of_max.makespan == of_sum.makespan
+
+
 @settings(max_examples=40, deadline=None)
 @given(asked())
 def test_near_home_costs_no_more_than_eps(case):
@@ -220,6 +245,8 @@ def test_not_together_with_micro_batches():
         balance([1], 1, sequence_groups=(1, 2))
     with pytest.raises(ValueError, match="method 'lpt' makes no sequence groups"):
         balance([1], 1, method="lpt", sequence_groups=SequenceGroups())
+    with pytest.raises(ValueError, match=r"num_ranks \* num_slots must be <= 67108864 micro-batches"):
+        balance([1], 1, sequence_groups=SequenceGroups(slots_multiple_of=10**9))
     with pytest.raises(ValueError, match="cost 'padded'"):
         balance([1], 1, cost="padded", sequence_groups=SequenceGroups())
 
@@ -230,7 +257,9 @@ def test_not_together_with_micro_batches():
         ({"degrees": ()}, "degrees must hold distinct numbers of ranks, at least one"),
         ({"degrees": (2, 2)}, "degrees must hold distinct"),
         ({"degrees": (0,)}, r"degrees\[0\] must be"),
+        ({"degrees": None}, "degrees must be a sequence of integers, got None"),
         ({"max_tokens_per_rank": 0}, "max_tokens_per_rank must be"),
+        ({"num_slots": 2**31}, "num_slots must be <= "),
         ({"num_slots": 3, "slots_multiple_of": 2}, "num_slots = 3 contradicts slots_multiple_of = 2"),
         ({"exchange": "tree"}, "exchange must be one of 'ulysses', 'ring'"),
         ({"order": "zag"}, "order must be one of"),
@@ -245,6 +274,10 @@ def test_settings_that_cannot_be(fields, rule):
 def test_a_sample_that_no_group_holds_is_named():
     with pytest.raises(solvers.InfeasibleError, match=r"sample 1: its size 500 is over 400, max_tokens_per_rank = 100"):
         balance([10, 500], 4, sequence_groups=SequenceGroups(FEW, 100))
+    with pytest.raises(
+        solvers.InfeasibleError, match=r"sample 1 \(with all that stay together with it\): its size 452"
+    ):
+        balance([10, 150, 300], 4, sequence_groups=SequenceGroups(FEW, 100), keep_together=[0, 1, 1])
     with pytest.raises(ValueError, match=r"degrees\[3\] must divide the model's 28 attention heads"):
         balance([10], 8, cost="flops:qwen2-7b", sequence_groups=SequenceGroups())
     balance([10], 8, cost="flops:qwen2-7b", sequence_groups=SequenceGroups(exchange="ring"))
@@ -277,6 +310,7 @@ def changed(column, by):
         (changed("stop", 1), "a piece has sample, start, stop"),
         (changed("rank", 1), "cannot be|a piece has|in 2 groups"),
         (lambda rows: rows.pop(), "pieces|cannot be|a piece has|does not hold"),
+        (lambda rows: [row.update(slot=row["slot"] + 1) for row in rows], "2 slots, which is not what was asked for"),
         (lambda rows: [row.update(group=3 - row["group"]) for row in rows], "numbered by slot and rank"),
     ],
 )
@@ -286,6 +320,13 @@ def test_files_changed_by_hand_are_refused(tmp_path, rows, told):
     plan.save(tmp_path / "plan.parquet")
     tamper(tmp_path / "plan.parquet", rows=rows)
     with pytest.raises(PlanError, match=told):
+        balancer.load_plan(tmp_path / "plan.parquet")
+
+
+def test_a_file_of_a_slot_far_away_is_refused(tmp_path):
+    balance([400, 30], 4, sequence_groups=SequenceGroups((1, 2))).save(tmp_path / "plan.parquet")
+    tamper(tmp_path / "plan.parquet", rows=changed("slot", 10**9))
+    with pytest.raises(PlanError, match="more slots than are planned"):
         balancer.load_plan(tmp_path / "plan.parquet")
 
 

@@ -68,6 +68,8 @@ def test_simulate_takes_the_exchange_from_the_cluster(command, log):
         ((*GROUPS, "--max-tokens-per-rank", 100), "its size 900 is over 400, --max-tokens-per-rank = 100 on each of 4"),
         ((*GROUPS, "--cost", "padded"), "cost 'padded'"),
         ((*GROUPS, "--method", "lpt"), "makes no sequence groups"),
+        ((*GROUPS, "--cost", "linear:d0=3"), "cost 'linear:d0=3' lacks a coefficient or names an unknown one"),
+        ((*GROUPS, "--cost", "linear:hidden=2"), "cost 'linear:hidden=2': hidden must be 0 or 1, got 2"),
         (("--strategies", "sequence_groups"), "need --group-degrees"),
     ],
 )
@@ -76,3 +78,27 @@ def test_refused(command, log, options, told):
     assert found.code in (1, 2)
     assert told in found.err
     assert len(found.err.splitlines()) <= 2
+
+
+VISION = ("--phase", "vision=image", "--phase", "llm=tokens", "--own", "llm=tokens")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--equal-counts", "vision"), "use --encoders step"),
+        (("--max-tokens-per-rank", "vision=90"), "use --encoders step"),
+        (("--every-rank-nonempty", "llm"), "--group-degrees cannot be combined with --every-rank-nonempty"),
+    ],
+)
+def test_refused_in_phases(command, tmp_path, options, told):
+    log = write_log(tmp_path / "log.parquet", {"tokens": [9] * 16, "image": [0] * 16})
+    found = command("plan", log, *ASKED[:-2], *VISION, *GROUPS, *options)
+    assert found.code == 2
+    assert told in found.err
+
+
+def test_extremes(command, log):
+    assert command("plan", log, *ASKED, *GROUPS, "--eps", "1e300").code == 0
+    huge = write_log(log, {"tokens": [2**59] + [1] * 15})
+    assert "--ranks * (sum of lengths) must be below 2**60" in command("plan", huge, *ASKED, *GROUPS).err

@@ -46,6 +46,7 @@ from solvers.partition import (
     round_robin,
     slack,
 )
+from solvers.pipeline import PIPELINERS, PipelineCut, PipelineResult, check_pipeline, schedule_pipeline
 from solvers.rearrangement import (
     REARRANGERS,
     RearrangementResult,
@@ -80,6 +81,7 @@ from solvers.verify import check_partition
 __all__ = [
     "PACKERS",
     "PARTITIONERS",
+    "PIPELINERS",
     "REARRANGERS",
     "RELOCATORS",
     "SUPPORTED",
@@ -92,6 +94,8 @@ __all__ = [
     "LongShortResult",
     "PackingResult",
     "PartitionResult",
+    "PipelineCut",
+    "PipelineResult",
     "RearrangementResult",
     "RelocationFrontier",
     "RelocationResult",
@@ -111,6 +115,7 @@ __all__ = [
     "check_long_short",
     "check_packing",
     "check_partition",
+    "check_pipeline",
     "check_rearrangement",
     "check_relocation",
     "check_schedule",
@@ -130,11 +135,13 @@ __all__ = [
     "pack",
     "padded",
     "partition",
+    "pipeline",
     "rearrange",
     "relocate",
     "relocation_frontier",
     "round_robin",
     "schedule_micro_batches",
+    "schedule_pipeline",
     "sequence_groups",
     "sequence_groups_lower_bound",
     "slack",

@@ -5,8 +5,8 @@ import numpy as np
 from solvers._jit import helper, inlined
 
 __all__ = [
-    "copy", "copy_table", "first_largest", "first_smallest", "largest_of", "numbers", "smallest_of", "stable_order",
-    "sum_of",
+    "copy", "copy_table", "draw", "first_largest", "first_smallest", "largest_of", "numbers", "smallest_of",
+    "stable_order", "sum_of",
 ]  # fmt: skip
 
 
@@ -23,6 +23,13 @@ def copy_table(target, source):
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             target[i, j] = source[i, j]
+
+
+@helper
+def draw(state, below):
+    """Next of a sequence of pseudo-random integers from 0 to below - 1, the same on every machine."""
+    state[0] = (state[0] * 1103515245 + 12345) & 0x7FFFFFFF
+    return (state[0] >> 8) % below
 
 
 @inlined

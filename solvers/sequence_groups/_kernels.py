@@ -11,7 +11,7 @@ group in the slot and degree of every item; and the height of every slot, the ti
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import numbers
+from solvers._loops import draw, numbers
 
 __all__ = ["MANY_GROUPS", "packs", "peel", "resolve", "scale"]
 
@@ -22,13 +22,6 @@ _HALVINGS = 12
 _PATIENCE = 64  # so often a search tries in vain for every item, before it ends
 _WEIGHTS = 4  # of time against room, in eighths, that are tried: 0 to 3
 _TRIED = 4  # slots that are solved anew together, at most
-
-
-@helper
-def draw(state, below):
-    """Next of a sequence of pseudo-random integers from 0 to below - 1, the same on every machine."""
-    state[0] = (state[0] * 1103515245 + 12345) & 0x7FFFFFFF
-    return (state[0] >> 8) % below
 
 
 @kernel

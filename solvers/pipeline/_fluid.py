@@ -1,0 +1,250 @@
+"""The linear program of real loads instead of items, by column generation: a simplex kernel whose columns are paths.
+
+Of all loads x[k, m], whose sums over the slots are given, find those of the least makespan: the largest over all paths
+P of c_P + sum a_P[k, m] x[k, m]. The dual: weights of paths that sum to 1, such that every module's least
+coefficient over the slots, times what it has to do, and the constants, sum to the most. Its columns are paths, and an
+exact run of the pipeline finds the one that is missed most. Only sums, products and quotients of doubles, in one order:
+the same on every machine.
+"""
+
+import numpy as np
+
+from solvers._jit import helper, kernel
+from solvers.pipeline._kernels import all_ends, critical_path, durations_of
+
+__all__ = ["smooth_fluid", "solve_fluid"]
+
+_TOLERANCE = 1e-9
+_BLUR = 1e-5  # of the makespan: by how much rows differ, so that few vertices coincide
+_MIXED = 0.95  # of the best point met in that at which paths are sought: seven times fewer pivots than without
+_CLOSE = 2e-4  # between the makespan found and what is proven, as a part of it
+
+
+@helper
+def _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path):
+    """Run the pipeline at ``share``, float64[K M], of all totals: its makespan, and a critical path's marks."""
+    modules = len(totals)
+    for k in range(loads.shape[0]):
+        for m in range(modules):
+            loads[k, m] = np.int64(max(0.0, share[k * modules + m]) * totals[m] + 0.5)
+    durations_of(loads, unit, fixed, durations)
+    makespan = all_ends(graph, durations, hop, 0, ends)
+    critical_path(graph, durations, hop, ends, path)
+    return makespan
+
+
+@helper
+def _column(path, totals, unit, fixed, graph, hop, norm, column):
+    """Coefficients of a path: of what each module has in each slot as parts of its total, then 1. Returns c_P.
+
+    All in parts of `norm`, so that numbers are about 1.
+    """
+    modules, width = unit.shape
+    for j in range(len(column)):
+        column[j] = 0.0
+    column[len(column) - 1] = 1.0
+    constant = 0.0
+    for op in range(len(path)):
+        if path[op]:
+            cell = graph[0, op]
+            k, j = cell // width, cell % width
+            for m in range(modules):
+                column[k * modules + m] += totals[m] * unit[m, j] / norm
+            constant += fixed[j]
+            if path[op] == 2:
+                constant += hop * graph[3, op]
+    return constant / norm
+
+
+@helper
+def _start(column, constant, modules, table, kinds, blur):
+    """Set the inverse of the first basis: one path, its least coefficient of each module, and what others exceed it."""
+    rows = len(column) - 1
+    for i in range(rows + 2):
+        for j in range(rows + 2):
+            table[i, j] = 0.0
+    table[rows, rows], table[rows, rows + 1], kinds[rows] = 1.0, 1.0, rows + modules
+    value = constant
+    for m in range(modules):
+        low = m
+        for i in range(m, rows, modules):
+            if column[i] + blur * i < column[low] + blur * low:
+                low = i
+        for i in range(m, rows, modules):
+            # what i exceeds: its coefficient less the least; of `low` itself the least, which is another variable
+            kinds[i] = i
+            table[i, rows] = column[i] - column[low]
+            table[i, i], table[i, low] = -1.0, 1.0
+            table[i, rows + 1] = column[i] + blur * i - column[low] - blur * low
+        kinds[low] = rows + m
+        table[low, low], table[low, rows] = -1.0, column[low]
+        table[low, rows + 1] = column[low] + blur * low
+        table[rows + 1, low] = -1.0
+        table[rows + 1, rows] += column[low]
+        value += column[low] + blur * low
+    table[rows + 1, rows] += constant
+    table[rows + 1, rows + 1] = value
+
+
+@helper
+def _enter(kind, column, modules, table, direction):
+    """Set B^-1 times the entering column: of a path, a module's least coefficient, or a surplus."""
+    size = table.shape[0] - 1
+    rows = size - 1
+    for i in range(size):
+        total = 0.0
+        if kind < rows:
+            total = -table[i, kind]
+        elif kind < rows + modules:
+            for j in range(kind - rows, rows, modules):
+                total -= table[i, j]
+        else:
+            for j in range(size):
+                total += table[i, j] * column[j]
+        direction[i] = total
+
+
+@helper
+def _pivot(table, direction, gain):
+    """Let the column enter whose reduced cost is `gain`; returns the row that leaves, or -1."""
+    size = table.shape[0] - 1
+    leaves, least = -1, np.inf
+    for i in range(size):
+        if direction[i] > _TOLERANCE:
+            ratio = max(0.0, table[i, size]) / direction[i]
+            if ratio < least or (ratio == least and direction[i] > direction[leaves]):
+                leaves, least = i, ratio
+    if leaves < 0:
+        return leaves
+    scale = 1.0 / direction[leaves]
+    for j in range(size + 1):
+        table[leaves, j] *= scale
+    for i in range(size + 1):
+        factor = -gain if i == size else direction[i]
+        if i != leaves and factor != 0.0:
+            for j in range(size + 1):
+                table[i, j] -= factor * table[leaves, j]
+    return leaves
+
+
+@kernel
+def solve_fluid(totals, unit, fixed, graph, hop, num_slots, most_pivots, share, weights, paths):
+    """Solve the program; set the best ``share`` met, and the ``paths``, int8[KM + 1, T], with ``weights`` >= 0.
+
+    ``share``, float64[K M], is the point to begin with. Returns its makespan, and how many pivots were made.
+    """
+    modules, width = unit.shape
+    rows = num_slots * modules
+    num_ops = graph.shape[1]
+    loads, durations = np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64)
+    ends, path = np.empty(num_ops, np.int64), np.empty(num_ops, np.int8)
+    table, kinds = np.empty((rows + 2, rows + 2)), np.empty(rows + 1, np.int64)
+    column, direction, inner = np.empty(rows + 1), np.empty(rows + 1), np.empty(rows)
+    best = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
+    norm = 1.0 * max(1, best)
+    constant = _column(path, totals, unit, fixed, graph, hop, norm, column)
+    blur = _BLUR / rows
+    _start(column, constant, modules, table, kinds, blur)
+    for op in range(num_ops):
+        paths[rows, op] = path[op]
+    pivots = np.int64(0)
+    while pivots < most_pivots:
+        value = table[rows + 1, rows]  # what the paths in the basis prove
+        kind, gain = np.int64(-1), _TOLERANCE
+        for i in range(rows):  # a share below 0
+            if table[rows + 1, i] > gain:
+                kind, gain = i, table[rows + 1, i]
+        for m in range(modules):
+            total = 1.0
+            for i in range(m, rows, modules):
+                total += table[rows + 1, i]
+            if total > max(gain, 1e-7):
+                kind, gain = rows + m, total
+        if kind < 0:
+            for mixed in (_MIXED, 0.0):  # first between the best share met and the present one
+                for i in range(rows):
+                    inner[i] = mixed * share[i] - (1.0 - mixed) * table[rows + 1, i]
+                met = _price(inner, totals, unit, fixed, graph, hop, loads, durations, ends, path)
+                if met < best:
+                    best = met
+                    for i in range(rows):
+                        share[i] = max(0.0, inner[i])
+                constant = _column(path, totals, unit, fixed, graph, hop, norm, column)
+                gain = constant - value
+                for i in range(rows):
+                    gain -= table[rows + 1, i] * column[i]
+                if gain > 0.1 * _CLOSE:
+                    kind = rows + modules
+                    break
+            if kind < 0 or best - value * norm < _CLOSE * best:
+                break
+        _enter(kind, column, modules, table, direction)
+        leaves = _pivot(table, direction, gain)
+        if leaves < 0:
+            break
+        kinds[leaves] = kind
+        if kind == rows + modules:
+            for op in range(num_ops):
+                paths[leaves, op] = path[op]
+        pivots += 1
+    for i in range(rows + 1):
+        weights[i] = max(0.0, table[i, rows + 1]) if kinds[i] == rows + modules else 0.0
+    return best, pivots
+
+
+@helper
+def _onto_simplex(share, modules):
+    """Make every module's shares non-negative and of sum 1, moving them as little as possible."""
+    for m in range(modules):
+        for _ in range(len(share)):
+            total, count, below = 0.0, 0, False
+            for i in range(m, len(share), modules):
+                if share[i] > 0.0:
+                    total += share[i]
+                    count += 1
+            excess = (total - 1.0) / max(1, count)
+            for i in range(m, len(share), modules):
+                share[i] = share[i] - excess if share[i] > 0.0 else 0.0
+                below |= share[i] < 0.0
+            if not below:
+                break
+
+
+@kernel
+def smooth_fluid(totals, unit, fixed, graph, hop, num_slots, level, most_steps, share):
+    """Move `share` to where the makespan is at most `level`, not far from where it was; return the makespan there.
+
+    Polyak's steps along subgradients: none takes it further from any point that is good enough.
+    """
+    modules, width = unit.shape
+    loads, durations = np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64)
+    ends, path = np.empty(graph.shape[1], np.int64), np.empty(graph.shape[1], np.int8)
+    column, best = np.empty(len(share) + 1), share.copy()
+    met = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
+    least = met
+    for _ in range(most_steps):
+        if met <= level:
+            break
+        _column(path, totals, unit, fixed, graph, hop, 1.0, column)
+        square = 0.0
+        for m in range(modules):
+            mean = 0.0
+            for i in range(m, len(share), modules):
+                mean += column[i]
+            mean /= num_slots
+            for i in range(m, len(share), modules):
+                column[i] -= mean
+                square += column[i] * column[i]
+        if square <= 0.0:
+            break
+        for i in range(len(share)):
+            share[i] -= (met - level) / square * column[i]
+        _onto_simplex(share, modules)
+        met = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
+        if met < least:
+            least = met
+            for i in range(len(share)):
+                best[i] = share[i]
+    for i in range(len(share)):
+        share[i] = best[i]
+    return least

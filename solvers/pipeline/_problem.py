@@ -1,0 +1,184 @@
+"""What a schedule is asked for, checked once, and modules that take the same in every stage made one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.arguments import as_costs, as_count, unknown
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError
+from solvers.groups import read_only
+from solvers.pipeline._stages import Stages, as_table
+from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
+
+__all__ = ["ORDERS", "PipelineProblem"]
+
+Ints = NDArray[np.int64]
+ORDERS = ("1f1b", "gpipe")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineProblem:
+    """Checked.
+
+    Attributes
+    ----------
+    work : int64[n, M], read-only
+        As given.
+    stages : Stages
+        As given.
+    items : int64[M', n], read-only
+        Work by module, those that are alike in all stages added up, those that take no time left out.
+    merged : Stages
+        Of these modules.
+    sizes, caps : int64[C, n], int64[C + 1], read-only
+        What items hold, what a slot may hold of each, and whether one may be empty.
+    flight_caps : int64[num_devices] or None
+        What may be in flight on each device.
+    order : OpOrder
+    num_replicas, num_slots : int
+    tied : bool
+    """
+
+    work: Ints
+    stages: Stages
+    items: Ints
+    merged: Stages
+    sizes: Ints
+    caps: Ints
+    flight_caps: Ints | None
+    order: OpOrder
+    num_replicas: int
+    tied: bool
+
+    @property
+    def num_slots(self) -> int:
+        """K."""
+        return self.order.num_slots
+
+    @property
+    def num_cells(self) -> int:
+        """Slots of all replicas."""
+        return self.num_replicas * self.num_slots
+
+    @classmethod
+    def prepare(
+        cls, work: ArrayLike, stages: Stages, num_replicas: SupportsIndex, num_slots: SupportsIndex,
+        sizes: ArrayLike | None, cap: ArrayLike | None, in_flight_cap: ArrayLike | None, order: str | OpOrder,
+        chunks: SupportsIndex, tied: bool, slots_multiple_of: SupportsIndex, allow_empty: bool,
+    ) -> "PipelineProblem":  # fmt: skip
+        """Check. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
+        table = as_table("work", work)
+        if table.shape[1] != len(stages.unit):
+            raise ArgumentError("work", f"have a column for each of {len(stages.unit)} modules", table.shape)
+        replicas, slots = as_count("num_replicas", num_replicas), as_count("num_slots", num_slots)
+        multiple = as_count("slots_multiple_of", slots_multiple_of)
+        if slots % multiple:
+            rule = f"be a multiple of {{slots_multiple_of}} = {multiple}"
+            raise ArgumentError("num_slots", rule, slots, remedy=f"give {slots + -slots % multiple}")
+        ops = _as_order(order, chunks, slots, stages)
+        stages.check_sums(table.sum(axis=0, dtype=object), replicas * slots)
+        volumes, caps = _as_caps(sizes, cap, len(table), stages.num_stages)
+        flight = None if in_flight_cap is None else _as_flight(in_flight_cap, sizes, ops.num_devices)
+        items, merged = _merge(table, stages)
+        problem = cls(
+            table, stages, items, merged, volumes, read_only(np.append(caps, int(bool(allow_empty)))), flight, ops,
+            replicas, bool(tied),
+        )  # fmt: skip
+        problem._check_room(bool(allow_empty))
+        return problem
+
+    def _check_room(self, allow_empty: bool) -> None:
+        """Raise InfeasibleError where items are too few, too large, or too large together."""
+        n, cells = len(self.work), self.num_cells
+        if n < cells and not allow_empty:
+            raise InfeasibleError(
+                f"{n} {{items}} are too few for {self.num_slots} slots on each of {self.num_replicas} replicas: one of "
+                f"{cells} slots would be empty",
+                InfeasibilityCertificate("allow_empty", range(n), range(cells), cells, n),
+                "give fewer {num_slots}, or {allow_empty=True}",
+            )
+        for column, cap in zip(self.sizes, self.caps[:-1].tolist(), strict=True):
+            if n and int(column.max()) > cap:
+                item = int(np.argmax(column > cap))
+                raise InfeasibleError(
+                    f"{{item}} has size {column[item]}, over {{cap}} = {cap} by {column[item] - cap}",
+                    InfeasibilityCertificate("cap", [item], [], int(column[item]), cap),
+                    item=Named("item", item),
+                )
+            if int(column.sum()) > cap * cells:
+                raise InfeasibleError(
+                    f"the {n} {{items}} are of size {int(column.sum())}, and {cells} slots hold {cap * cells} under "
+                    f"{{cap}} = {cap}",
+                    InfeasibilityCertificate("cap", range(n), range(cells), int(column.sum()), cap * cells),
+                    "give more {num_slots}, or a larger {cap}",
+                )
+
+
+def _as_order(order: str | OpOrder, chunks: SupportsIndex, num_slots: int, stages: Stages) -> OpOrder:
+    parts = as_count("chunks", chunks)
+    if isinstance(order, OpOrder):
+        if (order.num_slots, order.num_stages) != (num_slots, stages.num_stages):
+            rule = f"be of {num_slots} slots and {stages.num_stages} stages"
+            raise ArgumentError("order", rule, f"{order.num_slots} and {order.num_stages}")
+        if order.forward_only > stages.forward_only:
+            raise ArgumentError(
+                "order", f"have backwards in the stages from {stages.forward_only} on", order.forward_only
+            )
+        if parts > 1 and order.num_devices * parts != order.num_stages:
+            raise ArgumentError("chunks", f"be {order.num_stages // order.num_devices} as in {{order}}", parts)
+        return order
+    if order not in ORDERS:
+        raise unknown("order", order, ORDERS)
+    if parts == 1:
+        made = one_f_one_b if order == "1f1b" else gpipe
+        return made(num_slots, stages.num_stages, stages.forward_only)
+    if order != "1f1b":
+        raise UsageError("{chunks} > 1 are interleaved, which is an {order} of '1f1b'")
+    if stages.num_stages % parts:
+        raise ArgumentError("chunks", f"divide the {stages.num_stages} stages", parts)
+    return interleaved(num_slots, stages.num_stages // parts, parts, stages.forward_only)
+
+
+def _as_caps(sizes: ArrayLike | None, cap: ArrayLike | None, n: int, num_stages: int) -> tuple[Ints, Ints]:
+    """Return sizes, int64[C, n], and the cap of each row; C is 0 where nothing is given."""
+    if sizes is None:
+        if cap is not None:
+            raise UsageError("{cap} is a cap on {sizes}: give {sizes}")
+        return read_only(np.zeros((0, n), dtype=np.int64)), np.zeros(0, dtype=np.int64)
+    one = np.asarray(sizes).ndim == 1
+    table = as_costs(sizes, "sizes")[0][None, :] if one else as_table("sizes", sizes).T
+    if table.shape[1] != n or (not one and len(table) != num_stages):
+        raise ArgumentError("sizes", f"have the shape ({n},) or ({n}, {num_stages})", table.T.shape)
+    total = max((sum(map(int, row)) for row in table), default=0)
+    if total >= 2**58:
+        raise UsageError(f"the sum of {{sizes}} must be below 2**58, got {total}")
+    if cap is None:
+        return read_only(table), np.full(len(table), max(1, total), dtype=np.int64)
+    caps = as_costs(np.atleast_1d(np.asarray(cap)), "cap")[0]
+    if len(caps) not in (1, len(table)):
+        raise ArgumentError("cap", f"be one number, or one for each of {len(table)} stages", len(caps))
+    return read_only(table), np.broadcast_to(caps, len(table)).astype(np.int64)
+
+
+def _as_flight(given: ArrayLike, sizes: ArrayLike | None, num_devices: int) -> Ints:
+    if sizes is None:
+        raise UsageError("{in_flight_cap} is a cap on {sizes}: give {sizes}")
+    caps = as_costs(np.atleast_1d(np.asarray(given)), "in_flight_cap")[0]
+    if len(caps) not in (1, num_devices):
+        raise ArgumentError("in_flight_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
+    return np.broadcast_to(caps, num_devices).astype(np.int64)
+
+
+def _merge(work: Ints, stages: Stages) -> tuple[Ints, Stages]:
+    """Add up modules whose rows of `stages.unit` are the same, and leave out those that take nothing."""
+    alike: dict[bytes, list[int]] = {}
+    for m, row in enumerate(stages.unit):
+        if row.any():
+            alike.setdefault(row.tobytes(), []).append(m)
+    groups: Sequence[list[int]] = list(alike.values()) or [[0]]
+    items = np.stack([work[:, group].sum(axis=1) for group in groups])
+    unit = stages.unit[[group[0] for group in groups]]
+    return read_only(items), Stages(read_only(unit), stages.fixed, stages.hop, stages.forward_only)

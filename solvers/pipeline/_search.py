@@ -1,0 +1,111 @@
+"""Solutions of a problem as arrays, and the kernels of the search called on them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import TimeLimitError
+from solvers.groups import read_only
+from solvers.pipeline._exchange import exchange, fill
+from solvers.pipeline._held import held_sets
+from solvers.pipeline._kernels import all_ends
+from solvers.pipeline._problem import PipelineProblem
+
+__all__ = ["Solution", "lanes_of", "makespans_of"]
+
+Ints = NDArray[np.int64]
+_SEED = 20_260_101
+
+
+@dataclass(slots=True, eq=False)
+class Solution:
+    """Items in cells; see :mod:`solvers.pipeline._exchange` for the arrays."""
+
+    problem: PipelineProblem
+    members: Ints
+    counts: Ints
+    loads: Ints
+    held: Ints
+    first_set: Ints
+    sets: Ints
+    in_flight: Ints
+
+    @classmethod
+    def empty(cls, problem: PipelineProblem) -> "Solution":
+        """No item anywhere."""
+        cells, n = problem.num_cells, problem.items.shape[1]
+        first_set, sets, limits = held_sets(problem.order, problem.flight_caps, len(problem.sizes))
+        in_flight = np.zeros((problem.num_replicas + 1, len(limits)), dtype=np.int64)
+        in_flight[-1] = limits
+        return cls(
+            problem, np.zeros((cells, min(n, 4 * n // cells + 32)), dtype=np.int64), np.zeros(cells, dtype=np.int64),
+            np.zeros((cells, len(problem.items)), dtype=np.int64),
+            np.zeros((cells, len(problem.sizes)), dtype=np.int64), first_set, sets, in_flight,
+        )  # fmt: skip
+
+    def filled(self, targets: NDArray[np.float64]) -> "Solution":
+        """Put all items where the targets call for them, float64[K, M'] of every replica; or TimeLimitError."""
+        problem = self.problem
+        cells, n = problem.num_cells, problem.items.shape[1]
+        weights = problem.merged.unit.max(axis=1).astype(np.float64)
+        vectors = problem.items * weights[:, None]
+        scale = float(vectors.sum()) or 1.0
+        weights *= cells / scale
+        wanted = np.ascontiguousarray(np.broadcast_to(targets.reshape(-1, problem.num_slots, len(problem.items)), (
+            problem.num_replicas, problem.num_slots, len(problem.items))).reshape(cells, -1))  # fmt: skip
+        orders = [np.argsort(-vectors.sum(axis=0), kind="stable")]
+        if len(problem.sizes):  # where room is short, what takes most of it comes first
+            orders.append(np.argsort(-problem.sizes.max(axis=0), kind="stable"))
+        placed = 0
+        for order in orders:
+            for array in (self.counts, self.loads, self.held):
+                array[...] = 0
+            self.in_flight[:-1] = 0
+            placed = fill(
+                read_only(order), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
+                self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
+            )  # fmt: skip
+            if placed == n:
+                return self
+        raise TimeLimitError(
+            f"found no place under the caps for {n - placed} of {n} {{items}}",
+            ("give a larger {cap} or {in_flight_cap}", "more {num_slots}"),
+        )
+
+    def exchanged(self, goal: int, work: int) -> int:
+        """Exchange items for as much work as given, or until no makespan is above `goal`; return what is left."""
+        problem, stages, order = self.problem, self.problem.merged, self.problem.order
+        rows, lanes = lanes_of(problem, self.loads)
+        makespans = np.empty(len(lanes), dtype=np.int64)
+        done = exchange(
+            np.array([_SEED], dtype=np.int64), work, goal, problem.items, problem.sizes, problem.caps, self.members,
+            self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight, rows, lanes, order.graph,
+            order.name == "1f1b", order.forward_only, stages.hop, stages.unit, stages.fixed, makespans,
+        )  # fmt: skip
+        return work - int(done)
+
+    def cell_of_item(self) -> Ints:
+        """Cell of every item: int64[n]."""
+        cells = np.empty(self.problem.items.shape[1], dtype=np.int64)
+        for cell, count in enumerate(self.counts.tolist()):
+            cells[self.members[cell, :count]] = cell
+        return cells
+
+
+def lanes_of(problem: PipelineProblem, loads: Ints) -> tuple[Ints, Ints]:
+    """Return durations by cell, int64[cells, 2 S], and by lane, int64[lanes, K, 2 S]; the same memory unless tied."""
+    rows = problem.merged.durations(loads)
+    lanes = rows.reshape(problem.num_replicas, problem.num_slots, -1)
+    return rows, lanes.max(axis=0, keepdims=True) if problem.tied else lanes
+
+
+def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
+    """Exact makespans of all replicas: int64[R]."""
+    loads = np.zeros((problem.num_cells, len(problem.items)), dtype=np.int64)
+    for m, row in enumerate(problem.items):
+        np.add.at(loads[:, m], cell_of_item, row)
+    _, lanes = lanes_of(problem, loads)
+    graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
+    found = [all_ends(graph, np.ascontiguousarray(lane), problem.merged.hop, 0, ends) for lane in lanes]
+    return np.broadcast_to(np.array(found, dtype=np.int64), problem.num_replicas).copy()

@@ -1,0 +1,56 @@
+"""Lower bounds on the longest replica's makespan, each with its proof.
+
+=============== =======================================================================================================
+name            why no schedule does better
+=============== =======================================================================================================
+``work``        every device runs its stages of a mean replica's work, and what ops take besides
+``largest_item`` some replica runs the item that takes longest forwards through all stages, and back, with all hops
+``fluid``       the makespan is convex in the slots' loads, so the mean over the replicas is no longer than their mean
+                makespan; it is at least the mean length of some critical paths, which is least where every module's
+                work lies in the slot that counts least: :class:`solvers.pipeline.PipelineCut`
+=============== =======================================================================================================
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound
+from solvers.pipeline._stages import Stages
+from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.types import PipelineCut
+
+__all__ = ["closed_form", "fluid_bound"]
+
+Ints = NDArray[np.int64]
+
+
+def closed_form(work: Ints, stages: Stages, order: OpOrder, num_replicas: int) -> Bound:
+    """Return the better of ``work`` and ``largest_item``; ``work`` is int64[n, M]. O(n M S)."""
+    s, d = stages.num_stages, order.num_devices
+    both = stages.unit[:, :s] + stages.unit[:, s:]
+    totals = work.sum(axis=0)
+    fixed = stages.fixed[:s] + stages.fixed[s:]
+    busy = [
+        -(-sum(int(t) * int(u) for t, u in zip(totals, both[:, device::d].sum(axis=1), strict=True)) // num_replicas)
+        + order.num_slots * int(fixed[device::d].sum())
+        for device in range(d)
+    ]
+    lead = order.forward_only
+    hops = s - 1 + max(0, s - 1 - lead) if d > 1 else 0
+    round_trip = int((work @ both.sum(axis=1)).max(initial=0)) + int(fixed.sum()) + hops * stages.hop
+    return Bound(round_trip, "largest_item") if round_trip > max(busy) else Bound(max(busy), "work")
+
+
+def fluid_bound(totals: Ints, stages: Stages, order: OpOrder, cut: PipelineCut, num_replicas: int) -> Bound:
+    """Return what a cut proves, in exact integers. O(T M)."""
+    s = order.num_stages
+    flow = cut.from_device + cut.from_neighbour
+    cells = order.slot * 2 * s + order.backward * s + order.stage
+    flat = np.zeros(order.num_slots * 2 * s, dtype=object)
+    flat[cells] = flow
+    table = flat.reshape(order.num_slots, 2 * s)
+    priced = table @ stages.unit.T.astype(object)  # [K, M]: what a unit of work in each slot adds to all paths
+    constant = int((table @ stages.fixed.astype(object)).sum())
+    constant += stages.hop * int(cut.from_neighbour[order.graph[3, order.place] == 1].sum())
+    total = sum(int(least) * int(t) for least, t in zip(priced.min(axis=0), totals, strict=True))
+    return Bound(-(-(total + num_replicas * constant) // (num_replicas << cut.bits)), "fluid")

@@ -1,0 +1,89 @@
+"""What schedules of pipelines return: a replica and a slot for every item, makespans, and what proves the bound."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.pipeline.orders import OpOrder
+from solvers.types import Record, SolveStatus, relative_gap
+
+__all__ = ["PipelineCut", "PipelineResult"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineCut(Record):
+    """Critical paths with integer weights, added up op by op: a flow from first ops along the order to any ops.
+
+    No replica ends before any of its paths, so not before their mean; and it is least where every module's work lies in
+    the slot that counts least. *Any* such flow proves a bound, for any work; a linear program picks a good one.
+
+    Attributes
+    ----------
+    from_device : int64[T], read-only
+        By op of the order: weight of the paths that come to it from the op before it on its device, or begin with it,
+        the device's first.
+    from_neighbour : int64[T], read-only
+        Of those that come from the op of the same slot which it follows.
+    bits : int
+        The weights of all paths sum to 2 to the power of this.
+    """
+
+    from_device: NDArray[np.int64]
+    from_neighbour: NDArray[np.int64]
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineResult(Record):
+    """Items in slots of replicas, with a certificate.
+
+    Attributes
+    ----------
+    replica_of_item, slot_of_item : int32[n], read-only
+        In the order in which the items were given.
+    makespans : int64[num_replicas], read-only
+        When each replica's pipeline ends, exactly.
+    makespan : int
+        The largest of them.
+    lower_bound : int
+        Proven: no schedule with this op order has a smaller makespan.
+    bound_name : str
+        The argument that proves `lower_bound`; see :mod:`solvers.pipeline.bounds`.
+    cut : PipelineCut or None
+        What proves ``"fluid"``.
+    order : OpOrder
+        What every replica's devices run, in turn; it says K.
+    status : SolveStatus
+        ``OPTIMAL`` if and only if ``makespan == lower_bound``.
+    method : str
+    runtime_s : float
+        Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
+    """
+
+    replica_of_item: NDArray[np.int32]
+    slot_of_item: NDArray[np.int32]
+    makespans: NDArray[np.int64]
+    makespan: int
+    lower_bound: int
+    bound_name: str
+    cut: PipelineCut | None
+    order: OpOrder
+    status: SolveStatus
+    method: str
+    runtime_s: float = field(compare=False)
+
+    @property
+    def num_replicas(self) -> int:
+        """R; replicas that hold nothing included."""
+        return len(self.makespans)
+
+    @property
+    def num_slots(self) -> int:
+        """K, the same on every replica."""
+        return self.order.num_slots
+
+    @property
+    def gap(self) -> float:
+        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
+        return relative_gap(self.makespan, self.lower_bound)

@@ -1,0 +1,250 @@
+"""The check of a schedule of pipelines, from scratch, with no code of the solver: plain loops, exact numbers."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers.errors import CertificateError
+from solvers.pipeline.types import PipelineResult
+from solvers.types import SolveStatus
+
+__all__ = ["check_pipeline"]
+
+_Op = tuple[int, int, bool]
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise CertificateError(rule)
+
+
+def check_pipeline(
+    work: ArrayLike,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    result: PipelineResult,
+    *,
+    forward_overhead: ArrayLike | None = None,
+    backward_overhead: ArrayLike | None = None,
+    sizes: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    in_flight_cap: ArrayLike | None = None,
+    hop: int = 0,
+    tied: bool = False,
+    slots_multiple_of: int = 1,
+    allow_empty: bool = False,
+) -> None:
+    """Check a schedule against the items and rules it was made from; return nothing if all holds.
+
+    The pipelines are run anew, op by op, and the bound is computed from its cut in integers.
+
+    Parameters
+    ----------
+    work, forward, backward, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, tied, \
+slots_multiple_of, allow_empty
+        As given to :func:`solvers.schedule_pipeline`.
+    result : PipelineResult
+        Its order is taken as it is, but must be free of deadlock.
+
+    Raises
+    ------
+    CertificateError
+        Naming the first violated rule.
+
+    Examples
+    --------
+    >>> import solvers
+    >>> given = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]]
+    >>> solvers.check_pipeline(*given, solvers.schedule_pipeline(*given, 1, 3))
+    """
+    items = [list(map(int, row)) for row in np.asarray(work)]
+    order = result.order
+    stages, devices = order.num_stages, order.num_devices
+    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
+    fixed = [
+        int(x)
+        for given in (forward_overhead, backward_overhead)
+        for x in (np.zeros(stages, dtype=np.int64) if given is None else np.asarray(given))
+    ]
+    cells = _check_items(result, len(items), slots_multiple_of, allow_empty)
+    ops = [order.ops_of(d) for d in range(devices)]
+    _check_ops(ops, order.num_slots, stages, [any(row[stages + s] for row in unit) or fixed[stages + s] > 0
+                                              for s in range(stages)])  # fmt: skip
+    durations = []
+    for replica in range(result.num_replicas):
+        for slot in range(order.num_slots):
+            row = list(fixed)
+            for item in cells.get((replica, slot), []):
+                for m, amount in enumerate(items[item]):
+                    row = [x + amount * u for x, u in zip(row, unit[m], strict=True)]
+            durations.append(row)
+    k = order.num_slots
+    replicas = [durations[r * k : (r + 1) * k] for r in range(result.num_replicas)]
+    if tied:
+        slowest = [[max(column) for column in zip(*rows, strict=True)] for rows in zip(*replicas, strict=True)]
+        replicas = [slowest] * result.num_replicas
+    ends = [_run(ops, rows, stages, hop) for rows in replicas]
+    _require(ends == result.makespans.tolist(), f"makespans are {ends}, not {result.makespans.tolist()}")
+    _require(max(ends) == result.makespan, f"makespan is {max(ends)}, not {result.makespan}")
+    if sizes is not None:
+        given = np.asarray(sizes)
+        columns = [given.tolist()] if given.ndim == 1 else given.T.tolist()
+        _check_caps(result, cells, columns, ops, cap, in_flight_cap)
+    _check_bound(result, items, unit, fixed, ops, hop)
+
+
+def _check_items(result: PipelineResult, n: int, multiple: int, allow_empty: bool) -> dict[tuple[int, int], list[int]]:
+    for name in ("replica_of_item", "slot_of_item"):
+        array = getattr(result, name)
+        _require(
+            array.dtype == np.int32 and array.shape == (n,) and not array.flags.writeable,
+            f"{name} must be read-only int32[{n}], got {array.dtype} of shape {array.shape}",
+        )
+    _require(result.num_slots % multiple == 0, f"{result.num_slots} slots are no multiple of {multiple}")
+    cells: dict[tuple[int, int], list[int]] = {}
+    for item, cell in enumerate(zip(result.replica_of_item.tolist(), result.slot_of_item.tolist(), strict=True)):
+        inside = 0 <= cell[0] < result.num_replicas and 0 <= cell[1] < result.num_slots
+        _require(inside, f"item {item} is in slot {cell[1]} of replica {cell[0]}, of {result.num_slots} slots of "
+                         f"{result.num_replicas} replicas")  # fmt: skip
+        cells.setdefault(cell, []).append(item)
+    full = result.num_replicas * result.num_slots
+    _require(allow_empty or len(cells) == full, f"{full - len(cells)} slots are empty")
+    return cells
+
+
+def _check_ops(ops: list[list[_Op]], num_slots: int, stages: int, trained: list[bool]) -> None:
+    """Check that every device runs each of its ops once; the first stages may go without backwards."""
+    first = trained.index(True) if True in trained else stages
+    for device, listed in enumerate(ops):
+        _require(len(set(listed)) == len(listed), f"device {device} runs an op twice")
+        own = [s for s in range(stages) if s % len(ops) == device]
+        needed = {(k, s, False) for k in range(num_slots) for s in own}
+        back = {(k, s, True) for k in range(num_slots) for s in own}
+        _require(needed <= set(listed) <= needed | back, f"device {device} does not run the forwards of its stages")
+        missing = {s for _, s, _ in back - set(listed)}
+        _require(all(s < first for s in missing), f"device {device} leaves out backwards of stages {sorted(missing)}")
+
+
+def _needed(op: _Op, stages: int) -> _Op | None:
+    """Return the op of the same slot that must end before this one."""
+    slot, stage, backward = op
+    if backward:
+        return (slot, stage + 1, True) if stage + 1 < stages else (slot, stage, False)
+    return (slot, stage - 1, False) if stage else None
+
+
+def _run(ops: list[list[_Op]], durations: list[list[int]], stages: int, hop: int) -> int:
+    """Simulate: every device runs its next op as soon as it and what it needs are ready."""
+    ends: dict[_Op, int] = {}
+    clock, at = [0] * len(ops), [0] * len(ops)
+    moved = True
+    while moved:
+        moved = False
+        for device, listed in enumerate(ops):
+            while at[device] < len(listed):
+                op = listed[at[device]]
+                needed = _needed(op, stages)
+                if needed is not None and needed not in ends:
+                    break
+                ready = 0
+                if needed is not None:
+                    ready = ends[needed] + (hop if needed[1] % len(ops) != device else 0)
+                took = durations[op[0]][op[1] + (stages if op[2] else 0)]
+                clock[device] = ends[op] = max(clock[device], ready) + took
+                at[device] += 1
+                moved = True
+    _require(at == [len(listed) for listed in ops], f"the order deadlocks: devices stop at ops {at}")
+    return max(ends.values(), default=0)
+
+
+def _check_caps(
+    result: PipelineResult, cells: dict[tuple[int, int], list[int]], columns: list[list[int]], ops: list[list[_Op]],
+    cap: ArrayLike | None, in_flight_cap: ArrayLike | None,
+) -> None:  # fmt: skip
+    held = {cell: [sum(column[i] for i in inside) for column in columns] for cell, inside in cells.items()}
+    none = [0] * len(columns)
+    if cap is not None:
+        caps = [int(x) for x in np.broadcast_to(np.asarray(cap), len(columns))]
+        for (replica, slot), sums in held.items():
+            for total, most in zip(sums, caps, strict=True):
+                _require(total <= most, f"slot {slot} of replica {replica} holds {total}, over cap = {most}")
+    if in_flight_cap is None:
+        return
+    caps = [int(x) for x in np.broadcast_to(np.asarray(in_flight_cap), len(ops))]
+    for replica in range(result.num_replicas):
+        for device, listed in enumerate(ops):
+            kept = {(k, s) for k, s, backward in listed if backward}
+            now = 0
+            for slot, stage, backward in listed:
+                if (slot, stage) in kept:
+                    size = held.get((replica, slot), none)[stage if len(columns) > 1 else 0]
+                    now += -size if backward else size
+                _require(now <= caps[device], f"device {device} of replica {replica} has {now} in flight, over "
+                                              f"in_flight_cap = {caps[device]}")  # fmt: skip
+
+
+def _check_bound(
+    result: PipelineResult, items: list[list[int]], unit: list[list[int]], fixed: list[int], ops: list[list[_Op]],
+    hop: int,
+) -> None:  # fmt: skip
+    bound, makespan = result.lower_bound, result.makespan
+    _require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
+    _require(
+        (result.status is SolveStatus.OPTIMAL) == (bound == makespan),
+        f"status is {result.status.value} with makespan {makespan} and lower_bound {bound}",
+    )
+    stages, replicas, k = result.order.num_stages, result.num_replicas, result.num_slots
+    totals = [sum(column) for column in zip(*items, strict=True)] or [0] * len(unit)
+    proven = 0
+    if result.bound_name == "work":
+        for device in range(len(ops)):
+            own = [s + back for s in range(device, stages, len(ops)) for back in (0, stages)]
+            spent = sum(t * sum(row[s] for s in own) for t, row in zip(totals, unit, strict=True))
+            proven = max(proven, -(-spent // replicas) + k * sum(fixed[s] for s in own))
+    elif result.bound_name == "largest_item":
+        trips = [sum(a * sum(row) for a, row in zip(amounts, unit, strict=True)) for amounts in items]
+        back = sum(1 for s in range(stages - 1) if any((0, s, True) in listed for listed in ops))
+        proven = max(trips, default=0) + sum(fixed) + (hop * (stages - 1 + back) if len(ops) > 1 else 0)
+    elif result.bound_name == "fluid":
+        proven = _proven_by_cut(result, totals, unit, fixed, ops, hop)
+    else:
+        _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
+    _require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
+
+
+def _proven_by_cut(
+    result: PipelineResult, totals: list[int], unit: list[list[int]], fixed: list[int], ops: list[list[_Op]], hop: int
+) -> int:
+    cut, stages = result.cut, result.order.num_stages
+    if cut is None:
+        raise CertificateError("lower_bound is by 'fluid', and there is no cut")
+    listed = [op for each in ops for op in each]
+    _require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
+    _require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
+    into = dict(zip(listed, (cut.from_device + cut.from_neighbour).tolist(), strict=True))
+    out = dict.fromkeys(listed, 0)
+    begun, at, constant = 0, 0, 0
+    prices = [[0] * len(unit) for _ in range(result.num_slots)]
+    for device, each in enumerate(ops):
+        for place, op in enumerate(each):
+            along, across = int(cut.from_device[at]), int(cut.from_neighbour[at])
+            at += 1
+            if place:
+                out[each[place - 1]] += along
+            else:
+                begun += along
+            needed = _needed(op, stages)
+            if needed is not None:
+                out[needed] += across
+                constant += across * hop if needed[1] % len(ops) != device else 0
+            else:
+                _require(across == 0, f"the cut comes to {op} from a neighbour that it does not have")
+            j = op[1] + (stages if op[2] else 0)
+            constant += into[op] * fixed[j]
+            for m, row in enumerate(unit):
+                prices[op[0]][m] += into[op] * row[j]
+    _require(begun <= 1 << cut.bits, f"the cut's paths weigh {begun}, over 2**{cut.bits}")
+    for op in listed:
+        _require(out[op] <= into[op], f"more of the cut leaves {op} than comes to it")
+    least = [min(column) for column in zip(*prices, strict=True)]
+    total = sum(x * t for x, t in zip(least, totals, strict=True)) + result.num_replicas * constant
+    return int(-(-total // (result.num_replicas << cut.bits)))

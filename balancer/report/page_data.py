@@ -74,7 +74,7 @@ class PhaseData:
         step = len(self.ratios)
         self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS))
         self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS))
-        total, share = plan.perfect(plan.loads, plan.micro_batches)
+        total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
         self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
         there = plan.lengths[plan.lengths > 0]

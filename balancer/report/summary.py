@@ -78,11 +78,11 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        ranks, worked = plan.num_ranks, Fraction(*plan.perfect(plan.loads, plan.micro_batches)) * plan.num_ranks
-        self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
+        ranks, worked = plan.num_ranks, Fraction(*plan.perfect()) * plan.num_ranks
+        self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += Fraction(*plan.perfect(plan.home_loads, None)) * ranks
+        self.worked_before += Fraction(*plan.perfect(home=True)) * ranks
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule

@@ -369,7 +369,17 @@ class DispatchPlan(Record):
         """:attr:`makespan` of the placement before dispatch."""
         if self._piped is None:
             return self.constraints.makespan(self.home_loads)
-        return self._piped[0].makespan(self._work_of_slots(self._piped[1], home=True))
+        return int(self.pipeline_makespans(home=True).max())
+
+    def pipeline_makespans(self, home: bool = False) -> NDArray[np.int64]:
+        """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`."""
+        stages, work = self._stages_and_work()
+        return stages.makespans(self._of_slots(work, home))
+
+    @property
+    def work_of_slots(self) -> NDArray[np.int64]:
+        """With pipeline stages, each micro-batch's work in each of their modules: int64[num_ranks, num_slots, M]."""
+        return self._of_slots(np.zeros((self.num_samples, 0), dtype=np.int64) if self.work is None else self.work)
 
     def pipeline_run(self, rank: int, home: bool = False) -> PipelineRun:
         """Run the pipeline of one rank, a replica, exactly: when each stage computes which micro-batch, and holds what.
@@ -385,15 +395,13 @@ class DispatchPlan(Record):
         ValueError
             If the plan has no pipeline stages.
         """
-        if self._piped is None:
-            raise ValueError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+        stages, work = self._stages_and_work()
         if not 0 <= rank < self.num_ranks:
             raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
-        stages, work = self._piped
-        tokens = self._work_of_slots(self.lengths[:, None], home)
-        return stages.run(self._work_of_slots(work, home)[rank], tokens[rank, :, 0])
+        tokens = self._of_slots(self.lengths[:, None], home)
+        return stages.run(self._of_slots(work, home)[rank], tokens[rank, :, 0])
 
-    def _work_of_slots(self, work: NDArray[np.int64], home: bool) -> NDArray[np.int64]:
+    def _of_slots(self, work: NDArray[np.int64], home: bool = False) -> NDArray[np.int64]:
         """Add up what samples have, int64[n, M], by slot of each rank, int64[num_ranks, num_slots, M]."""
         ranks, slots = self.rank_of_sample, self.slot_of_sample
         if home:
@@ -406,6 +414,11 @@ class DispatchPlan(Record):
     def _piped(self) -> tuple[PipelineStages, NDArray[np.int64]] | None:
         cut = self.micro_batches
         return None if cut is None or cut.stages is None or self.work is None else (cut.stages, self.work)
+
+    def _stages_and_work(self) -> tuple[PipelineStages, NDArray[np.int64]]:
+        if self._piped is None:
+            raise ValueError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+        return self._piped
 
     def _ratio(self, makespan: int, perfect: tuple[int, int]) -> float:
         total, share = perfect

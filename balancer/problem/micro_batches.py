@@ -185,7 +185,7 @@ class MicroBatches:
 
         With `stages`: in units of their times, from the work of each micro-batch in each module, int64[ranks, K, M].
         """
-        return int(self.span(slot_loads)) if self.stages is None else self.stages.makespan(slot_loads)
+        return int(self.span(slot_loads)) if self.stages is None else int(self.stages.makespans(slot_loads).max())
 
     def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
         """Return what a step takes from what each micro-batch takes, [ranks, K]: an int of integers."""

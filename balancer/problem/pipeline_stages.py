@@ -54,7 +54,7 @@ class PipelineStages:
     Examples
     --------
     >>> PipelineStages({"vision": (2, 0, 0), "llm": (0, "1/2", "1/2")}).forward
-    {'vision': (4, 0, 0), 'llm': (0, 1, 1)}
+    {'llm': (0, 1, 1), 'vision': (4, 0, 0)}
     """
 
     forward: Mapping[str, Times] = field(hash=False)
@@ -67,7 +67,8 @@ class PipelineStages:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        ahead = {name: _as_times("forward", name, row) for name, row in _as_mapping("forward", self.forward).items()}
+        rows_of = sorted(_as_mapping("forward", self.forward).items())  # in one order, however they come from a file
+        ahead = {name: _as_times("forward", name, row) for name, row in rows_of}
         if not ahead:
             raise ArgumentError("forward", "have an entry for each module", "none")
         back = {name: tuple(2 * t for t in row) for name, row in ahead.items()}
@@ -93,7 +94,11 @@ class PipelineStages:
             raise ArgumentError("chunks", f"divide the {self.num_stages} stages", self.chunks)
         if self.in_flight_tokens is not None:
             set_(self, "in_flight_tokens", as_integer("in_flight_tokens", self.in_flight_tokens, 1))
-        set_(self, "costs", {name: str(parse_cost(cost)) for name, cost in _as_mapping("costs", self.costs).items()})
+        set_(
+            self,
+            "costs",
+            {name: str(parse_cost(cost)) for name, cost in sorted(_as_mapping("costs", self.costs).items())},
+        )
         for name, cost in self.costs.items():
             if name not in ahead:
                 raise ArgumentError("costs", f"be of the modules of {{forward}}: {', '.join(ahead)}", repr(name))
@@ -106,6 +111,7 @@ class PipelineStages:
         layout: Mapping[str, int] | int,
         models: Mapping[str, str | Module] | None = None,
         *,
+        pieces: Mapping[str, int | None] | None = None,
         chunks: int = 1,
         recompute: bool = False,
         frozen: Iterable[str] = (),
@@ -124,6 +130,8 @@ class PipelineStages:
             Of each phase, its model, as :func:`balancer.cost.module` takes it: work is then FLOPs, whole layers are in
             a stage, and a language model's last stage has its vocabulary head besides. Without, work is what the
             phases' costs say, which need one unit, and each stage of a phase takes the same.
+        pieces : mapping of str to int, optional
+            Of a phase whose items are cut into pieces, such as tiles, their length: attention stays within one.
         chunks : int
             Stages of each device.
         recompute : bool
@@ -139,10 +147,10 @@ class PipelineStages:
         --------
         >>> stages = PipelineStages.of({"vision": 1, "llm": 2})
         >>> stages.forward, stages.backward["llm"]
-        ({'vision': (2, 0, 0), 'llm': (0, 1, 1)}, (0, 2, 2))
+        ({'llm': (0, 1, 1), 'vision': (2, 0, 0)}, (0, 2, 2))
         >>> stages = PipelineStages.of({"vision": 1, "llm": 3}, {"vision": "internvit-6b", "llm": "qwen2-7b"})
         >>> stages.forward
-        {'vision': (45, 0, 0, 0), 'llm': (0, 10, 9, 9), 'llm:head': (0, 0, 0, 1)}
+        {'llm': (0, 10, 9, 9), 'llm:head': (0, 0, 0, 1), 'vision': (45, 0, 0, 0)}
         """
         spans = _spans({SINGLE_PHASE: layout} if isinstance(layout, int) else layout)
         names, count = list(spans), max(last for _, last in spans.values())
@@ -151,7 +159,7 @@ class PipelineStages:
             raise ArgumentError("models", f"be of the phases of {{layout}}: {', '.join(names)}", list(models))
         if odd := sorted(still - set(names)):
             raise ArgumentError("frozen", f"be phases of {{layout}}: {', '.join(names)}", repr(odd[0]))
-        parts = _even_parts(spans, count) if models is None else _parts_of_models(spans, count, models)
+        parts = _even_parts(spans, count) if models is None else _parts_of_models(spans, count, models, pieces or {})
         trained = [name for name in names[:-1] if name not in still]
         backward: dict[str, Times] = {}
         for name, row in parts.forward.items():
@@ -250,9 +258,9 @@ class PipelineStages:
         order = self.order(len(seconds))
         return run(whole, each[:, :s], each[:, s:], order, hop=round(hop * 1e9), sizes=sizes)
 
-    def makespan(self, slots: Ints) -> int:
-        """Return when the last replica ends, from the work of each slot in each module, int64[R, K, M]."""
-        return max(self.run(replica).makespan for replica in slots)
+    def makespans(self, slots: Ints) -> Ints:
+        """Return when each replica ends, int64[R], from the work of each slot in each module, int64[R, K, M]."""
+        return np.array([self.run(replica).makespan for replica in slots], dtype=np.int64)
 
     def perfect(self, totals: Ints, num_replicas: int, num_slots: int) -> tuple[int, int]:
         """Return the makespan without any bubble, as a fraction, from the work in each module, int64[M]."""
@@ -346,7 +354,8 @@ def _even_parts(spans: Mapping[str, tuple[int, int]], count: int) -> _Parts:
 
 
 def _parts_of_models(
-    spans: Mapping[str, tuple[int, int]], count: int, models: Mapping[str, str | Module]
+    spans: Mapping[str, tuple[int, int]], count: int, models: Mapping[str, str | Module],
+    pieces: Mapping[str, int | None],
 ) -> _Parts:  # fmt: skip
     """Cut models into layers and, of a language model, a vocabulary head; the work in each is in one unit of FLOPs."""
     forward: dict[str, Times] = {}

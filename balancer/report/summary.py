@@ -56,6 +56,8 @@ class PhaseSummary:
     cap_length: int = 0
     cap_step: int = -1
     cap_ratio: float = 0.0
+    num_stages: int = 0
+    follows: bool = False
     of_several: bool = False
     items: int = 0
     idle_ranks: int = 0
@@ -86,6 +88,8 @@ class PhaseSummary:
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
+            if plan.micro_batches.stages is not None:
+                self.num_stages = plan.micro_batches.stages.num_stages
             if plan.group_table is not None:
                 self._add_groups(plan, plan.group_table)
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
@@ -100,7 +104,7 @@ class PhaseSummary:
         if single:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)
-        if plan.binding_sample is not None:
+        if plan.binding_sample is not None and not self.follows:
             self.capped_steps += 1
             ratio = _ratio(Fraction(plan.lower_bound * ranks), worked)
             if ratio > self.cap_ratio:
@@ -182,6 +186,10 @@ class PhaseSummary:
         if self.schedule is not None:
             document["schedule"] = self.schedule
             document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
+        if self.num_stages:
+            document["pipeline_stages"] = self.num_stages
+        if self.follows:
+            document["in_pipeline"] = True
         if self.groups:
             document["groups_of_degree"] = {str(degree): self.groups[degree] for degree in sorted(self.groups)}
         if self.capped_steps:
@@ -264,7 +272,8 @@ class RunSummary:
         """Take in the next step."""
         single, early = plan.is_single, list(plan.phases)[:-1] if plan.encoders_first else []
         for name, phase in plan.phases.items():
-            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single))
+            follows = plan.encoders_in_pipeline and name != list(plan.phases)[-1]
+            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single, follows=follows))
             summary.add(phase.plan, partial(self._row_of, plan, phase), name in early, single)
             if not single:
                 summary.add_items(phase)
@@ -296,6 +305,11 @@ class RunSummary:
     def in_slots(self) -> bool:
         """Whether ranks of some phase meet in every micro-batch or along a pipeline."""
         return any(phase.schedule not in (None, "step") for phase in self.phases.values())
+
+    @property
+    def in_pipeline(self) -> bool:
+        """Whether the last phase is planned for pipeline stages."""
+        return any(phase.num_stages for phase in self.phases.values())
 
     @property
     def dropped_fraction(self) -> float:

@@ -12,14 +12,17 @@ and how often. A solution: ``members``, int64[cells, width], ``counts[cell]`` of
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
-from solvers._loops import draw
+from solvers._jit import helper, kernel
+from solvers._loops import copy, copy_table, draw, first_largest, first_smallest, largest_of, numbers
 from solvers.pipeline._kernels import all_ends, critical_path, run_round
 
-__all__ = ["exchange", "fill"]
+__all__ = ["exchange", "fill", "place"]
+
+_PATHS = 64  # of each lane that are kept
+_PATIENCE = 200  # pairs of cells, for every slot, that are tried in vain
 
 
-@inlined
+@helper
 def _room(cell, came, went, sizes, caps, held):
     """Whether a cell's sizes stay under their caps when an item comes and another goes; -1 is none."""
     fits = True
@@ -83,7 +86,17 @@ def _change(cell, came, went, items, sizes, members, counts, loads, held, first_
                 in_flight[cell // num_slots, sets[0, e]] += sign * sizes[sets[1, e], item] * sets[2, e]
 
 
-@inlined
+@kernel
+def place(cell_of_item, items, sizes, members, counts, loads, held, first_set, sets, in_flight):
+    """Put every item into its cell."""
+    for item in range(len(cell_of_item)):
+        _change(
+            cell_of_item[item], item, np.int64(-1), items, sizes, members, counts, loads, held, first_set, sets,
+            in_flight,
+        )  # fmt: skip
+
+
+@helper
 def _may(a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_flight):
     """Whether item i of cell a and item j of cell b may change places; one of them may be none, -1."""
     width, empty = members.shape[1], caps[len(caps) - 1]
@@ -174,34 +187,63 @@ def _round_back(r, durations, lead, hop, after, before):
 
 
 @helper
-def _settle_lane(durations, graph, rounds, lead, hop, unit, ends, path, heads, tails, end, slope):
-    """Bring what is kept of a lane up to date: heads, tails, a critical path's slope. Returns its makespan."""
-    num_slots, width = durations.shape
-    num_stages = width // 2
+def _settle(durations, lead, hop, heads, tails, end):
+    """Bring heads and tails of a lane up to date: of every round when each stage ends before it, and the rest after."""
+    num_slots, num_stages = durations.shape[0], durations.shape[1] // 2
+    flat = durations.reshape(-1)
+    for s in range(num_stages):
+        end[s] = 0
+    end[num_stages] = -hop
+    last = num_slots + num_stages - 1
+    for r in range(last):
+        for s in range(num_stages):
+            heads[r, s] = end[s]
+        run_round(r, durations, flat, lead, hop, end)
+    for s in range(num_stages):
+        tails[last, s] = 0
+    for r in range(last - 1, -1, -1):
+        _round_back(r, durations, lead, hop, tails[r + 1], tails[r])
+
+
+@helper
+def _learn(durations, rows, first, graph, hop, unit, fixed, ends, path, slopes, values, consts):
+    """Keep the critical path of a lane, in place of the one that binds least; returns the lane's makespan.
+
+    ``slopes``, int64[cells of the lane, P, M], say by how much a unit of work more in a cell lengthens each path kept.
+    Of tied replicas an op is that of the slowest cell among ``rows``; `first` is the lane's first cell.
+    """
     makespan = all_ends(graph, durations, hop, 0, ends)
     critical_path(graph, durations, hop, ends, path)
-    for k in range(num_slots):
+    num_slots, width = durations.shape
+    p = first_smallest(values)
+    for cell in range(slopes.shape[0]):
         for m in range(unit.shape[0]):
-            slope[k, m] = 0
+            slopes[cell, p, m] = 0
+    constant = np.int64(0)
     for op in range(len(path)):
         if path[op]:
             k, j = graph[0, op] // width, graph[0, op] % width
+            cell = k
+            for other in range(k, slopes.shape[0], num_slots):
+                if rows[first + other, j] > rows[first + cell, j]:
+                    cell = other
             for m in range(unit.shape[0]):
-                slope[k, m] += unit[m, j]
-    if rounds:
-        flat = durations.reshape(-1)
-        for s in range(num_stages):
-            end[s] = 0
-        end[num_stages] = -hop
-        for r in range(num_slots + num_stages - 1):
-            for s in range(num_stages):
-                heads[r, s] = end[s]
-            run_round(r, durations, flat, lead, hop, end)
-        for s in range(num_stages):
-            tails[num_slots + num_stages - 1, s] = 0
-        for r in range(num_slots + num_stages - 2, -1, -1):
-            _round_back(r, durations, lead, hop, tails[r + 1], tails[r])
-    return makespan
+                slopes[cell, p, m] += unit[m, j]
+            constant += fixed[j]
+            if path[op] == 2:
+                constant += hop * graph[3, op]
+    consts[p] = constant
+    return makespan, p
+
+
+@helper
+def _value(p, first, slopes, consts, loads):
+    """Length of a path that is kept, with the present loads."""
+    value = consts[p]
+    for cell in range(slopes.shape[0]):
+        for m in range(loads.shape[1]):
+            value += slopes[cell, p, m] * loads[first + cell, m]
+    return value
 
 
 @helper
@@ -228,8 +270,8 @@ def _raise_to_others(slot, a, b, rows, num_slots, row):
                 row[j] = max(row[j], rows[cell, j])
 
 
-@inlined
-def _with_rows(a, b, row_a, row_b, durations):
+@helper
+def _swap_rows(a, b, row_a, row_b, durations):
     """Swap rows a and b (-1: none) of a lane with two others."""
     for j in range(durations.shape[1]):
         durations[a, j], row_a[j] = row_a[j], durations[a, j]
@@ -239,146 +281,256 @@ def _with_rows(a, b, row_a, row_b, durations):
 
 
 @helper
-def _tried(a, b, row_a, row_b, durations, graph, rounds, lead, hop, heads, tails, ends, end):
-    """Makespan of a lane with other durations in slot a, and in slot b if that is not -1."""
-    _with_rows(a, b, row_a, row_b, durations)
+def _passes(
+    limit, a, b, row_a, row_b, lane, first, rows, graph, rounds, lead, hop, unit, fixed, loads, heads, tails, ends,
+    path, end, slopes, values, consts,
+):  # fmt: skip
+    """Whether a lane stays below `limit` with other durations in slot a, and b if that is not -1; if not, learn why."""
+    num_stages = lane.shape[1] // 2
+    _swap_rows(a, b, row_a, row_b, lane)
     if rounds:
         low = a if b < 0 else min(a, b)
-        makespan = _span(durations, lead, hop, heads, tails, low, max(a, b) + durations.shape[1] // 2 - 1, end)
+        makespan = _span(lane, lead, hop, heads, tails, low, max(a, b) + num_stages - 1, end)
     else:
-        makespan = all_ends(graph, durations, hop, 0, ends)
-    _with_rows(a, b, row_a, row_b, durations)
-    return makespan
+        makespan = all_ends(graph, lane, hop, 0, ends)
+    p = np.int64(-1)
+    if makespan >= limit:
+        _, p = _learn(lane, rows, first, graph, hop, unit, fixed, ends, path, slopes, values, consts)
+    _swap_rows(a, b, row_a, row_b, lane)
+    if p >= 0:
+        values[p] = _value(p, first, slopes, consts, loads)
+    return makespan < limit
+
+
+@helper
+def _bound_by(hint, limit, more, rises, values):
+    """First path, from `hint` on, that would reach `limit` with so much more work in a cell; -1 if there is none."""
+    count, modules = rises.shape
+    for turn in range(count):
+        p = hint + turn if hint + turn < count else hint + turn - count
+        value = values[p]
+        for m in range(modules):
+            value += rises[p, m] * more[m]
+        if value >= limit:
+            return p
+    return np.int64(-1)
+
+
+@helper
+def _set_rises(ka, kb, slopes, rises):
+    """How much longer each path gets by a unit of work more in cell ka (-1: none) of a lane, and less in kb."""
+    for p in range(rises.shape[0]):
+        for m in range(rises.shape[1]):
+            rises[p, m] = 0
+            if ka >= 0:
+                rises[p, m] += slopes[ka, p, m]
+            if kb >= 0:
+                rises[p, m] -= slopes[kb, p, m]
+
+
+@helper
+def _pair(
+    limit, a, b, state, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes,
+    graph, rounds, lead, hop, unit, fixed, heads, tails, slopes, values, consts, spare,
+):  # fmt: skip
+    """Find an exchange between cells a and b that leaves their lanes below `limit`: the two items, and the work done.
+
+    (-1, -1) if there is none. Paths that are kept rule most of them out at a few products each; what is left is run.
+    """
+    ends, path, end, row_a, row_b, rises_a, rises_b, more = spare
+    num_slots, modules = lanes.shape[1], items.shape[0]
+    tied = len(lanes) * num_slots < len(rows)
+    lane_a, lane_b = (0, 0) if tied else (a // num_slots, b // num_slots)
+    first_a, first_b = lane_a * num_slots, lane_b * num_slots
+    same = lane_a == lane_b
+    ka, kb = a % num_slots, b % num_slots
+    _set_rises(a - first_a, b - first_b if same else np.int64(-1), slopes[lane_a], rises_a)
+    if not same:
+        _set_rises(np.int64(-1), b - first_b, slopes[lane_b], rises_b)
+    hint_a, hint_b = np.int64(0), np.int64(0)
+    count_a, count_b = counts[a] + 1, counts[b] + 1
+    start = draw(state, count_a * count_b)
+    work, cost = np.int64(4 * rises_a.shape[0]), lanes.shape[2] * num_slots if not rounds else lanes.shape[2] ** 2 // 3
+    for turn in range(count_a * count_b):
+        at = start + turn if start + turn < count_a * count_b else start + turn - count_a * count_b
+        p, q = at // count_b - 1, at % count_b - 1
+        i = members[a, p] if p >= 0 else np.int64(-1)
+        j = members[b, q] if q >= 0 else np.int64(-1)
+        if i < 0 and j < 0:
+            continue
+        for m in range(modules):
+            more[m] = 0
+            if j >= 0:
+                more[m] += items[m, j]
+            if i >= 0:
+                more[m] -= items[m, i]
+        work += 3
+        bound = _bound_by(hint_a, limit, more, rises_a, values[lane_a])
+        if bound >= 0:
+            work += 2 * abs(bound - hint_a)
+            hint_a = bound
+            continue
+        work += 2 * rises_a.shape[0]
+        if not same:
+            bound = _bound_by(hint_b, limit, more, rises_b, values[lane_b])
+            if bound >= 0:
+                work += 2 * abs(bound - hint_b)
+                hint_b = bound
+                continue
+            work += 2 * rises_a.shape[0]
+        if not _may(a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_flight):
+            continue
+        work += cost
+        _set_row(a, j, i, items, loads, unit, fixed, row_a)
+        _set_row(b, i, j, items, loads, unit, fixed, row_b)
+        if tied:
+            _raise_to_others(ka, a, b, rows, num_slots, row_a)
+            _raise_to_others(kb, a, b, rows, num_slots, row_b)
+            if ka == kb:
+                for x in range(len(row_a)):
+                    row_a[x] = max(row_a[x], row_b[x])
+        passed = _passes(
+            limit, ka, kb if same and ka != kb else np.int64(-1), row_a, row_b, lanes[lane_a], first_a, rows, graph,
+            rounds, lead, hop, unit, fixed, loads, heads[lane_a], tails[lane_a], ends, path, end, slopes[lane_a],
+            values[lane_a], consts[lane_a],
+        )  # fmt: skip
+        if not passed:
+            work += 4 * graph.shape[1]
+            _set_rises(a - first_a, b - first_b if same else np.int64(-1), slopes[lane_a], rises_a)
+            continue
+        if same or _passes(
+            limit, kb, np.int64(-1), row_b, row_a, lanes[lane_b], first_b, rows, graph, rounds, lead, hop, unit, fixed,
+            loads, heads[lane_b], tails[lane_b], ends, path, end, slopes[lane_b], values[lane_b], consts[lane_b],
+        ):  # fmt: skip
+            return i, j, work
+        work += 4 * graph.shape[1]
+        _set_rises(np.int64(-1), b - first_b, slopes[lane_b], rises_b)
+    return np.int64(-1), np.int64(-1), work
+
+
+@helper
+def _settled(durations, graph, rounds, lead, hop, heads, tails, ends, end):
+    """Makespan of a lane; heads and tails are brought up to date."""
+    if not rounds:
+        return all_ends(graph, durations, hop, 0, ends)
+    _settle(durations, lead, hop, heads, tails, end)
+    return largest_of(end)
+
+
+@helper
+def _shift(cell, came, went, items, slopes, values):
+    """Bring the lengths of the paths that are kept up to date with what a cell of their lane gets and gives."""
+    for p in range(len(values)):
+        for m in range(items.shape[0]):
+            if came >= 0:
+                values[p] += slopes[cell, p, m] * items[m, came]
+            if went >= 0:
+                values[p] -= slopes[cell, p, m] * items[m, went]
+
+
+@helper
+def _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes):
+    """Bring the durations of a cell's ops up to date, and of its lane."""
+    num_slots = lanes.shape[1]
+    _set_row(cell, np.int64(-1), np.int64(-1), items, loads, unit, fixed, rows[cell])
+    if tied:
+        slot = cell % num_slots
+        for j in range(rows.shape[1]):
+            lanes[0, slot, j] = 0
+        _raise_to_others(slot, np.int64(-1), np.int64(-1), rows, num_slots, lanes[0, slot])
+
+
+@helper
+def _copy_solution(target, source):
+    """Make one solution the other: members, counts, loads, held, in_flight."""
+    for t, s in ((target[0], source[0]), (target[2], source[2]), (target[3], source[3]), (target[4], source[4])):
+        copy_table(t, s)
+    copy(target[1], source[1])
 
 
 @kernel
 def exchange(
-    state, most_work, goal, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight,
-    rows, lanes, graph, rounds, lead, hop, unit, fixed, makespans,
+    state, most_work, goal, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes,
+    graph, rounds, lead, hop, unit, fixed,
 ):  # fmt: skip
-    """Exchange items between cells as long as the largest makespan falls; return the work.
+    """Exchange items between cells until no makespan is above `goal`, or as long as there is work; returns the work.
 
-    An exchange is tried only if it shortens the critical path of the longest lane and lengthens no other's beyond that:
-    what the path's slope says, at a few products each. ``rows``, int64[cells, 2 S], are the durations of every cell,
-    the same memory as ``lanes`` unless replicas are tied.
+    Exchanges between the longest lane and any cell, as long as it gets shorter and no other as long. Where none is
+    found, some that make it a little longer, and on from there; the best solution is what is left behind. ``rows``,
+    int64[cells, 2 S], are the durations of every cell, the same memory as ``lanes`` unless replicas are tied.
     """
     cells, modules = loads.shape
     num_lanes, num_slots, width = lanes.shape
-    num_stages, num_ops = width // 2, graph.shape[1]
+    each, kept = cells // num_lanes, _PATHS
     tied = num_lanes * num_slots < cells
-    ends, path, end = np.empty(num_ops, np.int64), np.empty(num_ops, np.int8), np.empty(num_stages + 1, np.int64)
-    heads = np.empty((num_lanes, num_slots + num_stages, num_stages), np.int64)
-    tails = np.empty((num_lanes, num_slots + num_stages, num_stages), np.int64)
-    slopes = np.empty((num_lanes, num_slots, modules), np.int64)
-    row_a, row_b = np.empty(width, np.int64), np.empty(width, np.int64)
-    for lane in range(num_lanes):
-        makespans[lane] = _settle_lane(
-            lanes[lane], graph, rounds, lead, hop, unit, ends, path, heads[lane], tails[lane], end, slopes[lane]
-        )
-    work, idle = np.int64(0), 0
-    cost = num_stages * num_stages + num_stages if rounds else num_ops
-    worst = 0
-    while work < most_work and idle < 400 * num_slots:
-        if idle == 0:
-            worst = 0
-            for lane in range(num_lanes):
-                if makespans[lane] > makespans[worst]:
-                    worst = lane
-            if makespans[worst] <= goal:
-                break
-        most = makespans[worst]
-        a = draw(state, cells) if tied else worst * num_slots + draw(state, num_slots)
-        b = worst * num_slots + draw(state, num_slots) if draw(state, 4) == 0 else draw(state, cells)
-        idle += 1
-        if a == b:
-            continue
-        ka, kb = a % num_slots, b % num_slots
-        lane = 0 if tied else b // num_slots
-        work += 8 + (counts[a] + 1) * (counts[b] + 1)
-        found = False
-        for p in range(-1, counts[a]):
-            i = members[a, p] if p >= 0 else np.int64(-1)
-            for q in range(-1, counts[b]):
-                j = members[b, q] if q >= 0 else np.int64(-1)
-                if not tied:
-                    mine, theirs = np.int64(0), np.int64(0)
-                    for m in range(modules):
-                        more = np.int64(0)
-                        if j >= 0:
-                            more += items[m, j]
-                        if i >= 0:
-                            more -= items[m, i]
-                        mine += slopes[worst, ka, m] * more
-                        theirs -= slopes[lane, kb, m] * more
-                    if lane == worst:
-                        mine, theirs = mine + theirs, mine + theirs
-                    if mine >= 0 or makespans[lane] + theirs >= most:
-                        continue
-                if (i < 0 and j < 0) or not _may(
-                    a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_flight
-                ):
-                    continue
-                _set_row(a, j, i, items, loads, unit, fixed, row_a)
-                _set_row(b, i, j, items, loads, unit, fixed, row_b)
-                if tied:
-                    _raise_to_others(ka, a, b, rows, num_slots, row_a)
-                    _raise_to_others(kb, a, b, rows, num_slots, row_b)
-                    if ka == kb:
-                        for x in range(width):
-                            row_a[x] = max(row_a[x], row_b[x])
-                work += cost
-                if lane == worst:
-                    second = kb if ka != kb else -1
-                    if _tried(
-                        ka, second, row_a, row_b, lanes[lane], graph, rounds, lead, hop, heads[lane], tails[lane], ends,
-                        end,
-                    ) >= most:  # fmt: skip
-                        continue
-                else:
-                    if _tried(
-                        ka, -1, row_a, row_b, lanes[worst], graph, rounds, lead, hop, heads[worst], tails[worst], ends,
-                        end,
-                    ) >= most:  # fmt: skip
-                        continue
-                    work += cost
-                    if (
-                        _tried(
-                            kb,
-                            -1,
-                            row_b,
-                            row_a,
-                            lanes[lane],
-                            graph,
-                            rounds,
-                            lead,
-                            hop,
-                            heads[lane],
-                            tails[lane],
-                            ends,
-                            end,
-                        )
-                        >= most
-                    ):
-                        continue
-                found = True
-                _change(a, j, i, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
-                _change(b, i, j, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
-                break
-            if found:
-                break
-        if found:
-            idle = 0
-            work += 4 * num_ops
-            _set_row(a, -1, -1, items, loads, unit, fixed, rows[a])
-            _set_row(b, -1, -1, items, loads, unit, fixed, rows[b])
-            if tied:
-                for slot in (ka, kb):
-                    for x in range(width):
-                        lanes[0, slot, x] = 0
-                    _raise_to_others(slot, -1, -1, rows, num_slots, lanes[0, slot])
-            for changed in (worst, lane):
-                makespans[changed] = _settle_lane(
-                    lanes[changed], graph, rounds, lead, hop, unit, ends, path, heads[changed], tails[changed], end,
-                    slopes[changed],
+    spare = (
+        np.empty(graph.shape[1], np.int64), np.empty(graph.shape[1], np.int8), np.empty(width // 2 + 1, np.int64),
+        np.empty(width, np.int64), np.empty(width, np.int64), np.empty((kept, modules), np.int64),
+        np.empty((kept, modules), np.int64), np.empty(modules, np.int64),
+    )  # fmt: skip
+    heads = np.empty((num_lanes, num_slots + width // 2, width // 2), np.int64)
+    tails = np.empty((num_lanes, num_slots + width // 2, width // 2), np.int64)
+    slopes = np.zeros((num_lanes, each, kept, modules), np.int64)
+    values, consts = np.zeros((num_lanes, kept), np.int64), np.zeros((num_lanes, kept), np.int64)
+    makespans = np.empty(num_lanes, np.int64)
+    now = (members, counts, loads, held, in_flight)
+    best = (members.copy(), counts.copy(), loads.copy(), held.copy(), in_flight.copy())
+    least, work, idle, kicks, worst = np.int64(2**62), np.int64(0), 0, 0, 0
+    changed, step = numbers(num_lanes), np.int64(-1)
+    while True:
+        for lane in changed:
+            makespans[lane] = _settled(
+                lanes[lane], graph, rounds, lead, hop, heads[lane], tails[lane], spare[0], spare[2]
+            )
+            work += 4 * graph.shape[1]
+        worst = first_largest(makespans)
+        if makespans[worst] <= goal or work >= most_work:
+            break
+        if step < 0:
+            step = (makespans[worst] - goal) // 16
+        i, j, idle = np.int64(-1), np.int64(-1), 0
+        while i < 0 and j < 0 and idle < _PATIENCE * num_slots and work < most_work:
+            a = draw(state, cells) if tied or kicks > 0 else worst * num_slots + draw(state, num_slots)
+            b = worst * num_slots + draw(state, num_slots) if draw(state, 4) == 0 else draw(state, cells)
+            idle += 1
+            if a != b:
+                limit = makespans[worst] - step
+                if kicks > 0:
+                    limit = makespans[worst] + 1 + (makespans[worst] >> (1 + draw(state, 11)))
+                elif idle % (4 * num_slots) == 0:
+                    step //= 2
+                i, j, more = _pair(
+                    limit, a, b, state, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight,
+                    rows, lanes, graph, rounds, lead, hop, unit, fixed, heads, tails, slopes, values, consts, spare,
                 )  # fmt: skip
+                work += more
+        if i >= 0 or j >= 0:
+            kicks = max(0, kicks - 1)
+            step += step // 4
+            _change(a, j, i, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
+            _change(b, i, j, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
+            for cell, came, went in ((a, j, i), (b, i, j)):
+                lane = 0 if tied else cell // num_slots
+                _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
+                _shift(cell - lane * num_slots, came, went, items, slopes[lane], values[lane])
+            changed = np.array([0 if tied else a // num_slots, 0 if tied else b // num_slots])
+            if changed[0] == changed[1]:
+                changed = changed[:1]
+        else:
+            if makespans[worst] < least:
+                least = makespans[worst]
+                _copy_solution(best, now)
+            else:
+                _copy_solution(now, best)
+                for cell in range(cells):
+                    _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
+                changed = numbers(num_lanes)
+                for lane in changed:
+                    for p in range(kept):
+                        values[lane, p] = _value(p, lane * num_slots, slopes[lane], consts[lane], loads)
+                work += num_lanes * each * kept * modules
+            kicks, step = 1 + draw(state, 4), (makespans[worst] - goal) // 64
+            work += cells * members.shape[1] // 4
+    if makespans[worst] > least:
+        _copy_solution(now, best)
     return work

@@ -57,14 +57,13 @@ def _column(path, totals, unit, fixed, graph, hop, norm, column):
 
 
 @helper
-def _start(column, constant, modules, table, kinds, blur):
+def _start(column, modules, table, kinds, blur):
     """Set the inverse of the first basis: one path, its least coefficient of each module, and what others exceed it."""
     rows = len(column) - 1
     for i in range(rows + 2):
         for j in range(rows + 2):
             table[i, j] = 0.0
     table[rows, rows], table[rows, rows + 1], kinds[rows] = 1.0, 1.0, rows + modules
-    value = constant
     for m in range(modules):
         low = m
         for i in range(m, rows, modules):
@@ -79,11 +78,22 @@ def _start(column, constant, modules, table, kinds, blur):
         kinds[low] = rows + m
         table[low, low], table[low, rows] = -1.0, column[low]
         table[low, rows + 1] = column[low] + blur * low
-        table[rows + 1, low] = -1.0
-        table[rows + 1, rows] += column[low]
-        value += column[low] + blur * low
-    table[rows + 1, rows] += constant
-    table[rows + 1, rows + 1] = value
+
+
+@helper
+def _set_prices(ratios, kinds, consts, table):
+    """Set the last row, prices and value: a path is worth its constant, a least coefficient its module's ratio."""
+    size = len(kinds)
+    for j in range(size + 1):
+        table[size, j] = 0.0
+    for i in range(size):
+        worth = 0.0
+        if kinds[i] >= size - 1:
+            m = kinds[i] - (size - 1)
+            worth = ratios[m] if m < len(ratios) else consts[i]
+        if worth != 0.0:
+            for j in range(size + 1):
+                table[size, j] += worth * table[i, j]
 
 
 @helper
@@ -128,25 +138,30 @@ def _pivot(table, direction, gain):
 
 
 @kernel
-def solve_fluid(totals, unit, fixed, graph, hop, num_slots, most_pivots, share, weights, paths):
-    """Solve the program; set the best ``share`` met, and the ``paths``, int8[KM + 1, T], with ``weights`` >= 0.
+def solve_fluid(
+    totals, ratios, unit, fixed, graph, hop, num_slots, most_pivots, share, paths, table, kinds, consts, norm
+):
+    """Solve the program for ``ratios[m] * totals[m]``, float64[M]; returns the least makespan met, and what is proven.
 
-    ``share``, float64[K M], is the point to begin with. Returns its makespan, and how many pivots were made.
+    ``share``, float64[K M] of `totals`, is the point to begin with, and in the end the best. ``paths``, int8[KM + 1,
+    T], ``table``, float64[KM + 2, KM + 2], ``kinds``, int64[KM + 1], and ``consts``, float64[KM + 1], are the basis,
+    which may be that of other ratios; ``norm``, float64[1], is 0 where there is none yet. Rows of kind ``KM + M`` are
+    paths, and their weights are in the last column of the table.
     """
     modules, width = unit.shape
     rows = num_slots * modules
     num_ops = graph.shape[1]
     loads, durations = np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64)
     ends, path = np.empty(num_ops, np.int64), np.empty(num_ops, np.int8)
-    table, kinds = np.empty((rows + 2, rows + 2)), np.empty(rows + 1, np.int64)
     column, direction, inner = np.empty(rows + 1), np.empty(rows + 1), np.empty(rows)
     best = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
-    norm = 1.0 * max(1, best)
-    constant = _column(path, totals, unit, fixed, graph, hop, norm, column)
-    blur = _BLUR / rows
-    _start(column, constant, modules, table, kinds, blur)
-    for op in range(num_ops):
-        paths[rows, op] = path[op]
+    if norm[0] == 0.0:
+        norm[0] = max(1, best)
+        consts[rows] = _column(path, totals, unit, fixed, graph, hop, norm[0], column)
+        _start(column, modules, table, kinds, _BLUR / rows)
+        for op in range(num_ops):
+            paths[rows, op] = path[op]
+    _set_prices(ratios, kinds, consts, table)
     pivots = np.int64(0)
     while pivots < most_pivots:
         value = table[rows + 1, rows]  # what the paths in the basis prove
@@ -155,11 +170,12 @@ def solve_fluid(totals, unit, fixed, graph, hop, num_slots, most_pivots, share, 
             if table[rows + 1, i] > gain:
                 kind, gain = i, table[rows + 1, i]
         for m in range(modules):
-            total = 1.0
+            total = ratios[m]
             for i in range(m, rows, modules):
                 total += table[rows + 1, i]
             if total > max(gain, 1e-7):
                 kind, gain = rows + m, total
+        constant = 0.0
         if kind < 0:
             for mixed in (_MIXED, 0.0):  # first between the best share met and the present one
                 for i in range(rows):
@@ -169,14 +185,14 @@ def solve_fluid(totals, unit, fixed, graph, hop, num_slots, most_pivots, share, 
                     best = met
                     for i in range(rows):
                         share[i] = max(0.0, inner[i])
-                constant = _column(path, totals, unit, fixed, graph, hop, norm, column)
+                constant = _column(path, totals, unit, fixed, graph, hop, norm[0], column)
                 gain = constant - value
                 for i in range(rows):
                     gain -= table[rows + 1, i] * column[i]
                 if gain > 0.1 * _CLOSE:
                     kind = rows + modules
                     break
-            if kind < 0 or best - value * norm < _CLOSE * best:
+            if kind < 0 or best - value * norm[0] < _CLOSE * best:
                 break
         _enter(kind, column, modules, table, direction)
         leaves = _pivot(table, direction, gain)
@@ -184,17 +200,17 @@ def solve_fluid(totals, unit, fixed, graph, hop, num_slots, most_pivots, share, 
             break
         kinds[leaves] = kind
         if kind == rows + modules:
+            consts[leaves] = constant
             for op in range(num_ops):
                 paths[leaves, op] = path[op]
         pivots += 1
-    for i in range(rows + 1):
-        weights[i] = max(0.0, table[i, rows + 1]) if kinds[i] == rows + modules else 0.0
-    return best, pivots
+    return best, table[rows + 1, rows] * norm[0]
 
 
 @helper
-def _onto_simplex(share, modules):
-    """Make every module's shares non-negative and of sum 1, moving them as little as possible."""
+def _onto_simplex(share, ratios):
+    """Make every module's shares non-negative and of the sum that is its ratio, moving them as little as possible."""
+    modules = len(ratios)
     for m in range(modules):
         for _ in range(len(share)):
             total, count, below = 0.0, 0, False
@@ -202,7 +218,7 @@ def _onto_simplex(share, modules):
                 if share[i] > 0.0:
                     total += share[i]
                     count += 1
-            excess = (total - 1.0) / max(1, count)
+            excess = (total - ratios[m]) / max(1, count)
             for i in range(m, len(share), modules):
                 share[i] = share[i] - excess if share[i] > 0.0 else 0.0
                 below |= share[i] < 0.0
@@ -211,7 +227,7 @@ def _onto_simplex(share, modules):
 
 
 @kernel
-def smooth_fluid(totals, unit, fixed, graph, hop, num_slots, level, most_steps, share):
+def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, most_steps, share):
     """Move `share` to where the makespan is at most `level`, not far from where it was; return the makespan there.
 
     Polyak's steps along subgradients: none takes it further from any point that is good enough.
@@ -239,7 +255,7 @@ def smooth_fluid(totals, unit, fixed, graph, hop, num_slots, level, most_steps, 
             break
         for i in range(len(share)):
             share[i] -= (met - level) / square * column[i]
-        _onto_simplex(share, modules)
+        _onto_simplex(share, ratios)
         met = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
         if met < least:
             least = met

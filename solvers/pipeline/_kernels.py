@@ -10,7 +10,7 @@ slot r - (S - 1 - s), where there are such; all that later rounds need to know i
 
 import numpy as np
 
-from solvers._jit import inlined, kernel
+from solvers._jit import helper, kernel
 
 __all__ = ["all_ends", "critical_path", "durations_of", "find_order", "one_f_one_b_makespan",
            "run_round"]  # fmt: skip
@@ -95,7 +95,7 @@ def critical_path(graph, durations, hop, ends, path):
             op = follows[op]
 
 
-@inlined
+@helper
 def run_round(r, durations, flat, lead, hop, end):
     """Run round r: ``end``, int64[S + 1], when each stage ends, is brought from before it to after it.
 

@@ -1,7 +1,7 @@
 """The ramp to aim at, and the cut that proves it good: from the linear program, kept per order, stages and mix."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ __all__ = ["Profile", "profile_of"]
 
 _BITS = 20  # of the weights of paths
 _UNIT_BITS, _TOTAL_BITS = 16, 30
-_MIX_BITS = 6  # of what a module has to do, relative to the others, that tell one mix from another
-_WORK = 1.5e9  # steps of the innermost loop: about a second
+_MIX_BITS = 5  # of what a module has to do, relative to the others, that tell one mix from another
+_FIRST_WORK, _NEXT_WORK = 4e9, 2e7  # steps of the innermost loop: up to a few seconds once, some milliseconds a step
 _MOST_STEPS = 20_000
-_SLACK = 5e-4  # of the makespan, for which the profile is smoother than the program's own solution
+_FIRST_SLACK, _NEXT_SLACK = 5e-4, 1e-3  # of the makespan, for which the profile is smoother than the program's own
 
 
 class Profile(NamedTuple):
@@ -29,51 +29,85 @@ class Profile(NamedTuple):
     cut: PipelineCut
 
 
-def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_replicas: int) -> Profile:
-    """Return the profile for these totals over all replicas, rounded to a mix so that the next step finds it kept.
+class _Kept(NamedTuple):
+    """A problem with rounded numbers, and its solution: see :mod:`solvers.pipeline._fluid`."""
 
-    What is kept depends on nothing but the rounded numbers: a process that has just begun gets the same.
+    problem: tuple[Any, ...]
+    share: NDArray[np.float64]
+    smooth: NDArray[np.float64]
+    basis: tuple[NDArray[Any], ...]
+
+
+def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_replicas: int) -> Profile:
+    """Return the profile for these totals over all replicas.
+
+    The program is solved for totals rounded to a mix, which is kept, so that the next step pays nothing for it; then
+    for the totals themselves, from there on. What is kept depends on nothing but the rounded numbers: a process that
+    has just begun gets the same.
     """
     tops = [max(1, int(top)) for top in stages.unit.max(axis=1)]
     each = [int(t) * top for t, top in zip(totals, tops, strict=True)]
     besides = [x * num_replicas for x in (*stages.fixed.tolist(), stages.hop)]
     most = max(1, *each, *besides)
-    mix = tuple(max(1, _rounded((x << _TOTAL_BITS) // most)) for x in each)
+    wanted = [max(1, (x << _TOTAL_BITS) // most) for x in each]
+    mix = tuple(map(_rounded, wanted))
     fixed = tuple(_rounded((x << (_TOTAL_BITS + _UNIT_BITS)) // most) if x else 0 for x in besides)
     rows = zip(stages.unit.tolist(), tops, strict=True)
     unit = np.array([[(u << _UNIT_BITS) // top for u in row] for row, top in rows], dtype=np.int64)
-    return _solved(order.graph.tobytes(), order.place.tobytes(), order.num_slots, unit.tobytes(), mix, fixed)
+    kept = _kept(order.graph.tobytes(), order.num_slots, unit.tobytes(), mix, fixed)
+    ratios = read_only(np.array([x / r for x, r in zip(wanted, mix, strict=True)]))
+    scale = np.tile(ratios, order.num_slots)
+    solved = _solve(kept.problem, ratios, kept.share * scale, kept.smooth * scale, kept.basis, _NEXT_WORK, _NEXT_SLACK)
+    whole = _whole_weights(solved.basis)
+    flows = [np.tensordot(whole, solved.basis[0] == mark, axes=(0, 0))[order.place] for mark in (1, 2)]
+    share = solved.smooth.reshape(order.num_slots, -1) / ratios
+    return Profile(share, PipelineCut(flows[0], flows[1], _BITS))
 
 
 def _rounded(number: int) -> int:
-    """Keep the first bits of a number alone."""
+    """Keep the first bits of a number alone; a power of two, such as the largest of a mix, stays."""
     drop = max(0, number.bit_length() - _MIX_BITS)
-    return ((number >> drop) << drop) + ((1 << drop) >> 1)
+    return number if number == 1 << (number.bit_length() - 1) else ((number >> drop) << drop) + ((1 << drop) >> 1)
 
 
-@lru_cache(maxsize=128)
-def _solved(
-    graph_bytes: bytes, place_bytes: bytes, num_slots: int, unit_bytes: bytes, mix: tuple[int, ...],
-    besides: tuple[int, ...],
-) -> Profile:  # fmt: skip
+def _whole_weights(basis: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:
+    """Weights of the paths of a basis as integers that sum to a power of two."""
+    table, kinds = basis[1:3]
+    weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
+    whole: NDArray[np.int64] = np.floor(weights / weights.sum() * 2**_BITS).astype(np.int64)
+    whole[int(np.argmax(whole))] += 2**_BITS - int(whole.sum())
+    return whole
+
+
+@lru_cache(maxsize=64)
+def _kept(
+    graph_bytes: bytes, num_slots: int, unit_bytes: bytes, mix: tuple[int, ...], besides: tuple[int, ...]
+) -> _Kept:
     graph = read_only(np.frombuffer(graph_bytes, dtype=np.int64).reshape(4, -1))
-    place = np.frombuffer(place_bytes, dtype=np.int64)
-    modules = len(mix)
+    modules, rows = len(mix), num_slots * len(mix)
     unit = read_only(np.frombuffer(unit_bytes, dtype=np.int64).reshape(modules, -1))
     fixed, hop = read_only(np.array(besides[:-1], dtype=np.int64)), besides[-1]
-    totals = read_only(np.array(mix, dtype=np.float64))
-    rows = num_slots * modules
+    problem = read_only(np.array(mix, dtype=np.float64)), unit, fixed, graph, hop, num_slots
+    basis = (
+        np.zeros((rows + 1, graph.shape[1]), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
+        np.zeros(rows + 1, dtype=np.int64), np.zeros(rows + 1), np.zeros(1),
+    )  # fmt: skip
     even = np.full(rows, 1 / num_slots)
-    share, weights = even.copy(), np.empty(rows + 1)
-    paths = np.zeros((rows + 1, graph.shape[1]), dtype=np.int8)
-    pivots = int(_WORK / (rows * rows + 4 * graph.shape[1])) + 16
-    makespan, _ = solve_fluid(totals, unit, fixed, graph, hop, num_slots, pivots, share, weights, paths)
-    smooth = even
-    level = makespan * (1 + _SLACK)
-    steps = min(_MOST_STEPS, int(_WORK / (8 * graph.shape[1])))
-    if smooth_fluid(totals, unit, fixed, graph, hop, num_slots, level, steps, smooth) > level * (1 + 4 * _SLACK):
-        smooth = share
-    whole = np.floor(weights / max(weights.sum(), 1e-9) * 2**_BITS).astype(np.int64)
-    whole[int(np.argmax(whole))] += 2**_BITS - int(whole.sum())
-    flows = [np.tensordot(whole, paths == mark, axes=(0, 0)).astype(np.int64)[place] for mark in (1, 2)]
-    return Profile(smooth.reshape(num_slots, modules), PipelineCut(flows[0], flows[1], _BITS))
+    return _solve(problem, read_only(np.ones(modules)), even, even, basis, _FIRST_WORK, _FIRST_SLACK)
+
+
+def _solve(
+    problem: tuple[Any, ...], ratios: NDArray[np.float64], share: NDArray[np.float64], smooth: NDArray[np.float64],
+    basis: tuple[NDArray[Any], ...], work: float, slack: float,
+) -> _Kept:  # fmt: skip
+    """Go on from a share, a smooth one and a basis, none of which are changed."""
+    totals, unit, fixed, graph, hop, num_slots = problem
+    share, smooth, basis = share.copy(), smooth.copy(), tuple(array.copy() for array in basis)
+    pivots = 16 + int(work / (len(share) ** 2 + 4 * graph.shape[1]))
+    makespan, proven = solve_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, pivots, share, *basis)
+    steps = 16 + min(_MOST_STEPS, int(work / (8 * graph.shape[1])))
+    level = proven * (1 + slack)
+    met = smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, steps, smooth)
+    if met > makespan * (1 + 4 * slack):  # in vain
+        smooth = share.copy()
+    return _Kept(problem, share, smooth, basis)

@@ -7,15 +7,16 @@ from numpy.typing import NDArray
 
 from solvers.errors import TimeLimitError
 from solvers.groups import read_only
-from solvers.pipeline._exchange import exchange, fill
+from solvers.pipeline._exchange import exchange, fill, place
 from solvers.pipeline._held import held_sets
 from solvers.pipeline._kernels import all_ends
 from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline.orders import one_f_one_b
 
-__all__ = ["Solution", "lanes_of", "makespans_of"]
+__all__ = ["SEED", "Solution", "lanes_of", "loads_of", "makespans_of"]
 
 Ints = NDArray[np.int64]
-_SEED = 20_260_101
+SEED = 20_260_101
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +44,18 @@ class Solution:
             np.zeros((cells, len(problem.items)), dtype=np.int64),
             np.zeros((cells, len(problem.sizes)), dtype=np.int64), first_set, sets, in_flight,
         )  # fmt: skip
+
+    @classmethod
+    def of(cls, problem: PipelineProblem, cell_of_item: Ints) -> "Solution":
+        """Put every item where it is said to be."""
+        self = cls.empty(problem)
+        most = int(np.bincount(cell_of_item, minlength=1).max(initial=0))
+        self.members = np.zeros((problem.num_cells, max(most, self.members.shape[1])), dtype=np.int64)
+        place(
+            read_only(cell_of_item), problem.items, problem.sizes, self.members, self.counts, self.loads, self.held,
+            self.first_set, self.sets, self.in_flight,
+        )  # fmt: skip
+        return self
 
     def filled(self, targets: NDArray[np.float64]) -> "Solution":
         """Put all items where the targets call for them, float64[K, M'] of every replica; or TimeLimitError."""
@@ -77,11 +90,11 @@ class Solution:
         """Exchange items for as much work as given, or until no makespan is above `goal`; return what is left."""
         problem, stages, order = self.problem, self.problem.merged, self.problem.order
         rows, lanes = lanes_of(problem, self.loads)
-        makespans = np.empty(len(lanes), dtype=np.int64)
+        rounds = order == one_f_one_b(problem.num_slots, order.num_stages, order.forward_only)
         done = exchange(
-            np.array([_SEED], dtype=np.int64), work, goal, problem.items, problem.sizes, problem.caps, self.members,
+            np.array([SEED], dtype=np.int64), work, goal, problem.items, problem.sizes, problem.caps, self.members,
             self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight, rows, lanes, order.graph,
-            order.name == "1f1b", order.forward_only, stages.hop, stages.unit, stages.fixed, makespans,
+            rounds, order.forward_only, stages.hop, stages.unit, stages.fixed,
         )  # fmt: skip
         return work - int(done)
 
@@ -100,11 +113,17 @@ def lanes_of(problem: PipelineProblem, loads: Ints) -> tuple[Ints, Ints]:
     return rows, lanes.max(axis=0, keepdims=True) if problem.tied else lanes
 
 
-def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
-    """Exact makespans of all replicas: int64[R]."""
+def loads_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
+    """Work of every cell by module: int64[cells, M']."""
     loads = np.zeros((problem.num_cells, len(problem.items)), dtype=np.int64)
     for m, row in enumerate(problem.items):
         np.add.at(loads[:, m], cell_of_item, row)
+    return loads
+
+
+def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
+    """Exact makespans of all replicas: int64[R]."""
+    loads = loads_of(problem, cell_of_item)
     _, lanes = lanes_of(problem, loads)
     graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
     found = [all_ends(graph, np.ascontiguousarray(lane), problem.merged.hop, 0, ends) for lane in lanes]

@@ -103,7 +103,7 @@ def schedule_pipeline(
     --------
     >>> result = schedule_pipeline([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 1, 3)
     >>> result.makespan, result.lower_bound, result.bound_name
-    (46, 42, 'fluid')
+    (46, 46, 'fluid')
     """
     started = time.perf_counter()
     solve = PIPELINERS.get(method)

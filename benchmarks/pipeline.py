@@ -1,0 +1,272 @@
+"""Pipelines: makespans over proven bounds, beside others' methods; memory's price; speed; CP-SAT on DFLOP's objective.
+
+Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [min_max] [--picture FILE]. What is planned is
+frozen here (INSTANCES, STEPS) and in data/omni_mix_dev.parquet: InternViT-6B (images of a sample are alike),
+Whisper-large-v3's encoder and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward,
+no hop, samples of up to 8,192 tokens. Seconds are of this thread, after compilation and with the linear program's
+solution kept; all plans are checked.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import solvers
+from balancer.cost.named import module
+from solvers._jit import kernel
+from solvers.pipeline._kernels import all_ends, durations_of, one_f_one_b_makespan
+from solvers.pipeline._stages import Stages
+
+DATA = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
+FLOPS_PER_SECOND = 0.4 * 989e12 * 8
+MOST_TOKENS = 8_192
+STEPS = (0, 2, 4, 6, 8, 10)
+
+
+class Instance(NamedTuple):
+    """Stages, the encoder's among them, replicas, slots, samples a slot, and how many steps are planned."""
+
+    stages: int
+    first: int
+    replicas: int
+    slots: int
+    samples: int
+    steps: tuple[int, ...] = STEPS
+
+    def __str__(self):
+        return f"{self.stages} ({self.first}), {self.replicas}, {self.slots}, {self.samples}"
+
+
+INSTANCES = (
+    Instance(4, 1, 8, 16, 8),
+    Instance(8, 2, 8, 32, 8),
+    Instance(8, 2, 8, 16, 8),
+    Instance(16, 3, 8, 64, 8),
+    Instance(8, 2, 8, 32, 4),
+    Instance(8, 2, 40, 32, 8, (0,)),
+)
+
+
+def seconds_of(name, lengths):
+    """Forward time of samples of these lengths, in nanoseconds."""
+    cost = module(name).flops(backward=False)
+    flops = cost.constant * (lengths > 0) + cost.a * lengths + cost.b * lengths * lengths
+    return np.asarray(flops, dtype=float) / FLOPS_PER_SECOND * 1e9
+
+
+def samples():
+    """Nanoseconds in the encoders and in the language model, and tokens, of every sample of the log."""
+    table = pq.read_table(DATA)
+    column = {
+        name: table.column(name).to_numpy().astype(np.int64) for name in table.column_names if "source" not in name
+    }
+    tokens = column["text_tokens"] + column["image_tokens"] + column["audio_tokens"]
+    images = np.maximum(1, column["num_images"])
+    encoders = images * seconds_of("internvit-6b", column["image_patches"] / images)
+    encoders += seconds_of("whisper-large-v3-encoder", column["audio_frames"].astype(float))
+    kept = tokens <= MOST_TOKENS
+    return encoders[kept], seconds_of("qwen2-72b", tokens.astype(float))[kept], tokens[kept]
+
+
+def problem(log, instance, step):
+    """Work, forward and backward of a step, and its tokens."""
+    size = instance.replicas * instance.slots * instance.samples
+    here = slice(step * size, (step + 1) * size)
+    encoders, model, tokens = (part[here] for part in log)
+    rest = instance.stages - instance.first
+    work = np.rint(np.stack([encoders / instance.first, model / rest], axis=1)).astype(np.int64)
+    unit = np.array([[1] * instance.first + [0] * rest, [0] * instance.first + [1] * rest])
+    return (work, unit, 2 * unit), tokens
+
+
+def solve(given, instance, method="auto", budget=0.3, **rules):
+    """Return the result, and the seconds that it took once the profile is kept."""
+    ask = (*given, instance.replicas, instance.slots)
+    solvers.schedule_pipeline(*ask, "random", time_budget=1e-6)
+    started = time.thread_time()
+    result = solvers.schedule_pipeline(*ask, method, time_budget=budget, **rules)
+    seconds = time.thread_time() - started
+    solvers.check_pipeline(*given, result, **rules)
+    return result, seconds
+
+
+def even(given, instance):
+    """Makespan of slots that are all alike, which no plan of whole samples is."""
+    work, forward, backward = given
+    loads = np.tile(work.sum(axis=0) // (instance.replicas * instance.slots), (instance.slots, 1))
+    order = solvers.pipeline.one_f_one_b(instance.slots, instance.stages)
+    return solvers.pipeline.run(loads, forward, backward, order).makespan
+
+
+def table(log):
+    print(
+        "| stages (encoder's), replicas, slots, samples a slot | vector LPT | equal slots | 0.1 s | 0.3 s | 1 s | s |"
+    )
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for instance in INSTANCES:
+        columns = [[] for _ in range(6)]
+        for step in instance.steps:
+            given, _ = problem(log, instance, step)
+            lpt, _ = solve(given, instance, "vector_lpt")
+            found = [solve(given, instance, budget=budget) for budget in (0.1, 0.3, 1.0)]
+            bound = max(result.lower_bound for result, _ in found)
+            ratios = [lpt.makespan, even(given, instance), *(result.makespan for result, _ in found)]
+            for column, value in zip(columns, [*(x / bound for x in ratios), found[-1][1]], strict=True):
+                column.append(value)
+        means = [statistics.mean(column) for column in columns]
+        print(f"| {instance} | " + " | ".join(f"{x:.4f}" for x in means[:5]) + f" | {means[5]:.2f} |", flush=True)
+
+
+def methods(log):
+    print("\n| stages (encoder's), replicas, slots, samples a slot | " + " | ".join(FREE) + " |")
+    print("|---|" + "--:|" * len(FREE))
+    for instance in INSTANCES[:5]:
+        means = []
+        for method in FREE:
+            ratios = []
+            for step in instance.steps:
+                result, _ = solve(problem(log, instance, step)[0], instance, method)
+                ratios.append(result.makespan / result.lower_bound)
+            means.append(statistics.mean(ratios))
+        print(f"| {instance} | " + " | ".join(f"{x:.4f}" for x in means) + " |", flush=True)
+
+
+FREE = tuple(name for name in solvers.PIPELINERS if name not in solvers.pipeline.USES_CLOCK)
+LIMITS = (1.0, 1.1, 1.2, 1.4, 1.6, 2.0)
+
+
+def price(log, picture):
+    """Makespan over the bound where no stage may hold more than so many times what equal slots hold."""
+    print("\n| stages (encoder's), replicas, slots, samples a slot | vector LPT: in flight, makespan | "
+          + " | ".join(f"{limit:g}" for limit in LIMITS) + " | no cap | it holds |")  # fmt: skip
+    print("|---|--:|" + "--:|" * (len(LIMITS) + 2))
+    curves = {}
+    for instance in INSTANCES[:5]:
+        rows = []
+        for step in instance.steps:
+            given, tokens = problem(log, instance, step)
+            mean = int(tokens.sum()) // (instance.replicas * instance.slots)
+            equal = mean * min(instance.slots, instance.stages)
+            lpt, _ = solve(given, instance, "vector_lpt")
+            free, _ = solve(given, instance)
+            row = [most_held(lpt, tokens) / equal, lpt.makespan / lpt.lower_bound]
+            for limit in LIMITS:
+                rules = {"sizes": tokens, "in_flight_cap": int(limit * equal)}
+                try:
+                    row.append(solve(given, instance, **rules)[0].makespan / free.lower_bound)
+                except solvers.TimeLimitError:
+                    row.append(float("nan"))
+            rows.append([*row, free.makespan / free.lower_bound, most_held(free, tokens) / equal])
+        means = np.mean(rows, axis=0)
+        curves[str(instance)] = means
+        shown = [f"{means[0]:.2f}, {means[1]:.4f}", *(f"{x:.4f}" for x in means[2:-1]), f"{means[-1]:.2f}"]
+        print(f"| {instance} | " + " | ".join(shown) + " |", flush=True)
+    if picture:
+        draw(curves, picture)
+
+
+def most_held(result, tokens):
+    """The most tokens that the first stage of any replica holds."""
+    held = np.zeros((result.num_replicas, result.num_slots), dtype=np.int64)
+    np.add.at(held, (result.replica_of_item, result.slot_of_item), tokens)
+    width = min(result.num_slots, result.order.num_stages)
+    return max(int(np.convolve(row, np.ones(width, dtype=np.int64), "valid").max()) for row in held)
+
+
+def draw(curves, path):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for name, means in curves.items():
+        (line,) = axes.plot(LIMITS, means[2:-2], marker="o", markersize=3, label=name)
+        axes.plot([means[0]], [means[1]], marker="x", color=line.get_color())
+    axes.set_xlabel("tokens in flight at the first stage, over those of equal slots (x: vector LPT)")
+    axes.set_ylabel("makespan over the proven bound")
+    axes.legend(title="stages (encoder's), replicas, slots, samples", fontsize=7, title_fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+@kernel
+def _many_rounds(times, loads, unit, fixed, durations, end):
+    total = 0
+    for _ in range(times):
+        durations_of(loads, unit, fixed, durations)
+        total += one_f_one_b_makespan(durations, 0, 0, end)
+    return total
+
+
+@kernel
+def _many_runs(times, loads, unit, fixed, graph, durations, ends):
+    total = 0
+    for _ in range(times):
+        durations_of(loads, unit, fixed, durations)
+        total += all_ends(graph, durations, 0, 0, ends)
+    return total
+
+
+def speed():
+    """Nanoseconds for each slot and stage, forward and backward together, durations from loads of two modules too."""
+    print("\n| slots, devices, chunks | order | ns a slot and stage |\n|---|---|--:|")
+    rng = np.random.default_rng(0)
+    for slots, devices, chunks in ((16, 4, 1), (32, 8, 1), (64, 16, 1), (256, 16, 1), (32, 8, 2), (64, 16, 4)):
+        stages = devices * chunks
+        unit = rng.integers(1, 5, (2, stages))
+        made = Stages.of(unit, 2 * unit, None, None, 0)
+        loads = rng.integers(1, 100, (slots, 2))
+        durations, times = np.empty((slots, 2 * stages), dtype=np.int64), 2_000
+        order = solvers.pipeline.interleaved(slots, devices, chunks)
+        end, ends = np.empty(stages + 1, dtype=np.int64), np.empty(order.graph.shape[1], dtype=np.int64)
+        runs = {"any, as a graph": lambda n: _many_runs(n, loads, made.unit, made.fixed, order.graph, durations, ends)}  # noqa: B023
+        if chunks == 1:
+            runs["1f1b, rolling"] = lambda n: _many_rounds(n, loads, made.unit, made.fixed, durations, end)  # noqa: B023
+        for name, run in runs.items():
+            run(1)
+            took = []
+            for _ in range(5):
+                started = time.thread_time()
+                run(times)
+                took.append(time.thread_time() - started)
+            print(f"| {slots}, {devices}, {chunks} | {name} | {min(took) / times / slots / stages * 1e9:.1f} |")
+
+
+def min_max(log):
+    """DFLOP's objective by CP-SAT beside schedules, all priced by the exact makespan: 512 samples, 4 replicas."""
+    print("\n| step | vector LPT | CP-SAT, 10 s | 100 s | `auto`, 0.1 s |\n|--:|--:|--:|--:|--:|")
+    instance = Instance(4, 1, 8, 16, 4)
+    for step in STEPS[:3]:
+        given, _ = problem(log, instance, step)
+        found = [solve(given, instance, "vector_lpt"), solve(given, instance, "min_max", 10),
+                 solve(given, instance, "min_max", 100), solve(given, instance, budget=0.1)]  # fmt: skip
+        ratios = [f"{result.makespan / result.lower_bound:.4f}" for result, _ in found]
+        print(f"| {step} | " + " | ".join(ratios) + " |", flush=True)
+
+
+def main() -> None:
+    asked = sys.argv[1:]
+    picture = None
+    if "--picture" in asked:
+        at = asked.index("--picture")
+        picture = asked[at + 1]
+        asked[at : at + 2] = []
+    log = samples()
+    solve(problem(log, INSTANCES[0], 0)[0], INSTANCES[0], budget=1e-3)  # compiles
+    parts = {
+        "table": lambda: table(log), "methods": lambda: methods(log), "price": lambda: price(log, picture),
+        "speed": speed, "min_max": lambda: min_max(log),
+    }  # fmt: skip
+    for name, run in parts.items():
+        if not asked or name in asked:
+            run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Schedules of pipelines: against all schedules on small cases, under every rule, and what is refused."""
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nightly import examples
+from pipeline_oracles import best_makespan, fluid_by_scipy
+
+import solvers
+from solvers.errors import CertificateError, InfeasibleError
+from solvers.pipeline import gpipe, interleaved, one_f_one_b
+
+FREE = sorted(set(solvers.PIPELINERS) - solvers.pipeline.USES_CLOCK)
+
+
+@st.composite
+def problems(draw):
+    devices, chunks = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 1, 2]))
+    slots = devices if chunks > 1 else draw(st.integers(1, 3))
+    replicas = draw(st.integers(1, 2)) if slots < 3 else 1
+    stages, modules = devices * chunks, draw(st.integers(1, 3))
+    n = draw(st.integers(replicas * slots, 5))
+    number = st.integers(0, 6)
+    table = st.lists(st.lists(number, min_size=stages, max_size=stages), min_size=modules, max_size=modules)
+    work = st.lists(st.lists(st.integers(0, 20), min_size=modules, max_size=modules), min_size=n, max_size=n)
+    rules = {"hop": draw(st.integers(0, 4)), "tied": draw(st.booleans()), "allow_empty": draw(st.booleans())}
+    if draw(st.booleans()):
+        fixed = st.lists(number, min_size=stages, max_size=stages)
+        rules |= {"forward_overhead": draw(fixed), "backward_overhead": draw(fixed)}
+    if draw(st.booleans()):
+        rules |= {"sizes": draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)), "cap": draw(st.integers(9, 20))}
+        rules |= {"in_flight_cap": draw(st.integers(15, 40))} if draw(st.booleans()) else {}
+    kind = {"chunks": chunks, "order": draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])) if chunks == 1 else "1f1b"}
+    return draw(work), draw(table), draw(table), replicas, slots, rules, kind
+
+
+def lists_of(order):
+    return [order.ops_of(d) for d in range(order.num_devices)]
+
+
+def best_of(work, forward, backward, replicas, order, rules):
+    fixed = (rules["forward_overhead"], rules["backward_overhead"]) if "forward_overhead" in rules else None
+    kept = {key: rules[key] for key in rules if not key.endswith("overhead")}
+    return best_makespan(work, forward, backward, replicas, lists_of(order), fixed=fixed, **kept)
+
+
+@settings(max_examples=examples(60))
+@given(problems())
+def test_between_bound_and_optimum(problem):
+    work, forward, backward, replicas, slots, rules, kind = problem
+    try:
+        result = solvers.schedule_pipeline(work, forward, backward, replicas, slots, time_budget=1e-3, **rules, **kind)
+    except (InfeasibleError, solvers.TimeLimitError):
+        return
+    solvers.check_pipeline(work, forward, backward, result, **rules)
+    best = best_of(work, forward, backward, replicas, result.order, rules)
+    assert best is not None
+    assert result.lower_bound <= best <= result.makespan
+
+
+def test_mostly_optimal_on_small_cases():
+    optimal = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        stages, slots, replicas = (1 + seed % 4, 3, 1) if seed % 2 else (1 + seed % 4, 2, 2)
+        work, unit = rng.integers(1, 30, (6, 2)), rng.integers(0, 4, (2, stages))
+        rules = {"hop": int(rng.integers(0, 3))}
+        result = solvers.schedule_pipeline(work, unit, 2 * unit, replicas, slots, time_budget=5e-3, **rules)
+        best = best_of(work.tolist(), unit.tolist(), (2 * unit).tolist(), replicas, result.order, rules)
+        assert result.lower_bound <= best <= result.makespan
+        optimal += result.makespan == best
+    assert optimal >= 38
+
+
+def encoder_and_model(n, stages, first, seed=0):
+    """Long-tailed work of an encoder in the first stages and a model in the others."""
+    rng = np.random.default_rng(seed)
+    work = np.stack([rng.lognormal(6, 0.9, n) * (rng.random(n) < 0.6), rng.lognormal(6.5, 0.7, n)], axis=1).astype(int)
+    unit = np.zeros((2, stages), dtype=np.int64)
+    unit[0, :first], unit[1, first:] = 1, 1
+    return work, unit, 2 * unit
+
+
+@pytest.mark.parametrize(
+    ("stages", "slots", "order"),
+    [(4, 12, one_f_one_b(12, 4)), (3, 9, gpipe(9, 3)), (6, 9, interleaved(9, 3, 2)), (8, 5, one_f_one_b(5, 8))],
+)
+def test_the_cut_is_the_linear_program(stages, slots, order):
+    work, forward, backward = encoder_and_model(slots * 8, stages, stages // 3)
+    result = solvers.schedule_pipeline(work, forward, backward, 1, slots, order=order, time_budget=1e-4, hop=3)
+    expected = fluid_by_scipy(work.sum(axis=0), forward.tolist(), backward.tolist(), lists_of(order), slots, hop=3)
+    assert result.bound_name == "fluid"
+    assert 0.998 * expected <= result.lower_bound <= np.ceil(expected)
+
+
+@pytest.mark.parametrize("rules", [{}, {"tied": True}, {"hop": 40}, {"forward_overhead": [90] * 6}])
+@pytest.mark.parametrize("kind", [{}, {"order": "gpipe"}, {"chunks": 2}])
+def test_checked_and_close(rules, kind):
+    work, forward, backward = encoder_and_model(288, 6, 2)
+    given = (work, forward, backward)
+    result = solvers.schedule_pipeline(*given, 3, 12, time_budget=0.02, **rules, **kind)
+    solvers.check_pipeline(*given, result, **rules)
+    assert result.gap < (0.06 if rules.get("tied") else 0.03)
+    assert result == solvers.schedule_pipeline(*given, 3, 12, time_budget=0.02, **rules, **kind)
+    for method in FREE:
+        other = solvers.schedule_pipeline(*given, 3, 12, method, time_budget=0.005, **rules, **kind)
+        solvers.check_pipeline(*given, other, **rules)
+        assert other.makespan >= result.makespan
+
+
+def test_caps_hold_and_cost_little():
+    work, forward, backward = encoder_and_model(512, 8, 2)
+    sizes = work[:, 1] + 5
+    even = int(sizes.sum()) // (2 * 32) * 8
+    free = solvers.schedule_pipeline(work, forward, backward, 2, 32, time_budget=0.05)
+    for most, worse in ((2.0, 1.02), (1.2, 1.05), (1.05, 1.09)):
+        rules = {"sizes": sizes, "in_flight_cap": int(most * even), "cap": int(sizes.sum() // 64 * 2.5)}
+        result = solvers.schedule_pipeline(work, forward, backward, 2, 32, time_budget=0.05, **rules)
+        solvers.check_pipeline(work, forward, backward, result, **rules)
+        assert result.makespan < worse * free.makespan
+
+
+def test_sizes_by_stage_and_frozen_stages():
+    work, forward, backward = encoder_and_model(160, 5, 2)
+    backward[:, :2] = 0
+    sizes = np.repeat(work[:, :1], 5, axis=1)
+    sizes[:, 2:] = work[:, 1:]
+    rules = {"sizes": sizes, "cap": [int(c) for c in sizes.sum(axis=0) // 20 * 3],
+             "in_flight_cap": [1, 1, *(int(sizes[:, 2].sum()) // 20 * (3 - s) + 4_000 for s in range(3))]}  # fmt: skip
+    result = solvers.schedule_pipeline(work, forward, backward, 1, 20, time_budget=0.01, **rules)
+    assert result.order.forward_only == 2
+    solvers.check_pipeline(work, forward, backward, result, **rules)
+
+
+def test_min_max_is_what_dflop_minimises():
+    rng = np.random.default_rng(1)
+    work, unit = rng.integers(1, 40, (8, 2)), np.array([[1, 0], [0, 1]])
+    result = solvers.schedule_pipeline(work, unit, 2 * unit, 1, 3, "min_max", time_budget=20)
+    solvers.check_pipeline(work, unit, 2 * unit, result)
+
+    def largest(slots):
+        return max(work[np.array(slots) == k].sum(axis=0).max() for k in range(3))
+
+    assert largest(result.slot_of_item) == min(map(largest, itertools.product(range(3), repeat=8)))
+
+
+def test_compiled_and_plain_python_agree():
+    code = """
+import numpy as np, solvers
+rng = np.random.default_rng(3)
+work, unit = rng.lognormal(5, 1, (30, 2)).astype(np.int64), np.array([[1, 0, 0], [0, 1, 1]])
+for kind in ({}, {"tied": True}, {"order": "gpipe"}):
+    r = solvers.schedule_pipeline(work, unit, 2 * unit, 2, 4, time_budget=5e-4, hop=2, **kind)
+    print(r.makespan, r.lower_bound, r.slot_of_item.tolist(), r.replica_of_item.tolist())
+"""
+    ways = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env=os.environ | {"NUMBA_DISABLE_JIT": flag, "PYTHONPATH": str(Path(solvers.__file__).parents[1])},
+        ).stdout
+        for flag in "01"
+    ]  # fmt: skip
+    assert ways[0] == ways[1] != ""
+
+
+def test_what_was_kept_changes_nothing():
+    """A process that has just begun gets the plan of one that has planned other steps before."""
+    solvers.pipeline._profile._kept.cache_clear()
+    given = encoder_and_model(96, 4, 1, seed=5)
+    fresh = solvers.schedule_pipeline(*given, 2, 8, time_budget=2e-3)
+    for seed in range(4):
+        solvers.schedule_pipeline(*encoder_and_model(96, 4, 1, seed), 2, 8, time_budget=1e-3)
+    assert fresh == solvers.schedule_pipeline(*given, 2, 8, time_budget=2e-3)
+
+
+def test_a_wrong_result_is_found():
+    given = encoder_and_model(60, 4, 1)
+    result = solvers.schedule_pipeline(*given, 2, 6, time_budget=1e-3)
+    moved = result.slot_of_item.copy()
+    moved[0] = (moved[0] + 1) % 6
+    cut = result.cut
+    negative, heavy = cut.from_device.copy(), cut.from_device.copy()
+    negative[0], heavy[0] = -1, heavy[0] + 5
+    sprung = cut.from_neighbour.copy()
+    sprung[np.flatnonzero(sprung)[-1]] += 1
+    wrong = {
+        "makespans are": replace(result, slot_of_item=moved),
+        "lower_bound = ": replace(result, lower_bound=result.lower_bound + 1),
+        "there is no cut": replace(result, cut=None),
+        "negative weights": replace(result, cut=replace(cut, from_device=negative)),
+        "over 2": replace(result, cut=replace(cut, from_device=heavy)),
+        "more of the cut leaves": replace(result, cut=replace(cut, from_neighbour=sprung)),
+        "status is": replace(result, status=solvers.SolveStatus.OPTIMAL),
+        "unknown argument": replace(result, bound_name="hope"),
+    }
+    solvers.check_pipeline(*given, result)
+    for message, claimed in wrong.items():
+        with pytest.raises(CertificateError, match=message):
+            solvers.check_pipeline(*given, claimed)
+    with pytest.raises(CertificateError, match="over cap"):
+        solvers.check_pipeline(*given, result, sizes=np.ones(60), cap=3)
+    with pytest.raises(CertificateError, match="in flight, over in_flight_cap"):
+        solvers.check_pipeline(*given, result, sizes=np.ones(60), in_flight_cap=9)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"method": "magic"}, ValueError, "unknown method 'magic'"),
+        ({"work": [[1, 2]] * 4}, ValueError, r"work must have a column for each of 1 modules, got \(4, 2\)"),
+        ({"backward": [[1]]}, ValueError, r"backward must have the shape \(1, 2\) of forward"),
+        ({"num_slots": 5}, InfeasibleError, "4 items are too few for 5 slots on each of 1 replicas"),
+        ({"num_slots": 3, "slots_multiple_of": 2}, ValueError, "num_slots must be a multiple of slots_multiple_of = 2"),
+        ({"cap": 3}, ValueError, "cap is a cap on sizes: give sizes"),
+        ({"sizes": [1, 1, 1, 9], "cap": 8}, InfeasibleError, "item 3 has size 9, over cap = 8 by 1"),
+        ({"sizes": [4, 4, 4, 4], "cap": 7}, InfeasibleError, "are of size 16, and 2 slots hold 14"),
+        ({"sizes": [5] * 4, "cap": 10, "in_flight_cap": 4}, solvers.TimeLimitError, "found no place under the caps"),
+        ({"order": "zero_bubble"}, ValueError, "unknown order 'zero_bubble'"),
+        ({"order": one_f_one_b(3, 2)}, ValueError, "order must be of 2 slots and 2 stages"),
+        ({"chunks": 3}, ValueError, "chunks must divide the 2 stages"),
+        ({"time_budget": 0}, ValueError, "time_budget must be positive"),
+        ({"forward": [[2**58, 1]]}, ValueError, "must be below 2"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(change, kind, message):
+    asked = {"work": [[1], [2], [3], [4]], "forward": [[1, 1]], "backward": [[1, 1]], "num_replicas": 1, "num_slots": 2}
+    with pytest.raises(kind, match=message):
+        solvers.schedule_pipeline(**(asked | change))
+
+
+def test_nothing_at_all():
+    empty = np.zeros((0, 2), dtype=np.int64)
+    result = solvers.schedule_pipeline(empty, [[1, 1], [2, 0]], [[1, 1], [2, 0]], 2, 3, allow_empty=True)
+    solvers.check_pipeline(empty, [[1, 1], [2, 0]], [[1, 1], [2, 0]], result, allow_empty=True)
+    assert (result.makespan, result.status) == (0, solvers.SolveStatus.OPTIMAL)

@@ -254,6 +254,7 @@ class PipelineStages:
             What each slot holds in each stage.
         """
         s, each = self.num_stages, np.eye(2 * self.num_stages, dtype=np.int64)
+        each[:, s : s + self.forward_only] = 0
         whole = np.rint(seconds * 1e9).astype(np.int64)
         order = self.order(len(seconds))
         return run(whole, each[:, :s], each[:, s:], order, hop=round(hop * 1e9), sizes=sizes)

@@ -1,4 +1,4 @@
-"""Plans with pipeline stages: exact makespans against events, one step's phases in one pipeline, files, what is refused."""
+"""Plans with pipeline stages: makespans against events, phases in one pipeline, files, what is refused."""
 
 import json
 from dataclasses import replace
@@ -16,8 +16,8 @@ import balancer
 import solvers
 from balancer import MicroBatches, Phase, PipelineStages, PlanError
 from balancer.cost import flops
-from balancer.planning.strategies import plan_with
 from balancer.planning.step import make_step, plan_step
+from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
 
 CAP = 400
@@ -164,7 +164,7 @@ def test_an_item_away_from_the_pipeline_of_its_sample_is_refused(tmp_path):
         columns["rank"][first] = 1 - columns["rank"][first]
 
     tampered(path, change)
-    with pytest.raises(PlanError, match="pipeline is on rank|positions? "):
+    with pytest.raises(PlanError, match="pipeline is on rank"):
         list(balancer.load_steps(path))
 
 
@@ -274,7 +274,7 @@ def test_a_sample_over_the_cap_has_a_micro_batch_alone():
         (lambda: balancer.balance([1] * 9, 2, equal_counts=True, micro_batches=cut(PipelineStages.of(2))),
          "stages cannot be combined with equal_counts"),
         (lambda: balancer.balance([1] * 7, 2, micro_batches=cut(PipelineStages.of(2))), "are too few for 4 slots"),
-        (lambda: balancer.balance([CAP] * 9, 2, micro_batches=cut(PipelineStages.of(2))), "with 4 micro-batches a rank"),
+        (lambda: balancer.balance([CAP] * 9, 2, micro_batches=cut(PipelineStages.of(2))), "8 slots hold 3200"),
         (lambda: plan_with("per_phase_home", BATCH, PHASES, 2, micro_batches=cut(STAGES)), "out of the pipeline"),
         (lambda: balancer.balance([1, 2], 2).pipeline_run(0), "no pipeline stages"),
     ],

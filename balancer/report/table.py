@@ -101,7 +101,8 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
         )
     table.add_section()
     for i, name in enumerate(bounds, len(summaries)):
-        table.add_row(name, *[column[i] for column in columns], *[""] * cut, "")
+        proven = ["" if of.follows else column[i] for of, column in zip(first.phases.values(), columns, strict=True)]
+        table.add_row(name, *proven, *[""] * cut, "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)

@@ -88,8 +88,10 @@ def _change(cell, came, went, items, sizes, members, counts, loads, held, first_
 
 @kernel
 def place(cell_of_item, items, sizes, members, counts, loads, held, first_set, sets, in_flight):
-    """Put every item into its cell."""
+    """Put every item into its cell; -1 is none."""
     for item in range(len(cell_of_item)):
+        if cell_of_item[item] < 0:
+            continue
         _change(
             cell_of_item[item], item, np.int64(-1), items, sizes, members, counts, loads, held, first_set, sets,
             in_flight,
@@ -114,7 +116,7 @@ def _may(a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_fli
 
 @kernel
 def fill(order, targets, weights, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight):
-    """Put items, in an order, each where what is left of the targets shrinks most; returns how many have a place.
+    """Put more items, in an order, each where what is left of the targets shrinks most; returns how many have a place.
 
     ``targets``, float64[cells, M], are loads; ``weights``, float64[M], say what a unit of each module counts.
     """
@@ -122,8 +124,10 @@ def fill(order, targets, weights, items, sizes, caps, members, counts, loads, he
     left, vector = np.empty((cells, modules)), np.empty(modules)
     for cell in range(cells):
         for m in range(modules):
-            left[cell, m] = targets[cell, m] * weights[m]
-    empty = cells
+            left[cell, m] = (targets[cell, m] - loads[cell, m]) * weights[m]
+    empty = np.int64(0)
+    for cell in range(cells):
+        empty += counts[cell] == 0
     for at in range(len(order)):
         item = order[at]
         for m in range(modules):

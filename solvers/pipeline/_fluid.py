@@ -208,36 +208,37 @@ def solve_fluid(
 
 
 @helper
-def _onto_simplex(share, ratios):
-    """Make every module's shares non-negative and of the sum that is its ratio, moving them as little as possible."""
+def _onto_simplex(share, least, ratios):
+    """Make shares at least so much, and every module's sum up to its ratio, moving them as little as possible."""
     modules = len(ratios)
     for m in range(modules):
         for _ in range(len(share)):
             total, count, below = 0.0, 0, False
             for i in range(m, len(share), modules):
-                if share[i] > 0.0:
-                    total += share[i]
+                if share[i] > least[i]:
                     count += 1
+                total += max(share[i], least[i])
             excess = (total - ratios[m]) / max(1, count)
             for i in range(m, len(share), modules):
-                share[i] = share[i] - excess if share[i] > 0.0 else 0.0
-                below |= share[i] < 0.0
+                share[i] = share[i] - excess if share[i] > least[i] else least[i]
+                below |= share[i] < least[i]
             if not below:
                 break
 
 
 @kernel
-def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, most_steps, share):
-    """Move `share` to where the makespan is at most `level`, not far from where it was; return the makespan there.
+def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, least, level, most_steps, share):
+    """Move `share` to where the makespan is at most `level`, not far from where it was; return the least one met.
 
-    Polyak's steps along subgradients: none takes it further from any point that is good enough.
+    ``least``, float64[K M], is what shares may not fall below. Polyak's steps along subgradients: none takes it further
+    from any point that is good enough.
     """
     modules, width = unit.shape
     loads, durations = np.empty((num_slots, modules), np.int64), np.empty((num_slots, width), np.int64)
     ends, path = np.empty(graph.shape[1], np.int64), np.empty(graph.shape[1], np.int8)
     column, best = np.empty(len(share) + 1), share.copy()
     met = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
-    least = met
+    lowest = met
     for _ in range(most_steps):
         if met <= level:
             break
@@ -255,12 +256,12 @@ def smooth_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, level, most
             break
         for i in range(len(share)):
             share[i] -= (met - level) / square * column[i]
-        _onto_simplex(share, ratios)
+        _onto_simplex(share, least, ratios)
         met = _price(share, totals, unit, fixed, graph, hop, loads, durations, ends, path)
-        if met < least:
-            least = met
+        if met < lowest:
+            lowest = met
             for i in range(len(share)):
                 best[i] = share[i]
     for i in range(len(share)):
         share[i] = best[i]
-    return least
+    return lowest

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from solvers.errors import TimeLimitError
 from solvers.groups import read_only
+from solvers.pipeline._deal import deal
 from solvers.pipeline._exchange import exchange, fill, place
 from solvers.pipeline._held import held_sets
 from solvers.pipeline._kernels import all_ends
@@ -47,9 +48,9 @@ class Solution:
 
     @classmethod
     def of(cls, problem: PipelineProblem, cell_of_item: Ints) -> "Solution":
-        """Put every item where it is said to be."""
+        """Put every item where it is said to be; -1 is nowhere yet."""
         self = cls.empty(problem)
-        most = int(np.bincount(cell_of_item, minlength=1).max(initial=0))
+        most = int(np.bincount(cell_of_item[cell_of_item >= 0], minlength=1).max(initial=0))
         self.members = np.zeros((problem.num_cells, max(most, self.members.shape[1])), dtype=np.int64)
         place(
             read_only(cell_of_item), problem.items, problem.sizes, self.members, self.counts, self.loads, self.held,
@@ -57,34 +58,44 @@ class Solution:
         )  # fmt: skip
         return self
 
-    def filled(self, targets: NDArray[np.float64]) -> "Solution":
-        """Put all items where the targets call for them, float64[K, M'] of every replica; or TimeLimitError."""
-        problem = self.problem
-        cells, n = problem.num_cells, problem.items.shape[1]
+    @classmethod
+    def filled(
+        cls, problem: PipelineProblem, targets: NDArray[np.float64], cell_of_item: NDArray[np.int64]
+    ) -> "Solution":
+        """Put all items where the targets call for them, float64[cells, M'], but for those that have a cell already."""
         weights = problem.merged.unit.max(axis=1).astype(np.float64)
         vectors = problem.items * weights[:, None]
-        scale = float(vectors.sum()) or 1.0
-        weights *= cells / scale
-        wanted = np.ascontiguousarray(np.broadcast_to(targets.reshape(-1, problem.num_slots, len(problem.items)), (
-            problem.num_replicas, problem.num_slots, len(problem.items))).reshape(cells, -1))  # fmt: skip
-        orders = [np.argsort(-vectors.sum(axis=0), kind="stable")]
+        weights *= problem.num_cells / max(1.0, float(vectors.sum()))
+        orders = [-vectors.sum(axis=0)]
         if len(problem.sizes):  # where room is short, what takes most of it comes first
-            orders.append(np.argsort(-problem.sizes.max(axis=0), kind="stable"))
-        placed = 0
-        for order in orders:
-            for array in (self.counts, self.loads, self.held):
-                array[...] = 0
-            self.in_flight[:-1] = 0
-            placed = fill(
-                read_only(order), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
-                self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
-            )  # fmt: skip
-            if placed == n:
+            orders.append(-problem.sizes.max(axis=0))
+        left = 0
+        for given in (cell_of_item, np.full_like(cell_of_item, -1)):
+            for order in orders:
+                self = cls.of(problem, given)
+                rest = np.argsort(order, kind="stable")
+                rest = rest[given[rest] < 0]
+                if not self.fits():
+                    break
+                left = len(rest) - fill(
+                    read_only(rest), read_only(targets), read_only(weights), problem.items, problem.sizes, problem.caps,
+                    self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
+                )  # fmt: skip
+                if not left:
+                    return self
+        if len(problem.sizes):  # caps that leave hardly any room: as even as can be
+            self = cls.of(problem, _even_sizes(problem))
+            if self.fits() and (problem.caps[-1] or self.counts.all()):
                 return self
         raise TimeLimitError(
-            f"found no place under the caps for {n - placed} of {n} {{items}}",
+            f"found no place under the caps for {left} of {len(cell_of_item)} {{items}}",
             ("give a larger {cap} or {in_flight_cap}", "more {num_slots}"),
         )
+
+    def fits(self) -> bool:
+        """Whether what cells hold, and what is in flight, is under the caps."""
+        held = (self.held <= self.problem.caps[:-1]).all()
+        return bool(held and (self.in_flight[:-1] <= self.in_flight[-1]).all())
 
     def exchanged(self, goal: int, work: int) -> int:
         """Exchange items for as much work as given, or until no makespan is above `goal`; return what is left."""
@@ -104,6 +115,15 @@ class Solution:
         for cell, count in enumerate(self.counts.tolist()):
             cells[self.members[cell, :count]] = cell
         return cells
+
+
+def _even_sizes(problem: PipelineProblem) -> Ints:
+    """Cell of every item, as even in sizes as they come, longest first."""
+    cells = np.zeros(problem.sizes.shape[1], dtype=np.int64)
+    shares = problem.sizes * (problem.num_cells / np.maximum(1, problem.sizes.sum(axis=1)))[:, None]
+    order = read_only(np.argsort(-shares.max(axis=0, initial=0.0), kind="stable"))
+    deal(order, read_only(shares), problem.sizes, problem.caps, cells, problem.num_cells)
+    return cells
 
 
 def lanes_of(problem: PipelineProblem, loads: Ints) -> tuple[Ints, Ints]:

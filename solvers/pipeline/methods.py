@@ -13,6 +13,7 @@ from solvers.pipeline._deal import deal, reorder
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import Profile
 from solvers.pipeline._search import SEED, Solution, lanes_of, loads_of
+from solvers.pipeline._targets import targets_of
 from solvers.pipeline.min_max import least_largest
 
 __all__ = ["PIPELINERS", "USES_CLOCK", "Found"]
@@ -37,8 +38,7 @@ class Pipeliner(Protocol):
 
 def auto(problem: PipelineProblem, profile: Profile, goal: int, seconds: float) -> Found:
     """Aim at the profile, then exchange items as long as the longest replica gets shorter."""
-    totals = problem.items.sum(axis=1)
-    solution = Solution.empty(problem).filled(profile.share * (totals / problem.num_replicas))
+    solution = Solution.filled(problem, *targets_of(problem, profile))
     left = solution.exchanged(goal, work_units(_PACE * seconds))
     return Found(solution.cell_of_item(), left > 0)
 
@@ -128,7 +128,7 @@ def _dealt(problem: PipelineProblem, cells: int | None = None) -> Ints:
 def _within_caps(problem: PipelineProblem, cell_of_item: Ints) -> Found:
     """Raise TimeLimitError where slots that no cap was thought of for break one."""
     solution = Solution.of(problem, cell_of_item)
-    if (solution.held > problem.caps[:-1]).any() or (solution.in_flight[:-1] > solution.in_flight[-1]).any():
+    if not solution.fits():
         raise TimeLimitError("this {method} found no slots under the caps", "give {method='auto'}")
     if not problem.caps[-1] and not solution.counts.all():
         raise TimeLimitError("this {method} left a slot empty", "give {method='auto'}, or {allow_empty=True}")

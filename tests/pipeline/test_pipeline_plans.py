@@ -168,6 +168,23 @@ def test_an_item_away_from_the_pipeline_of_its_sample_is_refused(tmp_path):
         list(balancer.load_steps(path))
 
 
+def test_modules_have_one_order_whoever_names_them():
+    names = list(STAGES.forward)
+    turned = [{name: rows[name] for name in reversed(names)} for rows in (STAGES.forward, STAGES.backward)]
+    again = PipelineStages(*turned)
+    assert list(again.forward) == list(again.backward) == names
+    assert step_plan(again).digest() == step_plan().digest()
+
+
+def test_a_plan_read_from_a_file_is_made_again_by_its_settings(tmp_path):
+    plan = step_plan()
+    plan.save(tmp_path / "step.parquet")
+    (read,) = balancer.load_steps(tmp_path / "step.parquet")
+    again = plan_step(make_step(read.setup, BATCH))
+    assert again.digest() == plan.digest()
+    assert again["llm"].lower_bound == read["llm"].lower_bound == plan["llm"].lower_bound
+
+
 def test_a_file_names_the_feature(tmp_path):
     path = tmp_path / "plan.parquet"
     step_plan().save(path)

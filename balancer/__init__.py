@@ -18,6 +18,7 @@ from balancer.planning.step import orchestrate  # noqa: E402
 from balancer.planning.warmup import warmup  # noqa: E402
 from balancer.problem.micro_batches import MicroBatches  # noqa: E402
 from balancer.problem.phases import Phase  # noqa: E402
+from balancer.problem.pipeline_stages import PipelineStages  # noqa: E402
 from balancer.problem.placement import Placement  # noqa: E402
 from balancer.problem.ragged import Ragged  # noqa: E402
 from balancer.problem.sequence_groups import SequenceGroups  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "InputError",
     "MicroBatches",
     "Phase",
+    "PipelineStages",
     "Placement",
     "PlanError",
     "Ragged",

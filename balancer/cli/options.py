@@ -195,7 +195,23 @@ def _micro_batch_options(command: Any) -> Any:
         click.option("--micro-batches", metavar="K", help="How many per rank, or 'fewest' [default: the fastest]."),
         click.option("--min-micro-batches", type=int, metavar="K", help="At least K per rank [default: 1]."),
         click.option("--micro-batches-multiple-of", type=int, metavar="K", help="A multiple of K [default: 1]."),
-        click.option("--pipeline-stages", type=int, metavar="P", help="Stages of the pipeline [default: 1]."),
+        click.option(
+            "--pipeline-stages", type=int, metavar="P",
+            help="Stages of a pipeline of which nothing more is known [default: 1].",
+        ),
+        click.option(
+            "--stages", metavar="N|NAME[+NAME]=N,...",
+            help="Stages that each phase is cut into, in order: vision+audio=1,llm=3 puts both encoders into the first "
+            "of four. Steps are then run exactly (1F1B), and the order of micro-batches is planned. With --cost "
+            "NAME=flops:MODEL for all phases stages hold whole layers, else equal parts of a phase's cost.",
+        ),
+        click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
+        click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),
+        click.option("--frozen", metavar="NAME", **_SEVERAL, help="With --stages, a phase that is not trained."),
+        click.option(
+            "--in-flight-tokens", type=int, metavar="T",
+            help="With --stages, the most that a device holds between forwards and backwards.",
+        ),
         click.option(
             "--allow-empty-micro-batches", is_flag=True, default=None, help="A micro-batch may hold nothing."
         ),

@@ -19,6 +19,7 @@ from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase
+from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
@@ -200,13 +201,58 @@ _FIELD_OF = {
 }
 
 
-def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
+_WITH_STAGES = ("chunks", "recompute", "frozen", "in_flight_tokens")
+"""The options that say more of pipeline stages."""
+
+
+def stage_layout(text: str, names: Sequence[str]) -> dict[str, int]:
+    """Read ``--stages``."""
+    words = [word.strip() for word in text.split(",")]
+    if len(names) == 1 and re.fullmatch("[0-9]{1,9}", words[0]) and len(words) == 1:
+        return {names[0]: int(words[0])}
+    layout: dict[str, int] = {}
+    for word in words:
+        name, _, count = (part.strip() for part in word.rpartition("="))
+        if not name or not re.fullmatch("[0-9]{1,9}", count):
+            raise InputError(f"--stages must be NAME[+NAME]=N for each of {', '.join(names)}, got {text!r:.80}")
+        if name in layout:
+            raise InputError(f"--stages names {name!r} twice")
+        layout[name] = int(count)
+    return layout
+
+
+def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | None:
+    """Take the options of pipeline stages out of all options; `names` are of all phases."""
+    text, models, pieces = options.pop("stages"), options.pop("stage_models", None), options.pop("stage_pieces", None)
+    more = {name: value for name in _WITH_STAGES if (value := options.pop(name))}
+    if text is None:
+        if more:
+            given = ", ".join(f"--{name.replace('_', '-')}" for name in more)
+            raise InputError(f"{given} needs --stages, how many stages each phase is cut into")
+        return None
+    if options["schedule"] is None:
+        options["schedule"] = "pipeline"
+    piped = names[-1:] if options["encoders"] == "step" else names
+    if models is None:
+        costs = _costs(options["costs"], names)
+        named = {name: costs[name].removeprefix("flops:") for name in piped if costs[name].startswith("flops:")}
+        if named and len(named) < len(piped):
+            other = next(name for name in piped if name not in named)
+            raise InputError(
+                f"--stages needs costs of one unit, flops:MODEL of all phases or of none, got {costs[other]} of {other}"
+            )
+        models = named or None
+    models = None if models is None else {name: models[name] for name in piped}
+    return PipelineStages.of(stage_layout(text, piped), models, pieces=pieces or {}, **more)
+
+
+def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> MicroBatches | None:
     """Take the micro-batch options out of all options."""
     tokens = options.pop("micro_batch_tokens")
     given = {name: value for name in _FIELD_OF if (value := options.pop(name, None)) is not None}
     if tokens is None:
         if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            names = "--stages" if stages else ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{names} needs --micro-batch-tokens, the cap on a micro-batch")
         return None
     count = given.get("micro_batches")
@@ -214,7 +260,7 @@ def _micro_batches(options: dict[str, Any]) -> MicroBatches | None:
         if not re.fullmatch("[0-9]{1,9}", count):
             raise InputError(f"--micro-batches must be a whole number or 'fewest', got {count!r}")
         given["micro_batches"] = int(count)
-    return MicroBatches(tokens, **{_FIELD_OF[name]: value for name, value in given.items()})
+    return MicroBatches(tokens, stages=stages, **{_FIELD_OF[name]: value for name, value in given.items()})
 
 
 def read_degrees(text: str) -> tuple[int, ...]:
@@ -267,8 +313,11 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         opened = open_log(log)
         of_log = default_columns(opened) if length is None else choose_length(opened, length)
         columns = {SINGLE_PHASE: "+".join(of_log)}
+    if options["group_degrees"] is not None:
+        refuse(options, ("stages", *_WITH_STAGES), "--group-degrees")
+    stages = _stages(options, tuple(columns))
     phases, groups = _sequence_groups(options, _phases(options, columns))
-    cut = groups or _micro_batches(options)
+    cut = groups or _micro_batches(options, stages)
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})

@@ -165,8 +165,11 @@ def _models(
     """
     phases = phase_names(options)
     pieces = by_phase("--pieces", options.pop("pieces"), phases)
+    options |= {"stage_models": names, "stage_pieces": {}}
     curves = by_phase("--throughput", options.pop("curves"), phases)
     efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
+    if options["stages"] is not None:
+        options["recompute"] = options["recompute"] or checkpointing
     if not 0 < efficiency <= 1:
         raise InputError(f"--efficiency must be > 0 and <= 1, a fraction of the peak, got {efficiency}")
     models, parameters = {}, {}
@@ -178,7 +181,7 @@ def _models(
         rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])
-        piece = int(pieces[name]) if name in pieces else None
+        piece = options["stage_pieces"][name] = int(pieces[name]) if name in pieces else None
         shape = module(names[name])
         parameters[name] = shape.parameters
         models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)

@@ -87,6 +87,7 @@ def replay_step(
         slots = rows.slot[order], num_slots
         if last is not None:
             _check_slots(inside, items, slots, last)
+            _check_replicas(inside, items, rows.rank[order], slots, last)
         problem = step.problem(items)
         if last is not None and step.settings.micro_batches is not None:
             problem = encoder_problem(step, items, num_slots)
@@ -159,6 +160,21 @@ def _check_slots(where: str, items: PhaseItems, slots: Slots, last: DispatchPlan
     if late.any():
         item = int(np.argmax(late))
         raise PlanError(f"{where}: item {item} is in slot {slot[item]}, after its sample")
+
+
+def _check_replicas(where: str, items: PhaseItems, rank: NDArray[np.int32], slots: Slots, last: DispatchPlan) -> None:
+    """Refuse items of a pipeline's encoder that are not on the replica of their sample, in its slot."""
+    cut = last.micro_batches
+    if cut is None or cut.stages is None or cut.encoders != "slot":
+        return
+    sample = items.sample_of_item
+    away = (rank != last.rank_of_sample[sample]) | (slots[0] != last.slot_of_sample[sample])
+    if away.any():
+        item = int(np.argmax(away))
+        raise PlanError(
+            f"{where}: item {item} is on rank {rank[item]} in slot {slots[0][item]}, but its sample's pipeline is on "
+            f"rank {last.rank_of_sample[sample[item]]}, in slot {last.slot_of_sample[sample[item]]}"
+        )
 
 
 def _checked_target(

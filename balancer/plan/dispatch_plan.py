@@ -17,8 +17,9 @@ from balancer.problem.batch import GlobalBatch, kept_samples
 from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
+from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.placement import Placement
-from balancer.problem.problem import Problem
+from balancer.problem.problem import Problem, work_of_slots
 from balancer.problem.ragged import offsets_of
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
@@ -27,6 +28,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.groups import members_by_group, read_only
+from solvers.pipeline import PipelineRun
 from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
@@ -68,6 +70,8 @@ class DispatchPlan(Record):
         The micro-batch that each sample is in; 0 without micro-batches. A rank's samples are in order of slots.
     num_slots : int
         Micro-batches a step, the same on every rank.
+    work : int64[n, M] or None
+        With pipeline stages, each sample's work in each of their modules, of which encoders may be some.
     group_table : GroupTable or None
         Which ranks share which samples, where they do: then `target` has each sample on the first rank of its group,
         loads are how long ranks are busy, and what lies where is told by :attr:`pieces`.
@@ -104,6 +108,7 @@ class DispatchPlan(Record):
     micro_batches: MicroBatches | SequenceGroups | None = None
     slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     num_slots: int = 1
+    work: NDArray[np.int64] | None = field(default=None, compare=False)
     group_table: GroupTable | None = None
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
@@ -171,8 +176,7 @@ class DispatchPlan(Record):
             loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
             makespan = kept.makespan(loads)
             if cut is not None:
-                slot_loads = cost.slot_loads(costs, target.rank_of_sample, slot_of_sample, num_ranks, num_slots)
-                makespan = cut.makespan(slot_loads)
+                makespan = cut.makespan(problem.slot_loads(target.rank_of_sample, slot_of_sample, num_slots))
         bound = prove(makespan)
         if makespan == bound.value:
             status = SolveStatus.OPTIMAL
@@ -195,11 +199,12 @@ class DispatchPlan(Record):
             micro_batches=problem.micro_batches,
             slot_of_sample=slot_of_sample,
             num_slots=num_slots,
+            work=problem.work,
             group_table=groups,
             placement=placement,
             eps=float(settings.eps),
             fell_back=fell_back,
-            binding_sample=_binding_sample(costs, loads) if groups is None else None,
+            binding_sample=_binding_sample(costs, loads) if groups is None and problem.work is None else None,
             dropped=problem.batch.dropped,
             dropped_lengths=problem.batch.dropped_lengths,
             runtime_s=0.0 if started is None else time.perf_counter() - started,
@@ -351,24 +356,86 @@ class DispatchPlan(Record):
     def imbalance_ratio(self) -> float:
         """Makespan over that of perfect evenness; 1.0 is perfect, and also what all-zero loads have.
 
-        Where ranks have no speeds and meet once a step, that is largest load over mean load. A pipeline's is over that
-        of equal micro-batches, its bubble included in both.
+        Where ranks have no speeds and meet once a step, that is largest load over mean load. With pipeline stages it is
+        over that of stages that never wait, so that 1 - 1 / ratio is the bubble; with ``pipeline_stages`` alone over
+        that of equal micro-batches, the bubble included in both.
         """
-        return self._ratio(self.makespan, self.loads, self.micro_batches)
+        return self._ratio(self.makespan, self.perfect())
 
     @property
     def home_imbalance_ratio(self) -> float:
-        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once."""
-        return self._ratio(self.constraints.makespan(self.home_loads), self.home_loads, None)
+        """:attr:`imbalance_ratio` of the placement before dispatch, which has no micro-batches: ranks meet once.
 
-    def _ratio(
-        self, makespan: int, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None
-    ) -> float:
-        total, share = self.perfect(loads, micro_batches)
+        Before a pipeline each rank's samples are cut, as they lie, into as many micro-batches of equally many.
+        """
+        return self._ratio(self.home_makespan, self.perfect(home=True))
+
+    @property
+    def home_makespan(self) -> int:
+        """:attr:`makespan` of the placement before dispatch."""
+        if self._piped is None:
+            return self.constraints.makespan(self.home_loads)
+        return int(self.pipeline_makespans(home=True).max())
+
+    def pipeline_makespans(self, home: bool = False) -> NDArray[np.int64]:
+        """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`."""
+        stages, work = self._stages_and_work()
+        return stages.makespans(self._of_slots(work, home))
+
+    @property
+    def work_of_slots(self) -> NDArray[np.int64]:
+        """With pipeline stages, each micro-batch's work in each of their modules: int64[num_ranks, num_slots, M]."""
+        return self._of_slots(np.zeros((self.num_samples, 0), dtype=np.int64) if self.work is None else self.work)
+
+    def pipeline_run(self, rank: int, home: bool = False) -> PipelineRun:
+        """Run the pipeline of one rank, a replica, exactly: when each stage computes which micro-batch, and holds what.
+
+        Parameters
+        ----------
+        rank : int
+        home : bool
+            Before dispatch: as :attr:`home_imbalance_ratio` cuts its samples.
+
+        Raises
+        ------
+        ValueError
+            If the plan has no pipeline stages.
+        """
+        stages, work = self._stages_and_work()
+        if not 0 <= rank < self.num_ranks:
+            raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
+        tokens = self._of_slots(self.lengths[:, None], home)
+        return stages.run(self._of_slots(work, home)[rank], tokens[rank, :, 0])
+
+    def _of_slots(self, work: NDArray[np.int64], home: bool = False) -> NDArray[np.int64]:
+        """Add up what samples have, int64[n, M], by slot of each rank, int64[num_ranks, num_slots, M]."""
+        ranks, slots = self.rank_of_sample, self.slot_of_sample
+        if home:
+            ranks, counts = self.home.rank_of_sample, np.diff(self.home.offsets)
+            places = self.home.position_of_sample.astype(np.int64)
+            slots = (places * self.num_slots // counts[ranks]).astype(np.int32)
+        return work_of_slots(work, ranks, slots, self.num_ranks, self.num_slots)
+
+    @property
+    def _piped(self) -> tuple[PipelineStages, NDArray[np.int64]] | None:
+        cut = self.micro_batches
+        return None if cut is None or cut.stages is None or self.work is None else (cut.stages, self.work)
+
+    def _stages_and_work(self) -> tuple[PipelineStages, NDArray[np.int64]]:
+        if self._piped is None:
+            raise ValueError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+        return self._piped
+
+    def _ratio(self, makespan: int, perfect: tuple[int, int]) -> float:
+        total, share = perfect
         return makespan * share / total if total else 1.0  # of integers, so that equal loads give 1.0
 
-    def perfect(self, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None) -> tuple[int, int]:
-        """Return the makespan of perfectly even ranks, as a fraction: numerator and denominator."""
+    def perfect(self, home: bool = False) -> tuple[int, int]:
+        """Return the makespan of perfectly even ranks, of pipelines without bubbles, as a fraction: before or after."""
+        loads, micro_batches = (self.home_loads, None) if home else (self.loads, self.micro_batches)
+        if self._piped is not None:
+            stages, work = self._piped
+            return stages.perfect(work.sum(axis=0), self.num_ranks, self.num_slots)
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
         if isinstance(micro_batches, SequenceGroups):  # of samples each alone on a rank
@@ -400,7 +467,7 @@ class DispatchPlan(Record):
         Known for plain additive costs; O(n log n), computed when asked for.
         """
         plain = self.cost.additive and self.constraints.rank_speeds is None  # with slots, too, no rank's sum is larger
-        if not plain or self.constraints.initial_loads is not None:
+        if not plain or self.constraints.initial_loads is not None or self.work is not None:
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs

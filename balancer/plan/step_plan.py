@@ -208,6 +208,12 @@ class StepPlan:
         micro_batches = list(self.phases.values())[-1].plan.micro_batches
         return micro_batches is not None and micro_batches.encoders == "step"
 
+    @property
+    def encoders_in_pipeline(self) -> bool:
+        """Whether all phases but the last are stages of its pipelines."""
+        micro_batches = list(self.phases.values())[-1].plan.micro_batches
+        return micro_batches is not None and micro_batches.stages is not None and not self.encoders_first
+
     def __getitem__(self, phase: str) -> DispatchPlan:
         """Return the dispatch plan of a phase."""
         if phase not in self.phases:

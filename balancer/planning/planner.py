@@ -16,6 +16,7 @@ from balancer.plan.dispatch_plan import DispatchPlan, Slots
 from balancer.plan.pieces import GroupTable
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
+from balancer.planning.pipelines import pipeline_bound, plan_pipelines
 from balancer.planning.ranks import effective, place
 from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.problem.batch import GlobalBatch
@@ -175,6 +176,8 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     started = time.perf_counter()
     if isinstance(problem.micro_batches, SequenceGroups):
         return plan_groups(problem, problem.micro_batches, settings, started)
+    if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
+        return plan_pipelines(problem, problem.micro_batches, settings, started)
     if problem.micro_batches is not None:
         return _plan_slots(problem, problem.micro_batches, settings, started)
     result = _solve(problem, settings)
@@ -222,6 +225,8 @@ def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots:
     """Return the best bound on a plan that was not made here."""
     if isinstance(problem.micro_batches, SequenceGroups):
         return groups_bound(problem, problem.micro_batches, makespan)
+    if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
+        return pipeline_bound(problem, problem.micro_batches, slots[1] if slots else 1)
     bound = closed_form_bound(problem)
     if makespan > bound.value and _is_plain(problem):
         bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)

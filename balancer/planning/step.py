@@ -85,8 +85,11 @@ class Step:
         with of_items(self, items):
             least = int(items.phase.every_rank_nonempty and self._has_enough(batch))
             constraints = items.constraints(num_ranks, least)
-            cut = self.settings.micro_batches if is_last else None
-            return Problem.of(batch, self.topology, items.cost, constraints, cut)
+            cut, work = self.settings.micro_batches if is_last else None, None
+            if cut is not None and cut.stages is not None:
+                of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
+                work = cut.stages.work(of_phase, len(batch.lengths))
+            return Problem.of(batch, self.topology, items.cost, constraints, cut, work)
 
     def _has_enough(self, batch: GlobalBatch) -> bool:
         """Whether there is an item for every rank, in each group where nothing leaves its group."""
@@ -337,10 +340,13 @@ def _at_least(other: DispatchPlan) -> Callable[[Bound, int], Bound]:
 
 
 def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
-    """Plan an encoder slot by slot: each item in the slot of its sample, the items of a slot even over the ranks."""
+    """Plan an encoder slot by slot: each item in the slot of its sample, the items of a slot even over the ranks.
+
+    An encoder that is a pipeline's stages computes it on the same replica.
+    """
     slot_of_item = last.slot_of_sample[items.sample_of_item]
-    rank_of_item = np.empty(len(items.lengths), dtype=np.int32)
-    for slot in range(last.num_slots):
+    rank_of_item = last.rank_of_sample[items.sample_of_item]
+    for slot in range(last.num_slots) if last.work is None else ():
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
@@ -360,8 +366,9 @@ def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:
     Of an encoder that computes items in the slots of their samples, what a rank holds over the step is not planned.
     """
     problem, cut = step.problem(items), step.settings.micro_batches
-    kept = problem.constraints
+    kept, piped = problem.constraints, cut is not None and cut.stages is not None and cut.encoders == "slot"
     if cut is not None and cut.encoders == "slot":
         kept = Constraints(allowed_ranks=kept.allowed_ranks)
-    slots = MicroBatches(max(1, int(items.lengths.sum())), "lockstep", num_slots, allow_empty=True)
+    schedule = "step" if piped else "lockstep"  # no ranks meet in the slots of a pipeline
+    slots = MicroBatches(max(1, int(items.lengths.sum())), schedule, num_slots, allow_empty=True)
     return replace(problem, constraints=kept, micro_batches=slots)

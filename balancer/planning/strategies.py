@@ -64,6 +64,10 @@ def llm_only(step: Step) -> StepPlan:
 def per_phase_home(step: Step) -> StepPlan:
     """Balance every phase, and send its outputs home before the next phase takes them from there."""
     started = time.perf_counter()
+    if _in_pipelines(step.setup):
+        raise UsageError(
+            "strategy 'per_phase_home' takes encoders out of the pipeline, of which {stages} make them a part"
+        )
     last = balance_last(step, _from_home(step, step.items[-1]))
     plans = {
         items.phase.name: balance_before_last(step, items, _from_home(step, items), last) for items in step.items[:-1]
@@ -140,7 +144,14 @@ SHARING: dict[str, Callable[[Step], StepPlan]] = {
 def strategies_for(setup: Setup) -> tuple[str, ...]:
     """Return the names of the strategies that plans with this setup can be compared by."""
     shared = isinstance(setup.settings.micro_batches, SequenceGroups)
-    return (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
+    names = (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
+    return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names
+
+
+def _in_pipelines(setup: Setup) -> bool:
+    """Whether encoders are stages of the last phase's pipeline, which fixes where they compute."""
+    cut = setup.settings.micro_batches
+    return cut is not None and cut.stages is not None and cut.encoders == "slot" and len(setup.phases) > 1
 
 
 def _groups_of(step: Step) -> SequenceGroups:

@@ -9,6 +9,7 @@ import numpy as np
 import solvers
 from balancer.planning.planner import balance
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._as_python import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
@@ -54,6 +55,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _grouped
+    yield _piped
     if "auto" in methods:  # few items a group: patterns, and dives among them
         yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
@@ -63,6 +65,11 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
 def _grouped() -> None:
     times = np.arange(1, 21) * 100
     solvers.sequence_groups(np.stack([times, times // 2 + 5, times // 4 + 9]), times, (1, 2, 4), 8, 900)
+
+
+def _piped() -> None:
+    cut = MicroBatches(150, "pipeline", 4, stages=PipelineStages.of(2, in_flight_tokens=400))
+    balance(np.arange(1, 40), 2, micro_batches=cut)
 
 
 def _exchanged(num_samples: int, num_ranks: int, method: str, equal_counts: bool) -> None:

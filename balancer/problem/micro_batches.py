@@ -1,14 +1,17 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import lcm
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import needed
 from solvers.arguments import as_count, as_integer
-from solvers.errors import ArgumentError, SolverError, UsageError, Wording
+from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
 from solvers.packing import OBJECTIVES, slots_for
 
@@ -36,9 +39,10 @@ ENCODERS = ("slot", "step")
 
 PACKING = Wording({
     "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
-    "slots_multiple_of": "micro_batches_multiple_of", "slots": "micro-batches",
+    "slots_multiple_of": "micro_batches_multiple_of", "slots": "micro-batches", "item": "sample", "items": "samples",
+    "sizes": "lengths", "in_flight_cap": "in_flight_tokens", "num_replicas": "num_ranks",
 })  # fmt: skip
-"""The arguments of :mod:`solvers.packing` under the names of the fields that set them."""
+"""The arguments of :mod:`solvers.packing` and :mod:`solvers.pipeline` under the names of the fields that set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,19 @@ class MicroBatches:
         No micro-batch holds more elements.
     schedule : str
         ``"lockstep"``: ranks meet in every micro-batch slot, as FSDP's do; a step takes the sum over the slots of the
-        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: a step takes (K
-        + pipeline_stages - 1) times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as even
-        where ranks meet once a step, while those for ``"step"`` may take twice as long in lockstep.
+        slowest. ``"step"``: they meet once a step; it takes the largest sum of a rank. ``"pipeline"``: with `stages` a
+        step takes as long as the longest pipeline runs, exactly; with `pipeline_stages` alone (K + pipeline_stages - 1)
+        times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as even where ranks meet once a
+        step, while those for ``"step"`` may take twice as long in lockstep.
     count : int, "fewest" or None
         K, the same on all ranks; None: whichever is fastest.
     at_least, multiple_of : int
         What K must be at least, and a multiple of.
     pipeline_stages : int
-        Stages of the pipeline; 1 for the other schedules.
+        Stages of the pipeline, where nothing more is known of them; 1 for the other schedules.
+    stages : PipelineStages or None
+        What each stage of the pipeline takes. Which micro-batch comes when is then planned too: small ones first and
+        last.
     allow_empty : bool
         Whether a micro-batch may hold nothing.
     over_long : str
@@ -80,6 +88,7 @@ class MicroBatches:
     allow_empty: bool = False
     over_long: str = "error"
     encoders: str = "slot"
+    stages: PipelineStages | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -106,6 +115,28 @@ class MicroBatches:
                 "{pipeline_stages} = {stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages",
                 stages=self.pipeline_stages, given=self.schedule,
             )  # fmt: skip
+        if self.stages is not None:
+            self._check_stages()
+
+    def _check_stages(self) -> None:
+        if isinstance(self.stages, Mapping):  # from a plan file
+            object.__setattr__(self, "stages", PipelineStages(**self.stages))
+        if not isinstance(self.stages, PipelineStages):
+            raise ArgumentTypeError("stages", "be PipelineStages(...)", repr(self.stages))
+        if self.pipeline_stages > 1:
+            raise UsageError("give {stages} or {pipeline_stages}, not both: either says how many there are")
+        if self.schedule != "pipeline":
+            raise UsageError(
+                "{stages} contradicts {schedule} = {given!r}: only 'pipeline' has stages", given=self.schedule
+            )
+        devices = self.stages.num_devices if self.stages.chunks > 1 else 1
+        if isinstance(self.count, int) and self.count % devices:
+            raise ArgumentError(
+                "num_micro_batches", f"be a multiple of the {devices} devices of {{stages}}", self.count
+            )
+        object.__setattr__(self, "multiple_of", lcm(self.multiple_of, devices))
+        if self.over_long == "own" and self.stages.in_flight_tokens is not None:
+            raise UsageError("{over_long='own'} cannot be combined with {in_flight_tokens}, which it would exceed")
 
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th micro-batch is the last that holds anything on any rank.
@@ -139,15 +170,22 @@ class MicroBatches:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``MicroBatches(**fields)`` is this again."""
-        return asdict(self)
+        found = asdict(self)
+        if self.stages is None:
+            del found["stages"]
+        return found
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
-        return f"micro-batches of at most {self.max_tokens:,}, {self.schedule}"
+        how = self.schedule if self.stages is None else self.stages.in_words()
+        return f"micro-batches of at most {self.max_tokens:,}, {how}"
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:
-        """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K]."""
-        return int(self.span(slot_loads))
+        """Return what a step takes in cost units, from the cost of each micro-batch, int64[ranks, K].
+
+        With `stages`: in units of their times, from the work of each micro-batch in each module, int64[ranks, K, M].
+        """
+        return int(self.span(slot_loads)) if self.stages is None else int(self.stages.makespans(slot_loads).max())
 
     def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
         """Return what a step takes from what each micro-batch takes, [ranks, K]: an int of integers."""
@@ -178,7 +216,7 @@ class MicroBatches:
         tokens, counts = group_loads(lengths, bins, num_ranks * slots), np.bincount(bins, minlength=num_ranks * slots)
         over = tokens > self.max_tokens
         if self.over_long == "own":
-            over &= counts > 1
+            over &= np.bincount(bins[lengths > 0], minlength=num_ranks * slots) > 1
         if over.any():
             first = int(np.argmax(over))
             where = f"micro-batch {first % slots} of rank {first // slots}"
@@ -188,6 +226,16 @@ class MicroBatches:
             return f"micro-batch {first % slots} of rank {first // slots} is empty"
         if slots < self.at_least or slots % self.multiple_of or (isinstance(self.count, int) and slots != self.count):
             return f"there are {slots} micro-batches a rank, which is not what was asked for"
+        return None if self.stages is None else self._over_in_flight(tokens.reshape(num_ranks, slots), self.stages)
+
+    def _over_in_flight(self, tokens: NDArray[np.int64], stages: PipelineStages) -> str | None:
+        if (most := stages.in_flight_tokens) is None:
+            return None
+        for rank, sizes in enumerate(tokens):
+            held = stages.run(np.zeros((len(sizes), len(stages.forward)), dtype=np.int64), sizes).in_flight
+            if held.max() > most:
+                device = int(np.argmax(held > most))
+                return f"device {device} of rank {rank} has {held[device]} tokens in flight, cap {most}"
         return None
 
 

@@ -11,6 +11,7 @@ from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.smallest_cap import least_cap, needed
@@ -18,7 +19,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording
 
-__all__ = ["Affinity", "Problem", "check_together"]
+__all__ = ["Affinity", "Problem", "check_together", "work_of_slots"]
 
 
 class Affinity(NamedTuple):
@@ -83,6 +84,8 @@ class Problem:
         What moving each sample takes; None: its length.
     affinity : Affinity or None
         Where the parts of each sample lie, if not all on its home rank.
+    work : int64[n, M] or None
+        With pipeline stages, each sample's work in each module.
     """
 
     batch: GlobalBatch
@@ -93,6 +96,7 @@ class Problem:
     micro_batches: MicroBatches | SequenceGroups | None = None
     volumes: NDArray[np.int64] | None = None
     affinity: Affinity | None = None
+    work: NDArray[np.int64] | None = None
 
     @property
     def move_volumes(self) -> NDArray[np.int64]:
@@ -115,8 +119,12 @@ class Problem:
         cost: CostModel,
         constraints: Constraints | None = None,
         micro_batches: MicroBatches | SequenceGroups | None = None,
+        work: NDArray[np.int64] | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
+
+        With pipeline stages, `work` is each sample's work in each module, of which there may be other phases'; by
+        default the work of the only phase.
 
         Raises
         ------
@@ -143,7 +151,18 @@ class Problem:
                 "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
             )  # fmt: skip
             _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, *remedies)
-        return cls(batch, topology, cost, costs, constraints, micro_batches)
+        if micro_batches is not None and micro_batches.stages is not None and work is None:
+            micro_batches.stages.check_phases([SINGLE_PHASE])
+            own = cost, batch.lengths, np.arange(len(costs))
+            work = micro_batches.stages.work({SINGLE_PHASE: own}, len(costs))
+        return cls(batch, topology, cost, costs, constraints, micro_batches, work=work)
+
+    def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
+        """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""
+        num_ranks = self.topology.num_ranks
+        if self.work is None:
+            return self.cost.slot_loads(self.costs, rank, slot, num_ranks, num_slots)
+        return work_of_slots(self.work, rank, slot, num_ranks, num_slots)
 
     def of_samples(self, members: NDArray[np.int64]) -> "Problem":
         """Return the problem of some of the samples, on all ranks."""
@@ -183,6 +202,15 @@ class Problem:
         return cls(batch, first.topology, first.cost, costs, volumes=np.concatenate(volumes))
 
 
+def work_of_slots(
+    work: NDArray[np.int64], rank: NDArray[np.int32], slot: NDArray[np.int32], num_ranks: int, num_slots: int
+) -> NDArray[np.int64]:
+    """Return each micro-batch's work in each module, int64[num_ranks, num_slots, M], from that of samples."""
+    table = np.zeros((num_ranks * num_slots, work.shape[1]), dtype=np.int64)
+    np.add.at(table, rank.astype(np.int64) * num_slots + slot, work)
+    return table.reshape(num_ranks, num_slots, -1)
+
+
 def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | SequenceGroups | None) -> None:
     """Raise ValueError if cost, constraints (by name) and micro-batches cannot be combined."""
     if isinstance(micro_batches, SequenceGroups):
@@ -193,6 +221,13 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
             "beside it; use a cost that adds up",
             cost=cost,
         )  # fmt: skip
+    if micro_batches is not None and micro_batches.stages is not None and names:
+        raise UsageError(
+            "{stages} cannot be combined with {"
+            + names[0]
+            + "}: a replica's samples are chosen for its pipeline alone",
+            "leave one of them out, or give {pipeline_stages} in place of {stages}",
+        )
     refused = [name for name in names if name in ("initial_loads", "rank_speeds")]
     if micro_batches is not None and refused:
         raise UsageError(

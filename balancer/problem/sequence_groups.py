@@ -70,6 +70,7 @@ class SequenceGroups:
     schedule: ClassVar[str] = "lockstep"
     over_long: ClassVar[str] = "error"
     pipeline_stages: ClassVar[int] = 1
+    stages: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

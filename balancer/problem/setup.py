@@ -63,6 +63,10 @@ class Setup:
                 items.constraints(num_ranks)
                 self._check_phase(items.phase, items is resolved[-1])
         self._check_groups()
+        cut = self.settings.micro_batches
+        if cut is not None and cut.stages is not None:
+            names = [phase.name for phase in self.phases]
+            cut.stages.check_phases(names if cut.encoders == "slot" else names[-1:])
         if self.settings.mode != "separate":
             self._check_joint()
 

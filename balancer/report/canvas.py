@@ -98,7 +98,7 @@ def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
         yield figure
 
 
-def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6) -> str:
+def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6, width: float = 4.6) -> str:
     """Draw a chart and return it as inline SVG that refers to nothing outside itself.
 
     Parameters
@@ -109,7 +109,7 @@ def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6) -> str:
         Takes a matplotlib figure and draws in :data:`IN_PAGE`.
     """
     buffer = io.StringIO()
-    with _drawing(4.6, height, IN_PAGE) as figure:
+    with _drawing(width, height, IN_PAGE) as figure:
         draw(figure)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()

@@ -104,7 +104,7 @@ def plot_loads(data: PageData, path: str) -> None:
     InputError
         If the file cannot be written.
     """
-    names: Sequence[str] = list(data.phases)
+    names: Sequence[str] = [name for name in data.phases if name not in data.following]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, len(names), squeeze=False)[0]

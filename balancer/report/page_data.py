@@ -10,6 +10,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.problem.topology import Topology
+from solvers.pipeline import PipelineRun
 
 __all__ = ["PageData", "PhaseData", "StepPicture", "WorstStep", "coarse"]
 
@@ -74,7 +75,7 @@ class PhaseData:
         step = len(self.ratios)
         self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS))
         self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS))
-        total, share = plan.perfect(plan.loads, plan.micro_batches)
+        total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
         self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
         there = plan.lengths[plan.lengths > 0]
@@ -95,12 +96,16 @@ class PhaseData:
 class StepPicture:
     """One step by rank: of each phase, load over mean load before and after.
 
-    Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them.
+    Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them. With
+    pipeline stages `pipelines` are the slowest replica's run before, and after, and `no_bubble` is what the mean one
+    would take without bubbles.
     """
 
     step: int
     ranks_a_row: int
     phases: dict[str, tuple[Floats, Floats]]
+    pipelines: dict[str, PipelineRun] = field(default_factory=dict)
+    no_bubble: float = 1.0
 
 
 def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
@@ -127,6 +132,8 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
     """Say where an encoder computes if there are micro-batches; nothing of the last phase."""
     if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None:
         return ""
+    if plan.encoders_in_pipeline:
+        return "stages of the last phase's pipeline"
     return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
 
 
@@ -139,6 +146,8 @@ class PageData:
     asked_step : int or None
         The step to draw by rank; by default the one in which the plan saves most.
     phases : dict of str to PhaseData
+    following : set of str
+        Encoders in the pipelines of the last phase.
     asked : dict of str to str
         What the plan of each phase was asked to do, in words; it may hold column names, which users chose.
     picture : StepPicture or None
@@ -149,6 +158,7 @@ class PageData:
 
     asked_step: int | None = None
     phases: dict[str, PhaseData] = field(default_factory=dict)
+    following: set[str] = field(default_factory=set)
     asked: dict[str, str] = field(default_factory=dict)
     picture: StepPicture | None = None
     traffic: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -167,6 +177,8 @@ class PageData:
     def add(self, plan: StepPlan) -> None:
         """Take in the next step. O(items + ranks log ranks)."""
         rows = plan.batch.kept + self._rows
+        if plan.encoders_in_pipeline:
+            self.following = set(list(plan.phases)[:-1])
         for name, phase in plan.phases.items():
             self.asked.setdefault(name, asked_for(phase.plan, _encoder_slots(plan, name)))
             self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item])
@@ -191,7 +203,8 @@ class PageData:
 
     def _maybe_draw(self, plans: dict[str, DispatchPlan]) -> None:
         """Keep this step as the one to draw, if it was asked for or the plan saves more than in any before."""
-        saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in plans.values())
+        counted = [plan for name, plan in plans.items() if name not in self.following]
+        saved = sum(plan.home_imbalance_ratio - plan.imbalance_ratio for plan in counted)
         wanted = saved > self._most_saved if self.asked_step is None else self._steps == self.asked_step
         if not wanted:
             return
@@ -200,11 +213,37 @@ class PageData:
         for name, plan in plans.items():
             before, after = relative_loads(plan)
             rows[name] = coarse(before, MOST_ROWS), coarse(after, MOST_ROWS)
-        self.picture = StepPicture(self._steps, -(-self.num_ranks // MOST_ROWS), rows)
+        last = list(plans.values())[-1]
+        self.picture = StepPicture(
+            self._steps, -(-self.num_ranks // MOST_ROWS), rows, _slowest_pipelines(last), _of(last.perfect())
+        )
+
+
+def _of(fraction: tuple[int, int]) -> float:
+    return fraction[0] / fraction[1] or 1.0
+
+
+def _slowest_pipelines(plan: DispatchPlan) -> dict[str, PipelineRun]:
+    """Return the run of the replica that takes longest, before and after, if there are pipeline stages."""
+    if plan.work is None:
+        return {}
+    runs = {
+        name: [plan.pipeline_run(rank, home) for rank in range(plan.num_ranks)]
+        for name, home in (("before", True), ("after", False))
+    }
+    return {name: max(of_ranks, key=lambda run: run.makespan) for name, of_ranks in runs.items()}
 
 
 def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
-    """Return load over mean load of each rank, before and after; of time, where ranks have speeds."""
+    """Return load over mean load of each rank, before and after; of time, where ranks have speeds.
+
+    Of pipelines, what each takes over what the mean one would without bubbles.
+    """
+    if plan.work is not None:
+        perfect, share = plan.perfect()
+        both = [plan.pipeline_makespans(home) * share / perfect if perfect else np.ones(plan.num_ranks)
+                for home in (True, False)]  # fmt: skip
+        return both[0], both[1]
     speeds = plan.constraints.rank_speeds
     weights = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
     found = []

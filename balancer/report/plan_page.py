@@ -6,9 +6,10 @@ from functools import partial
 from balancer.report import figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, StepPicture, WorstStep
+from balancer.report.pipeline_figure import pipeline_section
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary, as_range
-from balancer.report.table import BEFORE_SLOTS, as_bytes, as_percent, as_ratios, left_out, why_not_relocated
+from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, left_out, why_not_relocated
 
 __all__ = ["page", "write_page"]
 
@@ -55,7 +56,7 @@ def _about(summary: RunSummary, data: PageData) -> str:
         f"{data.num_ranks:,} ranks on {data.num_nodes:,} nodes" if data.num_nodes > 1 else f"{data.num_ranks:,} ranks"
     )
     dropped = f" {left_out(summary)}" if summary.dropped else ""
-    before = f" {BEFORE_SLOTS.capitalize()}" if summary.in_slots else ""
+    before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
     return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}{before}"
 
 
@@ -64,6 +65,11 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     before, after, bound = (
         as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
     )
+    if phase.follows:
+        words = "imbalance ratio before and after, in the pipeline with the last phase"
+        ratios = as_ratios((phase.ratio_before, phase.ratio_after))
+        big = f'<span class="before">{ratios[0]}</span> → <span class="after">{ratios[1]}</span>'
+        return card(named(name), big, words, [("items", f"{phase.items:,}")])
     numbers = phase.as_json()
     ratios = as_ratios((phase.ratio_before, phase.ratio_after, phase.ratio_bound))
     rows = {
@@ -79,10 +85,13 @@ def _headline(name: str, phase: PhaseSummary) -> str:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
     for degree, count in phase.groups_by_degree.items():
         rows[f"groups of {degree} rank{'s' * (degree != '1')}"] = f"{count:,}"
+    if phase.num_stages:
+        rows["pipeline stages"] = f"{phase.num_stages:,}"
     if phase.fell_back:
         rows["steps not relocated"] = f"{len(phase.fell_back):,} of {phase.steps:,}"
     big = f'<span class="before">{before}</span> → <span class="after">{after}</span>'
-    words = f"of rank-time is waiting, before and after; at least {bound} under any plan"
+    what = "of all stages' time is bubble" if phase.num_stages else "of rank-time is waiting"
+    words = f"{what}, before and after; at least {bound} under any plan"
     return card(named(name), big, words, rows.items())
 
 
@@ -109,13 +118,23 @@ def _traffic_headline(summary: RunSummary) -> list[str]:
 def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     """Yield the parts below the headline."""
     more = " Where ranks meet in micro-batches, they wait for more than these sums show." if summary.in_slots else ""
+    words = (
+        "Load of each rank over the mean, ranks from the busiest to the idlest, mean of all steps. A phase lasts as "
+        f"long as its busiest rank; below its load, all others wait.{more}"
+    )
+    if summary.in_pipeline:
+        words = (
+            "Time of each replica's pipeline over that of the mean one without bubbles, from the longest to the "
+            "shortest, mean of all steps. A step lasts as long as the longest."
+        )
     yield section(
         "Where ranks wait",
-        "Load of each rank over the mean, ranks from the busiest to the idlest, mean of all steps. A phase lasts as "
-        f"long as its busiest rank; below its load, all others wait.{more}",
+        words,
         _charts(data, "profile", "Load of ranks, before and after", figures.profile),
     )
-    if data.picture is not None:
+    if data.picture is not None and data.picture.pipelines:
+        yield _pipelines(data.picture, data.asked_step is not None)
+    elif data.picture is not None:
         yield _timeline(data.picture, data.asked_step is not None)
     if data.num_nodes > 1:
         yield _between_nodes(data)
@@ -137,6 +156,8 @@ def _what_is_uneven(summary: RunSummary) -> str:
     """Say what an imbalance ratio is of."""
     if not summary.in_slots:
         return "largest load over mean load"
+    if summary.in_pipeline:
+        return "what the longest pipeline takes, over what the mean one would without bubbles"
     return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
 
@@ -144,10 +165,23 @@ def _charts(data: PageData, kind: str, description: str, draw: Callable[..., Non
     """Return a chart of one kind for each phase."""
     charts = []
     for i, (name, phase) in enumerate(data.phases.items()):
+        if name in data.following and kind != "lengths":
+            continue
         svg = svg_of(f"{kind}-{i}", partial(draw, phase=phase))
         note = f"Left out: {phase.zeros:,} of length 0" if kind == "lengths" and phase.zeros else ""
         charts.append(chart(f"{kind}-{i}", named(name), f"{description}, phase {name}", svg, note))
     return charts
+
+
+def _pipelines(picture: StepPicture, asked_for: bool) -> str:
+    """Return the section that shows the slowest pipeline of one step."""
+    which = "the step asked for" if asked_for else "the step in which the plan saves most"
+    words = (
+        f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
+        "micro-batches, what is blank is bubble. Small ones first and last fill and drain a pipeline fast."
+    )
+    unit = picture.no_bubble, "time, in which the mean replica would take 1 without bubbles"
+    return pipeline_section(f"Step {picture.step:,}: stages of one pipeline", words, picture.pipelines, unit, "tokens")
 
 
 def _timeline(picture: StepPicture, asked_for: bool) -> str:
@@ -182,7 +216,9 @@ def _worst(data: PageData) -> str:
     columns = (
         ("step", True), ("before", True), ("after", True), ("at best", True), ("capped by row", True), ("length", True)
     )  # fmt: skip
-    worst = {name: sorted(phase.worst, reverse=True) for name, phase in data.phases.items()}
+    worst = {
+        name: sorted(phase.worst, reverse=True) for name, phase in data.phases.items() if name not in data.following
+    }
     steps = [step for phase in worst.values() for step in phase]
     ratios = zip(
         as_ratios(step.ratio_before for step in steps),

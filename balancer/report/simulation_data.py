@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import MOST_ROWS, coarse
 from balancer.simulate.step import StepTime
+from solvers.pipeline import PipelineRun
 
 __all__ = ["SimulationData", "SlowStep", "StepBars"]
 
@@ -86,6 +87,8 @@ class SimulationData:
         Of the step drawn.
     slow : dict of str to list of SlowStep
         Heaps of the slowest steps.
+    pipelines : dict of str to PipelineRun
+        Of the step drawn, with pipeline stages: the slowest replica of each strategy, in nanoseconds.
     """
 
     waits: str = "phase"
@@ -93,6 +96,7 @@ class SimulationData:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     bars: dict[str, StepBars] = field(default_factory=dict)
     slow: dict[str, list[SlowStep]] = field(default_factory=dict)
+    pipelines: dict[str, PipelineRun] = field(default_factory=dict)
 
     def add(self, strategy: str, plan: StepPlan, step: StepTime) -> None:
         """Take in the next step of a strategy."""
@@ -101,6 +105,8 @@ class SimulationData:
         seconds.append(step.seconds)
         if number == self.drawn_step:
             self.bars[strategy] = self._drawn(step)
+            if step.pipeline is not None:
+                self.pipelines[strategy] = step.pipeline.slowest
         heap = self.slow.setdefault(strategy, [])
         heapq.heappush(heap, _slow_step(strategy, number, plan, step))
         if len(heap) > MOST_SLOW:

@@ -8,6 +8,7 @@ from balancer.offline.settings import LogSettings
 from balancer.report import simulation_figures as figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import MOST_ROWS
+from balancer.report.pipeline_figure import pipeline_section
 from balancer.report.simulation_data import SimulationData, SlowStep
 from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
 from balancer.report.summary import as_range
@@ -147,12 +148,14 @@ def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> 
         "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
         "hidden."
     )
-    if data.waits == "phase" and len(phases) > 1:
+    if data.waits == "phase" and len(phases) > 1 and not data.pipelines:
         each = svg_of("waiting", lambda figure: figures.waiting_by_phase(figure, totals), height)
         charts.append(chart("waiting", keys(phases), "Waiting by phase and strategy", each))
         words += " Ranks wait after every phase: the second chart says in which."
     yield section("Where the time goes", words + _other_batches(found), charts)
-    if data.bars:
+    if data.pipelines:
+        yield _pipelines(data)
+    elif data.bars:
         yield _timeline(data, phases)
     each = svg_of("steps", lambda figure: figures.steps(figure, data.seconds))
     words = f"Seconds of each of the {found.steps:,} steps that the numbers above are the mean of."
@@ -165,6 +168,19 @@ def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> 
 
 def _other_batches(found: Simulation) -> str:
     return " Sorted batches has other batches than the rest." if "sorted_batches" in found.strategies else ""
+
+
+def _pipelines(data: SimulationData) -> str:
+    """Return the section that shows the slowest pipeline of one step by each strategy."""
+    runs = {name: run for name, run in data.pipelines.items() if name != "sorted_batches"} or data.pipelines
+    words = (
+        "The same samples by each strategy, and of the replicas the one that takes longest. Numbers are micro-batches; "
+        "what is blank is bubble. This is one step of many, not picked for what it shows; --step draws another."
+    )
+    shown = {_plain(name): run for name, run in runs.items()}
+    return pipeline_section(
+        f"Step {data.drawn_step:,}: stages of one pipeline", words, shown, (1e9, "seconds"), "bytes"
+    )
 
 
 def _timeline(data: SimulationData, phases: Sequence[str]) -> str:

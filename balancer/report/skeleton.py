@@ -77,11 +77,14 @@ def section(title: str, words: str, charts: Iterable[str] = (), before: str = ""
     return f"<section><h2>{title}</h2><p>{words}</p>{before}{side_by_side}{after}</section>"
 
 
-def chart(key: str, caption: str, description: str, svg: str, note: str = "") -> str:
+def chart(key: str, caption: str, description: str, svg: str, note: str = "", wide: bool = False) -> str:
     """Return one figure; the description, which may hold names, is for screen readers."""
+    size = ' class="broad"' if wide else ""
     below = f'<p class="note">{note}</p>' if note else ""
     head = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure id="{key}">{head}<div role="img" aria-label="{_plain(description)}">{svg}</div>{below}</figure>'
+    return (
+        f'<figure id="{key}"{size}>{head}<div role="img" aria-label="{_plain(description)}">{svg}</div>{below}</figure>'
+    )
 
 
 def keys(names: Iterable[str]) -> str:

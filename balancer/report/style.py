@@ -33,6 +33,9 @@ dt { color: var(--ink); overflow-wrap: anywhere; }
 dd { margin: 0; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figcaption { font-weight: 600; overflow-wrap: anywhere; }
 figure { padding: .5rem; max-width: 34rem; }
+figure.broad { max-width: none; grid-column: 1 / -1; }
+figure.broad > div { overflow-x: auto; }
+figure.broad svg { min-width: 44rem; }
 figure svg { display: block; width: 100%; height: auto; }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 0 0 .5rem; }
 .keys li { overflow-wrap: anywhere; }

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from balancer.cost import Sharing
 from balancer.plan.dispatch_plan import DispatchPlan
@@ -16,8 +15,6 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
-from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.sequence_groups import SequenceGroups
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
@@ -59,6 +56,8 @@ class PhaseSummary:
     cap_length: int = 0
     cap_step: int = -1
     cap_ratio: float = 0.0
+    num_stages: int = 0
+    follows: bool = False
     of_several: bool = False
     items: int = 0
     idle_ranks: int = 0
@@ -81,14 +80,16 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        ranks, worked = plan.num_ranks, _worked(plan, plan.loads, plan.micro_batches)
-        self.spent_before += plan.constraints.makespan(plan.home_loads) * ranks
+        ranks, worked = plan.num_ranks, _worked(plan)
+        self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += _worked(plan, plan.home_loads, None)
+        self.worked_before += _worked(plan, home=True)
         self.worked_after += worked
         if plan.micro_batches is not None and not before_slots:
             self.schedule = plan.micro_batches.schedule
+            if plan.micro_batches.stages is not None:
+                self.num_stages = plan.micro_batches.stages.num_stages
             if plan.group_table is not None:
                 self._add_groups(plan, plan.group_table)
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
@@ -103,7 +104,7 @@ class PhaseSummary:
         if single:
             self.several_nodes |= plan.topology.num_nodes > 1
             self._add_traffic(plan)
-        if plan.binding_sample is not None:
+        if plan.binding_sample is not None and not self.follows:
             self.capped_steps += 1
             ratio = _ratio(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
@@ -204,6 +205,10 @@ class PhaseSummary:
         if self.schedule is not None:
             document["schedule"] = self.schedule
             document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
+        if self.num_stages:
+            document["pipeline_stages"] = self.num_stages
+        if self.follows:
+            document["in_pipeline"] = True
         if self.groups:
             document["groups_of_degree"] = self.groups_by_degree
         if self.capped_steps:
@@ -216,11 +221,9 @@ class PhaseSummary:
         return document
 
 
-def _worked(
-    plan: DispatchPlan, loads: NDArray[np.int64], micro_batches: MicroBatches | SequenceGroups | None
-) -> int | Fraction:
+def _worked(plan: DispatchPlan, home: bool = False) -> int | Fraction:
     """Return the rank-time of perfectly even ranks: a whole number, but for speeds and pipelines."""
-    total, share = plan.perfect(loads, micro_batches)
+    total, share = plan.perfect(home)
     return total if share == plan.num_ranks else Fraction(total, share) * plan.num_ranks
 
 
@@ -342,7 +345,8 @@ class RunSummary:
         """Take in the next step."""
         single, early = plan.is_single, list(plan.phases)[:-1] if plan.encoders_first else []
         for name, phase in plan.phases.items():
-            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single))
+            follows = plan.encoders_in_pipeline and name != list(plan.phases)[-1]
+            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single, follows=follows))
             summary.add(phase.plan, partial(self._row_of, plan, phase), name in early, single)
             if not single:
                 summary.add_items(phase)
@@ -393,6 +397,11 @@ class RunSummary:
     def in_slots(self) -> bool:
         """Whether ranks of some phase meet in every micro-batch or along a pipeline."""
         return any(phase.schedule not in (None, "step") for phase in self.phases.values())
+
+    @property
+    def in_pipeline(self) -> bool:
+        """Whether the last phase is planned for pipeline stages."""
+        return any(phase.num_stages for phase in self.phases.values())
 
     @property
     def dropped_fraction(self) -> float:

@@ -11,12 +11,12 @@ from balancer.errors import on_a_line
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
 
 __all__ = [
-    "BEFORE_SLOTS",
     "NARROWEST",
     "as_alike",
     "as_bytes",
     "as_percent",
     "as_ratios",
+    "before_slots",
     "groups_of",
     "left_out",
     "print_comparison",
@@ -35,6 +35,8 @@ LOSS_ASSUMED = (
 )
 BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks meet once a step."
 """A note of tables and pages where ranks wait in every micro-batch."""
+BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
+"""The same where there are pipeline stages."""
 
 
 def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
@@ -52,7 +54,7 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
         table.add_section()
     console.print(table)
     if summary.in_slots:
-        console.print(f"{BEFORE_SLOTS}\n", highlight=False)
+        console.print(f"{before_slots(summary)}\n", highlight=False)
     if summary.streams:
         _print_streams(console, summary.streams, summary.steps)
     for name, phase in summary.phases.items():
@@ -101,11 +103,17 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
         )
     table.add_section()
     for i, name in enumerate(bounds, len(summaries)):
-        table.add_row(name, *[column[i] for column in columns], *[""] * cut, "")
+        proven = ["" if of.follows else column[i] for of, column in zip(first.phases.values(), columns, strict=True)]
+        table.add_row(name, *proven, *[""] * cut, "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
     console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
+
+
+def before_slots(summary: RunSummary) -> str:
+    """Say what is compared with, where there are micro-batches."""
+    return BEFORE_STAGES if summary.in_pipeline else BEFORE_SLOTS
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:
@@ -197,9 +205,12 @@ def _ratios(phase: PhaseSummary) -> tuple[float, float, float]:
 
 def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]:
     numbers = phase.as_json()
+    if phase.follows:
+        yield "imbalance ratio, in the pipeline", *ratios[:2], ""
+        return
     idle = [1 - 1 / ratio for ratio in _ratios(phase)]
     yield "imbalance ratio", *ratios
-    yield "wasted rank-time", *map(as_percent, idle)
+    yield "bubble" if phase.num_stages else "wasted rank-time", *map(as_percent, idle)
     yield "gap to the bound, mean", "", as_percent(numbers["gap_mean"]), ""
     yield "gap to the bound, largest", "", as_percent(numbers["gap_max"]), ""
     if phase.eps and phase.placement == "relocate":
@@ -208,6 +219,8 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
+    if phase.num_stages:
+        yield "pipeline stages", "", f"{phase.num_stages:,}", ""
     if phase.most_idle_ranks:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""

@@ -19,6 +19,7 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
+from balancer.simulate.pipeline import Pipelined, run_pipelines
 from solvers.errors import ArgumentError
 
 __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
@@ -96,6 +97,8 @@ class StepTime:
         under way at a time.
     num_slots : int
         Micro-batches of every rank; 1 without them.
+    pipeline : Pipelined or None
+        With pipeline stages, the slowest replica's run. What is waited for in it is told of the last phase.
     """
 
     phases: Mapping[str, PhaseTime]
@@ -107,6 +110,7 @@ class StepTime:
     peak_flops: float
     activation_bytes: float
     num_slots: int = 1
+    pipeline: Pipelined | None = field(default=None, repr=False, compare=False)
 
     @property
     def seconds(self) -> float:
@@ -164,7 +168,8 @@ def step_time(
     -----
     Ranks meet as the schedule of the micro-batches says, the encoders' ranks in every one of them, or with
     ``encoders="step"`` once, before the first; with ``waits="step"`` all phases of a micro-batch count together, but
-    not a pipeline with encoders before it. Exchanges count once a step, as if those of all micro-batches went together.
+    not a pipeline with encoders before it. With pipeline stages every replica's run is exact, and its phases wait for
+    each other in it alone. Exchanges count once a step, as if those of all micro-batches went together.
 
     Examples
     --------
@@ -189,7 +194,9 @@ def step_time(
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     with np.errstate(over="ignore", invalid="ignore"):  # told of below
         found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
-        phases = {name: _phase_time(part, plans[name].micro_batches) for name, part in found.items()}
+        pipeline = _pipeline(plans, found, models, cluster)
+        found |= {} if pipeline is None else pipeline.found
+        phases = {name: _phase_time(part, plans[name].micro_batches, pipeline, name) for name, part in found.items()}
         exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
     compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
     last = plans[next(reversed(plans))].micro_batches
@@ -198,12 +205,13 @@ def step_time(
         phases=phases,
         exchanges=exchanges,
         compute_s=compute,
-        waiting_s=waiting if waits == "phase" else _span_of_all(found, last) - compute,
+        waiting_s=waiting if waits == "phase" or pipeline is not None else _span_of_all(found, last) - compute,
         exchange_s=(1 - overlap) * sum(exchange.seconds for exchange in exchanges.values()),
         samples=plan.num_samples,
         peak_flops=plan.num_ranks * cluster.rank_flops,
-        activation_bytes=_activation_bytes(found, models, last) / cluster.gpus_per_rank,
+        activation_bytes=_activation_bytes(found, models, last, pipeline) / cluster.gpus_per_rank,
         num_slots=plan.num_slots,
+        pipeline=pipeline,
     )
     if not step.seconds <= _LONGEST_S:
         raise ValueError(
@@ -212,13 +220,30 @@ def step_time(
     return step
 
 
-def _phase_time(found: Computed, micro_batches: MicroBatches | SequenceGroups | None) -> PhaseTime:
-    """Return what a phase takes, from what every micro-batch does."""
+def _pipeline(
+    plans: Mapping[str, DispatchPlan], found: Mapping[str, Computed], models: Mapping[str, PhaseModel], cluster: Cluster
+) -> Pipelined | None:
+    """Run the pipelines of the last phase, and of the encoders that are stages of them, if there are any."""
+    last = list(plans.values())[-1]
+    if last.micro_batches is None or last.micro_batches.stages is None:
+        return None
+    return run_pipelines(last, last.micro_batches.stages, found, models, cluster)
+
+
+def _phase_time(
+    found: Computed, micro_batches: MicroBatches | SequenceGroups | None, pipeline: Pipelined | None, name: str
+) -> PhaseTime:
+    """Return what a phase takes, from what every micro-batch does; the last of a pipeline has all that it waits."""
     ranks = found.seconds.sum(axis=1)
     mean = float(ranks.mean())
+    ended = span(found.seconds, micro_batches) if pipeline is None or name not in pipeline.found else mean
+    if pipeline is not None and micro_batches is not None and micro_batches.stages is not None:
+        ended = (
+            mean + pipeline.seconds - sum(float(each.seconds.sum(axis=1).mean()) for each in pipeline.found.values())
+        )
     return PhaseTime(
         compute_s=mean,
-        waiting_s=span(found.seconds, micro_batches) - mean,
+        waiting_s=max(0.0, ended - mean),
         slowest_rank=int(np.argmax(ranks)),
         useful_flops=found.useful_flops,
         executed_flops=found.executed_flops,
@@ -241,9 +266,10 @@ def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | Se
 
 
 def _activation_bytes(
-    found: Mapping[str, Computed], models: Mapping[str, PhaseModel], micro_batches: MicroBatches | SequenceGroups | None
-) -> float:
-    """Return the most that a rank holds at a time.
+    found: Mapping[str, Computed], models: Mapping[str, PhaseModel],
+    micro_batches: MicroBatches | SequenceGroups | None, pipeline: Pipelined | None,
+) -> float:  # fmt: skip
+    """Return the most that a rank holds at a time; with pipeline stages, as if each device held as much as the fullest.
 
     A pipeline's first stage has as many micro-batches under way as there are stages (one forward, one backward;
     Narayanan et al. 2021), if there are so many. What encoders keep that compute before the first micro-batch is there
@@ -255,6 +281,8 @@ def _activation_bytes(
     through = np.zeros((len(working), 1))
     if _encoders_first(micro_batches):
         through = through + sum(kept.pop(name).sum(axis=1, keepdims=True) for name in list(kept)[:-1])
+    if pipeline is not None:
+        return pipeline.device_bytes + float(np.max(through))
     return float((through + stages * sum(kept.values()) + working).max())
 
 

@@ -136,7 +136,7 @@ def test_certificate_recomputed_from_scratch(case):
     assert plan.makespan == busy.max(axis=0).sum()
     assert plan.loads.tolist() == busy.sum(axis=1).tolist()
     assert plan.lower_bound <= plan.makespan
-    total, share = plan.perfect(plan.loads, plan.micro_batches)
+    total, share = plan.perfect()
     assert total <= plan.lower_bound * share
     assert plan.inter_node_bound <= plan.inter_node_volume
     sets = plan.process_groups()

@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -176,6 +177,25 @@ def replicas_get_the_same(rank, way):
     assert out.restore(out["id"]) == data["id"]
     grads = [None if p.grad is None else p.grad.tolist() for p in model.parameters()]
     return out.plan.digest(), out["id"], pixels.tolist(), inputs.values.tolist(), grads
+
+
+def pipelines_get_their_slots(rank, way):
+    from balancer import MicroBatches, PipelineStages
+
+    group, replica = replica_groups(rank)
+    stages = PipelineStages.of({"vision": 1, "llm": 1})
+    made = Dispatcher(
+        group, phases=[Phase("vision", "patches"), Phase("llm", "tokens", own="tokens")], planning=way,
+        replica_group=replica, micro_batches=MicroBatches(90, "pipeline", 3, stages=stages),
+    )  # fmt: skip
+    lengths = np.random.default_rng(rank // 2).integers(1, 20, (2, 8))
+    given = {"patches": lengths[0], "tokens": lengths[1]}
+    out = made.dispatch(*(({"id": [10 * rank + i for i in range(8)]}, given) if rank % 2 == 0 else (None,)))
+    plan, mine = out.plan["llm"], rank // 2
+    bounds = out.slot_bounds("llm")
+    assert out["id"] == [20 * (s // 8) + s % 8 for s in plan.samples_on_rank(mine).tolist()]
+    slots = [out["id"][start:stop] for start, stop in pairwise(bounds)]
+    return out.plan.digest(), slots, plan.makespan, plan.pipeline_run(mine).makespan
 
 
 def replica_with_other_version(rank):

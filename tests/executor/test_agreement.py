@@ -111,6 +111,16 @@ def test_replica_peers_get_the_samples_and_the_plan_of_their_leader(four, way):
     assert results[0][0] == results[2][0]
 
 
+@pytest.mark.parametrize("way", ["replicate", "broadcast"])
+def test_peers_of_a_pipeline_get_its_slots_in_order(four, way):
+    results = four.run(cases.pipelines_get_their_slots, way)
+    assert results[0] == results[1]
+    assert results[2] == results[3]
+    assert results[0][0] == results[2][0]
+    assert all(len(slots) == 3 and all(slots) for _, slots, _, _ in results)
+    assert max(own for _, _, _, own in results) == results[0][2]
+
+
 def test_a_replica_peer_with_another_version_is_an_error_on_all(four):
     text = "replica peers of rank 1 differ in package version ('9.9', not '1.0')"
     assert_blamed(four.errors(cases.replica_with_other_version), "PlanMismatchError", (1,), text)

@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.image import imread
 
+from balancer import MicroBatches, PipelineStages, orchestrate
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_page import write_simulation_page
 
@@ -92,6 +93,21 @@ def test_charts_are_drawn_and_nothing_overflows(folder, device):
     assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
     assert found["heading"].startswith(HOSTILE[-1][:50])
     assert found["names"][0].startswith(HOSTILE[0])
+
+
+@pytest.mark.parametrize("device", WIDTHS)
+def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
+    cut = MicroBatches(200, "pipeline", 8, stages=PipelineStages.of({"vision": 1, "llm": 3}))
+    batch = {"patches": [i * 13 % 40 for i in range(64)], "tokens": [5 + i * 7 % 90 for i in range(64)]}
+    plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=cut)
+    write_page(str(tmp_path / "page.html"), *run_of([plan]), "a pipeline")
+    (tmp_path / f"{device}.html").write_text(FRAMED.format(width=WIDTHS[device]))
+    printed = chromium(tmp_path, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+    found = json.loads(re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1])
+    assert found["overflow"] <= 0
+    assert len(found["charts"]) == 5  # profile, pipeline, step by step, lengths of two phases
+    assert found["charts"][1] >= 2 * 2 * 4 * 8  # before and after, both ways, every stage and micro-batch
+    assert found["text"] > 6
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -1,0 +1,120 @@
+"""Pipelines of a step: which samples run in which slot of which replica, and which rank is which replica."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.planning.ranks import effective, place
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.settings import PlanSettings
+from solvers.bounds import Bound
+from solvers.errors import InfeasibleError, SolverError
+from solvers.pipeline import PipelineResult
+
+__all__ = ["pipeline_bound", "plan_pipelines"]
+
+_MOST_TRIED = 4
+"""Numbers of slots, where the number is free."""
+
+_BOUND_S = 1e-9  # of a search, which then is what takes none
+
+
+def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
+    """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
+    found = _fastest(problem, cut, settings.time_budget)
+    placed = place(
+        problem, found.replica_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
+    )
+    ranks, slots = placed.rank_of_sample, found.slot_of_item
+    target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
+    bound = Bound(found.lower_bound, found.bound_name)
+    return DispatchPlan.of(
+        problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
+        slots=(slots, found.num_slots), status=found.status, fell_back=placed.fell_back, started=started,
+    )  # fmt: skip
+
+
+def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int) -> Bound:
+    """Return the best bound on what pipelines of so many slots take, whatever the caps."""
+    keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
+    keywords |= {"sizes": None, "cap": None, "time_budget": _BOUND_S}
+    found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)
+    return Bound(found.lower_bound, found.bound_name)
+
+
+def _fastest(problem: Problem, cut: MicroBatches, time_budget: float) -> PipelineResult:
+    """Return the schedule with the number of slots asked for, or with the fastest of some: few, and twice as many."""
+    best: PipelineResult | None = None
+    failed: SolverError | None = None
+    free = not isinstance(cut.count, int)
+    for num_slots in _numbers(problem, cut):
+        try:
+            found = _scheduled(problem, cut, num_slots, time_budget / _MOST_TRIED if free else time_budget)
+        except SolverError as error:
+            failed = failed or error
+            if best is not None:
+                break
+            continue
+        if best is not None and found.makespan >= best.makespan:
+            break
+        best = found
+        if cut.count == "fewest":
+            break
+    if best is not None:
+        return best
+    lengths = problem.batch.lengths
+    raise cut.explained(
+        failed or SolverError("there are fewer samples than micro-batches"), lengths, problem.topology.num_ranks
+    )
+
+
+def _numbers(problem: Problem, cut: MicroBatches) -> Iterator[int]:
+    """Yield numbers of slots to try: the one asked for, or the fewest that hold all, and twice as many each time."""
+    if isinstance(cut.count, int):
+        yield cut.count
+        return
+    num_ranks, samples = problem.topology.num_ranks, len(problem.costs)
+    tokens = int(np.minimum(problem.batch.lengths, cut.max_tokens).sum())
+    slots = cut.slots_for(max(1, -(-tokens // (num_ranks * cut.max_tokens))))
+    most = samples if cut.allow_empty else samples // num_ranks
+    for _ in range(_MOST_TRIED):
+        yield slots
+        more = min(2 * slots, most - most % cut.multiple_of)
+        if more <= slots:
+            return
+        slots = more
+
+
+def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> PipelineResult:
+    keywords = _keywords(problem, cut) | {"time_budget": time_budget}
+    try:
+        return solvers.schedule_pipeline(num_slots=num_slots, **keywords)
+    except SolverError as error:
+        too_few = isinstance(error, InfeasibleError) and len(problem.costs) < num_slots * problem.topology.num_ranks
+        raise error if too_few else error.within(f"with {num_slots} micro-batches a rank") from None
+
+
+def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
+    """Return what :func:`solvers.schedule_pipeline` takes, but for the number of slots."""
+    if cut.stages is None or problem.work is None:
+        raise ValueError("pipelines are planned from stages")
+    return {
+        "work": problem.work,
+        "num_replicas": problem.topology.num_ranks,
+        "sizes": _sizes(problem, cut),
+        "cap": cut.max_tokens,
+        "slots_multiple_of": cut.multiple_of,
+        "allow_empty": cut.allow_empty,
+        **cut.stages.solver_keywords(),
+    }
+
+
+def _sizes(problem: Problem, cut: MicroBatches) -> NDArray[np.int64]:
+    """Return what samples take of a micro-batch; one over the cap takes all of it, and so has it alone."""
+    return np.minimum(problem.batch.lengths, cut.max_tokens) if cut.over_long == "own" else problem.batch.lengths

@@ -1,0 +1,397 @@
+"""Pipeline stages: how the modules of a model are cut into stages, and what each takes of a sample's work."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from functools import reduce
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import CostModel, Decoder, LengthPolynomial, Module, module, parse_cost
+from balancer.problem.phases import SINGLE_PHASE
+from solvers.arguments import as_count, as_integer
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+from solvers.pipeline import OpOrder, PipelineRun, interleaved, one_f_one_b, run
+
+__all__ = ["PipelineStages"]
+
+Ints = NDArray[np.int64]
+Times = tuple[int, ...]
+_ROOM = 2**58  # what all ops of a step together take is below it
+_TOTAL_LENGTH, _LONGEST = 2**24, 2**17  # of a step: up to these, FLOPs of all stages fit
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStages:
+    """What one replica's pipeline is: S stages, on S devices or fewer, that run 1F1B.
+
+    With it a data-parallel rank is a *replica*: all the processes that hold one copy of the model. Encoders are first
+    stages: they compute an item on the replica of its sample, in its slot. :meth:`of` makes it from a layout.
+
+    Attributes
+    ----------
+    forward : mapping of str to tuple of int
+        Of each module, the time of one unit of its work in the forward of every stage; 0 where it has no part in one. A
+        module is a phase, ``"llm"`` (``"all"``, where phases have no names), or a part of one, ``"llm:head"``.
+        Fractions, as :class:`fractions.Fraction` or text, are made whole: all times, overheads and hops are multiplied
+        by one number.
+    backward : mapping of str to tuple of int
+        The same of the backward; by default twice the forward. First stages whose backwards take nothing run none.
+    costs : mapping of str to str or CostModel
+        What an item's work in a module is, if it is not what the phase's cost says.
+    chunks : int
+        Stages of each device; over 1 the order is interleaved 1F1B.
+    hop : int
+        What passes until the next stage has what it is sent, if that is on another device.
+    overhead : int
+        What an op takes besides, in every slot.
+    in_flight_tokens : int or None
+        The most that a device may hold between forwards and backwards, in lengths of the last phase.
+
+    Examples
+    --------
+    >>> PipelineStages({"vision": (2, 0, 0), "llm": (0, "1/2", "1/2")}).forward
+    {'llm': (0, 1, 1), 'vision': (4, 0, 0)}
+    """
+
+    forward: Mapping[str, Times] = field(hash=False)
+    backward: Mapping[str, Times] | None = field(default=None, hash=False)
+    costs: Mapping[str, str | CostModel] = field(default_factory=dict, hash=False)
+    chunks: int = 1
+    hop: int = 0
+    overhead: int = 0
+    in_flight_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        rows_of = sorted(_as_mapping("forward", self.forward).items())  # in one order, however they come from a file
+        ahead = {name: _as_times("forward", name, row) for name, row in rows_of}
+        if not ahead:
+            raise ArgumentError("forward", "have an entry for each module", "none")
+        back = {name: tuple(2 * t for t in row) for name, row in ahead.items()}
+        if self.backward is not None:
+            given = _as_mapping("backward", self.backward)
+            if set(given) != set(ahead):
+                raise ArgumentError("backward", f"be of the modules of {{forward}}: {', '.join(ahead)}", list(given))
+            back = {name: _as_times("backward", name, given[name]) for name in ahead}
+        besides = [_as_time(name, getattr(self, name)) for name in ("hop", "overhead")]
+        rows = [*ahead.values(), *back.values()]
+        for name, row in (*ahead.items(), *back.items()):
+            if len(row) != len(rows[0]) or not row:
+                raise ArgumentError(
+                    f"forward[{name!r}]", f"have a time for each of {len(rows[0]) or 1} stages", len(row)
+                )
+        scale = lcm(*(t.denominator for row in (*rows, besides) for t in row))
+        set_(self, "forward", {name: tuple(int(t * scale) for t in row) for name, row in ahead.items()})
+        set_(self, "backward", {name: tuple(int(t * scale) for t in row) for name, row in back.items()})
+        for name, value in zip(("hop", "overhead"), besides, strict=True):
+            set_(self, name, int(value * scale))
+        set_(self, "chunks", as_count("chunks", self.chunks))
+        if self.num_stages % self.chunks:
+            raise ArgumentError("chunks", f"divide the {self.num_stages} stages", self.chunks)
+        if self.in_flight_tokens is not None:
+            set_(self, "in_flight_tokens", as_integer("in_flight_tokens", self.in_flight_tokens, 1))
+        set_(
+            self,
+            "costs",
+            {name: str(parse_cost(cost)) for name, cost in sorted(_as_mapping("costs", self.costs).items())},
+        )
+        for name, cost in self.costs.items():
+            if name not in ahead:
+                raise ArgumentError("costs", f"be of the modules of {{forward}}: {', '.join(ahead)}", repr(name))
+            if not parse_cost(cost).additive:
+                raise ArgumentError(f"costs[{name!r}]", "be a cost that adds up over samples", cost)
+
+    @classmethod
+    def of(
+        cls,
+        layout: Mapping[str, int] | int,
+        models: Mapping[str, str | Module] | None = None,
+        *,
+        pieces: Mapping[str, int | None] | None = None,
+        chunks: int = 1,
+        recompute: bool = False,
+        frozen: Iterable[str] = (),
+        hop: int = 0,
+        overhead: int = 0,
+        in_flight_tokens: int | None = None,
+    ) -> "PipelineStages":
+        """Cut modules into stages, as evenly as their layers allow.
+
+        Parameters
+        ----------
+        layout : mapping of str to int, or int
+            Phases and how many stages they are cut into, in order: ``{"vision+audio": 1, "llm": 3}``, where both
+            encoders are in the first of four stages. A number: of the only phase.
+        models : mapping of str to str or Module, optional
+            Of each phase, its model, as :func:`balancer.cost.module` takes it: work is then FLOPs, whole layers are in
+            a stage, and a language model's last stage has its vocabulary head besides. Without, work is what the
+            phases' costs say, which need one unit, and each stage of a phase takes the same.
+        pieces : mapping of str to int, optional
+            Of a phase whose items are cut into pieces, such as tiles, their length: attention stays within one.
+        chunks : int
+            Stages of each device.
+        recompute : bool
+            Whether backwards run the forward again, and so take three times as long as it, not twice.
+        frozen : iterable of str
+            Phases that are not trained. An encoder's backward then takes nothing; that of the last phase, if an encoder
+            before it is trained, as long as its forward (gradients of inputs alone).
+        hop, overhead, in_flight_tokens
+            As the fields are, in the unit of the times: one FLOP or one unit of cost, over so many as
+            :attr:`forward` counts.
+
+        Examples
+        --------
+        >>> stages = PipelineStages.of({"vision": 1, "llm": 2})
+        >>> stages.forward, stages.backward["llm"]
+        ({'llm': (0, 1, 1), 'vision': (2, 0, 0)}, (0, 2, 2))
+        >>> stages = PipelineStages.of({"vision": 1, "llm": 3}, {"vision": "internvit-6b", "llm": "qwen2-7b"})
+        >>> stages.forward
+        {'llm': (0, 10, 9, 9), 'llm:head': (0, 0, 0, 1), 'vision': (45, 0, 0, 0)}
+        """
+        spans = _spans({SINGLE_PHASE: layout} if isinstance(layout, int) else layout)
+        names, count = list(spans), max(last for _, last in spans.values())
+        still = {frozen} if isinstance(frozen, str) else set(frozen)
+        if models is not None and set(models) != set(names):
+            raise ArgumentError("models", f"be of the phases of {{layout}}: {', '.join(names)}", list(models))
+        if odd := sorted(still - set(names)):
+            raise ArgumentError("frozen", f"be phases of {{layout}}: {', '.join(names)}", repr(odd[0]))
+        parts = _even_parts(spans, count) if models is None else _parts_of_models(spans, count, models, pieces or {})
+        trained = [name for name in names[:-1] if name not in still]
+        backward: dict[str, Times] = {}
+        for name, row in parts.forward.items():
+            phase = name.partition(":")[0]
+            times = 2
+            if phase in still:
+                times = int(phase == names[-1] and bool(trained))
+            times += recompute and times > 0
+            backward[name] = tuple(times * t for t in row)
+        return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens)
+
+    @property
+    def num_stages(self) -> int:
+        """S."""
+        return len(next(iter(self.forward.values())))
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that work at the same time; stage s is on device ``s % num_devices``."""
+        return self.num_stages // self.chunks
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases that run in the pipeline."""
+        return tuple(dict.fromkeys(name.partition(":")[0] for name in self.forward))
+
+    def check_phases(self, names: Sequence[str]) -> None:
+        """Raise ValueError unless the stages are those of exactly these phases."""
+        if set(names) != set(self.phases):
+            raise UsageError(
+                "{stages} must be of the phases {named}, got {given}", named=", ".join(names),
+                given=", ".join(self.phases),
+            )  # fmt: skip
+
+    @property
+    def both_ways(self) -> Ints:
+        """Time of one unit of each module's work in the forward of each stage, then in the backward: int64[M, 2 S]."""
+        return np.hstack([np.array(list(rows.values()), dtype=np.int64) for rows in (self.forward, self._backward)])
+
+    @property
+    def _backward(self) -> Mapping[str, Times]:
+        return self.backward or {}
+
+    def work(self, of_phase: Mapping[str, tuple[CostModel, Ints, Ints]], num_samples: int) -> Ints:
+        """Return each sample's work in each module, int64[n, M], from cost, lengths and samples of phases' items."""
+        table = np.zeros((num_samples, len(self.forward)), dtype=np.int64)
+        for m, name in enumerate(self.forward):
+            cost, lengths, sample = of_phase[name.partition(":")[0]]
+            cost = parse_cost(self.costs[name]) if name in self.costs else cost
+            np.add.at(table[:, m], sample, cost.sample_costs(lengths))
+        return table
+
+    def order(self, num_slots: int) -> OpOrder:
+        """Return what the devices run in turn."""
+        lead = self.forward_only
+        if self.chunks > 1:
+            return interleaved(num_slots, self.num_devices, self.chunks, lead)
+        return one_f_one_b(num_slots, self.num_stages, lead)
+
+    @property
+    def forward_only(self) -> int:
+        """So many first stages run no backward."""
+        back = self.both_ways[:, self.num_stages :].max(axis=0) + self.overhead
+        return int(np.argmax(back > 0)) if (back > 0).any() else self.num_stages
+
+    def run(self, slots: Ints, sizes: Ints | None = None) -> PipelineRun:
+        """Run one replica exactly.
+
+        Parameters
+        ----------
+        slots : int64[K, M]
+            Work of each slot in each module.
+        sizes : int64[K], optional
+            What each slot holds in every stage.
+        """
+        fixed, rows = [self.overhead] * self.num_stages, self.both_ways
+        return run(
+            slots, rows[:, : self.num_stages], rows[:, self.num_stages :], self.order(len(slots)),
+            forward_overhead=fixed, backward_overhead=fixed, hop=self.hop, sizes=sizes,
+        )  # fmt: skip
+
+    def run_seconds(self, seconds: NDArray[np.float64], hop: float, sizes: Ints | None = None) -> PipelineRun:
+        """Run one replica of which it is known how long each op takes, in nanoseconds.
+
+        Parameters
+        ----------
+        seconds : float64[K, 2 S]
+            Of each slot's forward in each stage, then of the backwards.
+        hop : float
+            Seconds.
+        sizes : int64[K, S], optional
+            What each slot holds in each stage.
+        """
+        s, each = self.num_stages, np.eye(2 * self.num_stages, dtype=np.int64)
+        each[:, s : s + self.forward_only] = 0
+        whole = np.rint(seconds * 1e9).astype(np.int64)
+        order = self.order(len(seconds))
+        return run(whole, each[:, :s], each[:, s:], order, hop=round(hop * 1e9), sizes=sizes)
+
+    def makespans(self, slots: Ints) -> Ints:
+        """Return when each replica ends, int64[R], from the work of each slot in each module, int64[R, K, M]."""
+        return np.array([self.run(replica).makespan for replica in slots], dtype=np.int64)
+
+    def perfect(self, totals: Ints, num_replicas: int, num_slots: int) -> tuple[int, int]:
+        """Return the makespan without any bubble, as a fraction, from the work in each module, int64[M]."""
+        busy = sum(int(t) * sum(row) for t, row in zip(totals, self.both_ways.tolist(), strict=True))
+        ops = 2 * self.num_stages - self.forward_only
+        return busy + num_replicas * num_slots * ops * self.overhead, num_replicas * self.num_devices
+
+    def solver_keywords(self) -> dict[str, Any]:
+        """Return these as :func:`solvers.schedule_pipeline` takes them."""
+        fixed, rows = [self.overhead] * self.num_stages, self.both_ways
+        return {
+            "forward": rows[:, : self.num_stages],
+            "backward": rows[:, self.num_stages :],
+            "forward_overhead": fixed,
+            "backward_overhead": fixed,
+            "in_flight_cap": self.in_flight_tokens,
+            "chunks": self.chunks,
+            "hop": self.hop,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; ``PipelineStages(**fields)`` is this again."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """Say what they are, for a report."""
+        order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else "1F1B"
+        return f"{self.num_stages} pipeline stages, {order}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Modules, the time of a unit of their work in every stage, and what that unit is."""
+
+    forward: dict[str, Times]
+    costs: dict[str, str | CostModel]
+
+
+def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) and key for key in given):
+        raise ArgumentTypeError(name, "map modules, such as 'llm', to what each has", repr(given))
+    return given
+
+
+def _as_times(field_: str, name: str, row: Any) -> tuple[Fraction, ...]:
+    if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+        raise ArgumentTypeError(f"{field_}[{name!r}]", "be a time for each stage", repr(row))
+    return tuple(_as_time(f"{field_}[{name!r}]", value, i) for i, value in enumerate(row))
+
+
+def _as_time(name: str, value: Any, index: int | None = None) -> Fraction:
+    try:
+        time = Fraction(int(value) if isinstance(value, np.integer) else value)
+    except (TypeError, ValueError, ZeroDivisionError):
+        time = Fraction(-1)
+    if isinstance(value, bool | float) or time < 0:
+        raise ArgumentError(name, "be integers or fractions, such as '1/3', and >= 0", repr(value), index)
+    return time
+
+
+def _spans(layout: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return the first stage of each phase, and the one behind its last."""
+    spans: dict[str, tuple[int, int]] = {}
+    first = 0
+    for names, given in _as_mapping("layout", layout).items():
+        count = as_count(f"layout[{names!r}]", given)
+        for name in names.split("+"):
+            if not name or name in spans:
+                raise ArgumentError(
+                    "layout", "name each phase once, those in the same stages with + between", repr(names)
+                )
+            spans[name] = first, first + count
+        first += count
+    if not spans:
+        raise ArgumentError("layout", "have an entry for each phase", "none")
+    return spans
+
+
+def _in_stages(counts: Sequence[int], first: int, count: int) -> Times:
+    """Return times of all stages, those of some consecutive ones given."""
+    return (*[0] * first, *counts, *[0] * (count - first - len(counts)))
+
+
+def _even_parts(spans: Mapping[str, tuple[int, int]], count: int) -> _Parts:
+    unit = lcm(*(last - first for first, last in spans.values()))
+    forward = {
+        name: _in_stages([unit // (last - first)] * (last - first), first, count)
+        for name, (first, last) in spans.items()
+    }
+    return _Parts(forward, {})
+
+
+def _parts_of_models(
+    spans: Mapping[str, tuple[int, int]], count: int, models: Mapping[str, str | Module],
+    pieces: Mapping[str, int | None],
+) -> _Parts:  # fmt: skip
+    """Cut models into layers and, of a language model, a vocabulary head; the work in each is in one unit of FLOPs."""
+    forward: dict[str, Times] = {}
+    flops: dict[str, LengthPolynomial] = {}
+    times: dict[str, int] = {}
+    for name, (first, last) in spans.items():
+        given = models[name]
+        found = module(given) if isinstance(given, str) else given
+        stages = last - first
+        if found.layers < stages:
+            raise ArgumentError(f"layout[{name!r}]", f"be <= {found.layers}, the model's layers", stages)
+        each = [found.layers // stages + (i < found.layers % stages) for i in range(stages)]
+        forward[name], flops[name], times[name] = (
+            _in_stages(each, first, count),
+            found.flops(backward=False),
+            found.layers,
+        )
+        if isinstance(found, Decoder):
+            head = LengthPolynomial(0, 2 * found.block.hidden * found.vocabulary, 0, flops[name].length_unit)
+            rest = flops[name]
+            flops[name] = LengthPolynomial(0, rest.a - head.a, rest.b, rest.length_unit)
+            forward[f"{name}:head"], flops[f"{name}:head"] = _in_stages([1], last - 1, count), head
+            times[f"{name}:head"] = 1
+    return _Parts(forward, _costs_of_layers(flops, times))
+
+
+def _costs_of_layers(flops: Mapping[str, LengthPolynomial], layers: Mapping[str, int]) -> dict[str, str | CostModel]:
+    """Return the cost of one layer of each module, all in one unit in which the FLOPs of a large step fit."""
+    each = {name: (Fraction(f.a, layers[name]), Fraction(f.b, layers[name])) for name, f in flops.items()}
+    unit = Fraction(
+        reduce(gcd, (x.numerator for pair in each.values() for x in pair)),
+        reduce(lcm, (x.denominator for pair in each.values() for x in pair)),
+    )
+    most = 4 * sum(f.a + f.b * _LONGEST for f in flops.values()) * _TOTAL_LENGTH  # backwards with recomputation too
+    while most / unit >= _ROOM:
+        unit *= 2
+    costs = {name: (round(a / unit), round(b / unit)) for name, (a, b) in each.items()}
+    return {name: CostModel(max(a, int(b == 0)), b) for name, (a, b) in costs.items()}

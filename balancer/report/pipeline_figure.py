@@ -1,0 +1,93 @@
+"""The timeline of pipelines, which is a Gantt chart: which stage computes which micro-batch when."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.report.canvas import IN_PAGE, Colors, svg_of
+from balancer.report.skeleton import chart, section, table
+from balancer.report.table import as_bytes, as_percent
+from solvers.pipeline import PipelineRun
+
+__all__ = ["gantt", "pipeline_section"]
+
+Floats = NDArray[np.float64]
+
+_FORWARD, _BACKWARD = 0, 2  # of the colours of phases
+_LEAST_WIDTH = 0.012  # of an op, as a part of the axis, for its micro-batch's number to be written into it
+_NUMBERS = "#ffffff"
+
+
+def pipeline_section(
+    title: str, words: str, runs: Mapping[str, PipelineRun], unit: tuple[float, str], held: str
+) -> str:
+    """Return the section that shows a replica's stages in each of some runs.
+
+    Parameters
+    ----------
+    title, words : str
+        HTML.
+    runs : mapping of str to PipelineRun
+        Of pipelines of equally many devices, by a name that no user chose.
+    unit : (float, str)
+        What times are divided by, and what they then are.
+    held : str
+        What is in flight: ``"tokens"`` or ``"bytes"``.
+    """
+    devices = max(len(run.busy) for run in runs.values())
+    svg = svg_of("pipeline", lambda figure: gantt(figure, runs, unit), 0.7 + len(runs) * (0.5 + 0.24 * devices), 9.5)
+    columns = [("device", True)]
+    for name in runs:
+        columns += [(f"bubble, {name}", True), (f"most in flight, {name}", True)]
+    shown = as_bytes if held == "bytes" else "{:,}".format
+    rows = [
+        [str(device), *(cell for run in runs.values() for cell in _cells(run, device, shown))]
+        for device in range(devices)
+    ]
+    of_all = ((as_percent(run.bubble), shown(int(run.in_flight.max()))) for run in runs.values())
+    rows.append(["all", *(cell for cells in of_all for cell in cells)])
+    note = f"In flight is what a device holds between forwards and backwards, in {held}; the last row has the mean " \
+           "bubble and the most of any device."  # fmt: skip
+    colors = "".join(
+        f'<li><span class="key" style="background:var(--phase-{color})"></span>{name}</li>'
+        for name, color in (("forward", _FORWARD), ("backward", _BACKWARD))
+    )
+    drawn = chart("pipeline", "", "Timeline of the stages of one pipeline", svg, note, wide=True)
+    return section(title, words, [drawn], f'<ul class="keys">{colors}</ul>', table(columns, [("", rows)]))
+
+
+def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[str, str]:
+    bubble = int(run.idle[device]) / run.makespan if run.makespan else 0.0
+    return as_percent(bubble), shown(int(run.in_flight[device]))
+
+
+def gantt(figure: Any, runs: Mapping[str, PipelineRun], unit: tuple[float, str], colors: Colors = IN_PAGE) -> None:
+    """Draw a panel a run: a row a device, a box an op, with the number of its micro-batch where there is room."""
+    axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    scale, name = unit
+    end = max(run.makespan for run in runs.values()) / scale or 1.0
+    for axis, (title, run) in zip(axes, runs.items(), strict=True):
+        devices = len(run.busy)
+        for starts, ends, color in (
+            (run.forward_start, run.forward_end, colors.phases[_FORWARD]),
+            (run.backward_start, run.backward_end, colors.phases[_BACKWARD]),
+        ):
+            for stage in range(starts.shape[1]):
+                _draw_ops(axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, color, end)
+        axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
+        axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005), yticks=range(devices))
+        axis.set_title(
+            f"{title}: {run.makespan / scale:,.4g}, bubble {as_percent(run.bubble)}", loc="left", fontsize=10
+        )
+    axes[-1].set_xlabel(name)
+
+
+def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end: float) -> None:
+    there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
+    spans = [(starts[k], ends[k] - starts[k]) for k in there]
+    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=color, edgecolors="#ffffff", linewidth=0.3)
+    for k, (start, width) in zip(there, spans, strict=True):
+        if width >= _LEAST_WIDTH * end:
+            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=_NUMBERS)

@@ -19,5 +19,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 @pytest.fixture(autouse=True)
 def _commands_do_not_tell_what_they_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command prints must not depend on the state of the kernels' cache."""
+    """What a command prints must not depend on the state of the kernels' cache, nor on how busy the machine is."""
     monkeypatch.setattr("balancer.cli.run.TOLD_AFTER_S", float("inf"))
+    monkeypatch.setattr("balancer.cli.run.LINE_AFTER_S", float("inf"))

@@ -527,7 +527,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(command, log, monkeypatch):
 
 
 def test_progress_for_machines_is_lines_on_standard_error(command, log, monkeypatch):
-    monkeypatch.setattr("balancer.cli.run._LINE_AFTER_S", 0.0)
+    monkeypatch.setattr("balancer.cli.run.LINE_AFTER_S", 0.0)
     outcome = command("plan", log, *SHAPE, "--json")
     lines = [json.loads(line)["progress"] for line in outcome.err.splitlines()]
     assert [line["samples"] for line in lines] == [18, 36, 50]

@@ -1,10 +1,15 @@
 """Plan the shipped log repeated to ten million rows, reading and writing included: samples a second and peak memory.
 
-Run: python benchmarks/plan_log.py [rows]. On Linux it keeps to one core.
+Run: python benchmarks/plan_log.py [rows], and with --profile for where the time goes. On Linux it keeps to one core.
+Seconds are of the processor, which others on the machine disturb less than a clock's.
 """
 
+import contextlib
+import cProfile
+import io
 import json
 import os
+import pstats
 import resource
 import subprocess
 import sys
@@ -15,29 +20,78 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
+STAGES = {  # functions whose time, with all that they call, is that of a stage
+    "reading the log and checking its cells": [("logs.py", "_blocks")],
+    "cutting steps, finding the items of each": [("batch.py", "global_batches"), ("step.py", "make_step")],
+    "costs, constraints, problem": [("step.py", "_from_parts")],
+    "groups (and their bound)": [("planner.py", "_solve")],
+    "ranks: relocation": [("ranks.py", "place")],
+    "ranks: relocation, its kernel alone": [("_search.py", "relocate_kernel")],
+    "ranks: relocation, bounds on what must move": [("bounds.py", "move_bounds")],
+    "the plan, checked against its bound": [("dispatch_plan.py", "of"), ("placement.py", "by_sample_order")],
+    "digest": [("description.py", "add")],
+    "totals: what moves, what must": [("summary.py", "add_step")],
+    "rows, and Parquet": [("rows.py", "append_phase")],
+}
 LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 
 
+def options(log: Path, plan: Path, method: str, placement: str) -> list[str]:
+    shape = ["plan", str(log), "--json", "--engine", "serial", "--ranks", "64", "--ranks-per-node", "8"]
+    shape += ["--batch-per-rank", "16", "--method", method, "--placement", placement]
+    return [*shape, "--length", "+".join(LENGTH), "--out", str(plan)]
+
+
+def profiled(log: Path, plan: Path, method: str, placement: str, rows: int) -> None:
+    """Print which share of the time each stage takes; a profiler makes Python's part look larger than it is."""
+    from balancer.cli.main import main as command
+
+    profile = cProfile.Profile()
+    with (
+        contextlib.suppress(SystemExit),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        profile.runcall(command, options(log, plan, method, placement))
+    found = pstats.Stats(profile).stats
+    of = {
+        key: sum(times[3] for (file, _, function), times in found.items() if (Path(file).name, function) == key)
+        for key in {("run.py", "plan_run"), *(function for stage in STAGES.values() for function in stage)}
+    }
+    whole = of["run.py", "plan_run"]
+    print(f"| {method}, {placement} | us a step | share |\n|---|--:|--:|")
+    for stage, functions in STAGES.items():
+        spent = sum(of.get(function, 0.0) for function in functions)
+        print(f"| {stage} | {1e6 * spent / (rows / 1024):.0f} | {spent / whole:.0%} |")
+    print(f"| all | {1e6 * whole / (rows / 1024):.0f} | |\n")
+
+
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    given = [word for word in sys.argv[1:] if word != "--profile"]
+    rows = int(given[0]) if given else 10_000_000
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "repeated.parquet"
+        log, plan = Path(folder) / "repeated.parquet", Path(folder) / "plan.parquet"
         once = pq.read_table(LOG, columns=LENGTH)
         pq.write_table(pa.concat_tables([once] * (rows // len(once) + 1)).slice(0, rows), log)
         for method, placement in (("lpt", "any"), ("auto", "any"), ("auto", "relocate")):
-            plan = Path(folder) / "plan.parquet"
-            command = [sys.executable, "-c", "from balancer.cli.main import main; main()", "plan", str(log), "--json"]
-            command += ["--ranks", "64", "--ranks-per-node", "8", "--batch-per-rank", "16", "--method", method]
-            command += ["--placement", placement]
-            command += ["--length", "+".join(LENGTH), "--out", str(plan)]
-            printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            if "--profile" in sys.argv:
+                profiled(log, plan, method, placement, rows)
+                continue
+            command = [sys.executable, "-c", "from balancer.cli.main import main; main()"]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            run = subprocess.run([*command, *options(log, plan, method, placement)], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            clock = json.loads(run.stdout)["runtime_s"]
             print(
-                f"{method:5} {placement:9} {printed['samples']:,} samples in {printed['runtime_s']:.2f} s: "
-                f"{printed['samples_per_second'] / 1e6:.1f} million samples a second; "
+                f"{method:5} {placement:9} {rows:,} samples in {seconds:.2f} s of the processor, its start included: "
+                f"{rows / seconds / 1e6:.2f} million samples a second ({rows / clock / 1e6:.2f} by the clock); "
                 f"plan file {plan.stat().st_size / rows:.2f} bytes a row"
             )
+    if "--profile" in sys.argv:
+        return
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10
     print(f"peak memory of the largest run: {peak:.0f} MiB")
 

@@ -193,12 +193,13 @@ class Pace:
         )
 
 
-LINE_AFTER_S = 5.0
+LINE_AFTER_S = 10.0
+"""With --json, how often progress is told."""
 
 
 @contextlib.contextmanager
 def progress(as_json: bool, total: int | None = None, samples_per_step: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show how many samples are done: a bar for a person who looks, a line every 5 seconds for machines."""
+    """Show how many samples are done: a bar for a person who looks, a line every 10 seconds for machines."""
     pace = Pace(total, samples_per_step or 1)
     if as_json and samples_per_step and sys.stderr is not None:
         begun = told = time.perf_counter()

@@ -533,3 +533,42 @@ def test_progress_for_machines_is_lines_on_standard_error(command, log, monkeypa
     assert [line["samples"] for line in lines] == [18, 36, 50]
     assert {"of", "steps", "samples_per_second", "seconds_left"} <= set(lines[0])
     assert json.loads(outcome.out)["samples"] == 50
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--jobs", "2", "--out", "plan.parquet"], "is one file, which has no parts for several processes"),
+        (["--engine", "spark"], "unknown --engine 'spark'; known engines are serial, processes, ray"),
+        (["--engine", "serial", "--jobs", "2"], "--jobs 2 is for --engine processes"),
+        (["--engine", "ray", "--jobs", "2"], "--jobs is for --engine processes"),
+        (["--engine", "processes", "--address", "auto"], "--address is for --engine ray, not processes"),
+        (["--resume"], "--resume needs the folder"),
+        (["--resume", "--out", "plan.parquet"], "--resume needs the folder"),
+        (["--jobs", "2"], "its rows cannot be counted without reading them"),
+    ],
+)
+def test_who_plans_and_where_must_go_together(words, rule, command, log):
+    outcome = command("plan", log, *SHAPE, *words)
+    assert outcome.code == 2
+    assert rule in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_folder_is_planned_again_from_what_is_there(command, log, tmp_path):
+    assert command("plan", log, *SHAPE, "--out", "parts/").code == 0
+    before = {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()}
+    (tmp_path / "parts" / "manifest.json").unlink()
+    outcome = command("plan", log, *SHAPE, "--out", "parts", "--resume")
+    assert outcome.code == 0
+    assert {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()} == before
+    outcome = command("plan", log, *SHAPE, "--drop-last", "--out", "parts/", "--resume")
+    assert outcome.code == 2
+    assert "parts/manifest.json: is not of the plan to resume" in outcome.err
+
+
+def test_pictures_are_made_by_one_process(command, log):
+    assert command("plan", log, *SHAPE, "--out", "plan.parquet").code == 0
+    outcome = command("report", "plan.parquet", "--html", "page.html", "--jobs", "2")
+    assert outcome.code == 2
+    assert "--html and --plot look at every step, which one process does" in outcome.err

@@ -488,7 +488,7 @@ def exchange(
             )
             work += 4 * graph.shape[1]
         worst = first_largest(makespans)
-        if makespans[worst] <= goal or work >= most_work:
+        if makespans[worst] <= goal or work >= most_work or cells == 1:
             break
         if step < 0:
             step = (makespans[worst] - goal) // 16

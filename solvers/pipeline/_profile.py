@@ -1,6 +1,7 @@
 """The ramp to aim at, and the cut that proves it good: from the linear program, kept per order, stages and mix."""
 
 from functools import lru_cache
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,12 +96,12 @@ def _whole_weights(basis: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:
     """Weights of the paths of a basis as integers that sum to a power of two."""
     table, kinds = basis[1:3]
     weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
-    whole: NDArray[np.int64] = np.floor(weights / weights.sum() * 2**_BITS).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(weights / fsum(weights) * 2**_BITS).astype(np.int64)
     whole[int(np.argmax(whole))] += 2**_BITS - int(whole.sum())
     return whole
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=24)
 def _kept(
     graph_bytes: bytes, num_slots: int, unit_bytes: bytes, mix: tuple[int, ...], besides: tuple[int, ...]
 ) -> _Kept:

@@ -63,9 +63,9 @@ class Solution:
         cls, problem: PipelineProblem, targets: NDArray[np.float64], cell_of_item: NDArray[np.int64]
     ) -> "Solution":
         """Put all items where the targets call for them, float64[cells, M'], but for those that have a cell already."""
-        weights = problem.merged.unit.max(axis=1).astype(np.float64)
-        vectors = problem.items * weights[:, None]
-        weights *= problem.num_cells / max(1.0, float(vectors.sum()))
+        tops = problem.merged.unit.max(axis=1)
+        vectors = problem.items * tops[:, None]  # whole numbers, so that their sums are the same everywhere
+        weights = tops * (problem.num_cells / max(1, int(vectors.sum())))
         orders = [-vectors.sum(axis=0)]
         if len(problem.sizes):  # where room is short, what takes most of it comes first
             orders.append(-problem.sizes.max(axis=0))

@@ -1,5 +1,7 @@
 """What slots are to hold: the profile, bent where an item is larger than any slot of it."""
 
+from math import fsum
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +40,9 @@ def targets_of(problem: PipelineProblem, profile: Profile) -> tuple[NDArray[np.f
     lengths = np.ones(replicas)
     for replica in np.flatnonzero(count).tolist():
         lengths[replica] = profile.bent(least[replica], 1.0, _STEPS)[1]
+    mean_length = fsum(lengths) / replicas
     for replica in range(replicas):
-        scale = max(0.5, 1 + (lengths.mean() - lengths[replica]) / _RATE)
+        scale = max(0.5, 1 + (mean_length - lengths[replica]) / _RATE)
         share = profile.bent(least[replica], scale, _STEPS)[0] if count[replica] else profile.share * scale
         targets[replica] = share * mean
     return targets.reshape(problem.num_cells, -1), cell_of_item

@@ -112,8 +112,8 @@ def _dealt(problem: PipelineProblem, cells: int | None = None) -> Ints:
     """Slot of every item by vector LPT, or one of as many cells as given, which then has no caps."""
     stages = problem.merged
     half, count = stages.num_stages, problem.num_cells if cells is None else cells
-    spent = problem.items * (stages.unit[:, :half] + stages.unit[:, half:]).max(axis=1)[:, None].astype(np.float64)
-    spent /= np.maximum(1.0, spent.sum(axis=1, keepdims=True)) / count
+    whole = problem.items * (stages.unit[:, :half] + stages.unit[:, half:]).max(axis=1)[:, None]
+    spent = whole * (count / np.maximum(1, whole.sum(axis=1, keepdims=True)))
     found = np.empty(spent.shape[1], dtype=np.int64)
     order = read_only(np.argsort(-spent.max(axis=0, initial=0.0), kind="stable"))
     caps = problem.caps if cells is None else read_only(np.array([*[2**62] * len(problem.sizes), 1]))

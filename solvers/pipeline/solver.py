@@ -80,7 +80,8 @@ def schedule_pipeline(
         Whether a slot may hold no item.
     time_budget : float
         Seconds' worth of work, counted and not timed, except for methods in :data:`solvers.pipeline.USES_CLOCK`. The
-        linear program behind the profile and the bound is not counted: it is kept for each order, stages and mix.
+        linear program behind the profile and the bound is not counted: it is kept for each order, stages and mix, and
+        takes milliseconds to a few seconds once, and then milliseconds a call.
 
     Returns
     -------
@@ -95,9 +96,16 @@ def schedule_pipeline(
     TimeLimitError
         If no schedule under the caps was found.
 
+    Notes
+    -----
+    The least makespan of real loads instead of items is a linear program; its solution is the ramp to aim at, its dual
+    the bound. Items go where the ramp calls for them, and are then exchanged between slots, judged by exact makespans.
+    Deterministic. Op orders fitted to the contents were measured: on a ramp they add less than half a percent.
+
     References
     ----------
-    DFLOP (arXiv:2603.25120) evens the largest micro-batch, which is another problem: see :mod:`solvers.pipeline`.
+    DFLOP (arXiv:2603.25120) evens the largest micro-batch, the method ``"min_max"``: another problem, whose optimum can
+    be far from a short pipeline.
 
     Examples
     --------

@@ -121,11 +121,12 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         name, stamp, file = self._impl.filename_base, _stamp_of(function), function.__code__.co_filename
         self._turn = _Turn(os.path.join(self._cache_path, f"{name}.lock"))
         self._cache_file = IndexDataCacheFile(self._cache_path, name, stamp)
-        elsewhere = [os.path.join(os.path.dirname(file), "__pycache__"), str(SHIPPED / function.__module__)]
+        asked_for = os.path.join(os.path.dirname(file), "__pycache__")
         if config.CACHE_DIR:
             below = CompileResultCacheImpl._locator_classes[0].get_suitable_cache_subpath(file)
-            elsewhere.insert(0, os.path.join(config.CACHE_DIR, below))
-        self._elsewhere = [IndexDataCacheFile(path, name, stamp) for path in elsewhere if path != self._cache_path]
+            asked_for = os.path.join(config.CACHE_DIR, below)
+        read = {asked_for, str(SHIPPED / function.__module__)} - {self._cache_path}
+        self._elsewhere = [IndexDataCacheFile(path, name, stamp) for path in sorted(read)]
 
     def keeps(self, sig: Any, target_context: Any) -> bool:
         """Whether there is a kernel for the types `sig`, without loading it."""

@@ -122,6 +122,8 @@ class Dispatched(Mapping[str, Any]):
     def cu_seqlens(self, slot: int) -> NDArray[np.int32]:
         """Return where this rank's rows of a slot begin and end, packed, padding included: int32[k + 1]."""
         bounds = self.slot_bounds()
+        if not 0 <= slot < len(bounds) - 1:
+            raise ValueError(f"slot must be within 0..{len(bounds) - 2}, got {slot}")
         return offsets_of(self.lengths()[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
 
     def tensors(self) -> list[Tensor]:

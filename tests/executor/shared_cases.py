@@ -1,6 +1,7 @@
 """What ranks do in tests of samples that ranks share: every rank knows all payload, and cuts it itself."""
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from dispatch_cases import dispatcher
@@ -95,6 +96,9 @@ def _check_slots(rank, out, slots, lengths):
             total = torch.tensor(rank)
             dist.all_reduce(total, group=group)
             assert total == sum(ranks)
+    for none in (-1, len(slots)):
+        with pytest.raises(ValueError, match="slot must be within"):
+            out.cu_seqlens(none)
 
 
 def results_come_home(rank, seed, counts, cut):

@@ -30,14 +30,8 @@ def test_a_wheel_that_brings_its_kernels_compiles_nothing(tmp_path):
     subprocess.run(pip, check=True)
     environment = os.environ | {"PYTHONPATH": str(fresh), "NUMBA_CACHE_DIR": str(tmp_path / "empty")}
 
-    def told():
-        words = [sys.executable, "-c", ALL]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
-
-    file, compiled = told()
+    words = [sys.executable, "-c", ALL]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    file, compiled = json.loads(done.stdout)
     assert Path(file).is_relative_to(fresh)
     assert compiled == 0
-    with (fresh / "solvers" / "_heap.py").open("a") as source:
-        source.write("# changed\n")
-    assert told()[1] > 100  # what was compiled of other source is not run

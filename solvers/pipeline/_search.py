@@ -70,7 +70,9 @@ class Solution:
         if len(problem.sizes):  # where room is short, what takes most of it comes first
             orders.append(-problem.sizes.max(axis=0))
         left = 0
-        for given in (cell_of_item, np.full_like(cell_of_item, -1)):
+        nowhere = np.full_like(cell_of_item, -1)
+        even = np.broadcast_to(targets.mean(axis=0), targets.shape)  # which holds least in flight
+        for wanted, given in ((targets, cell_of_item), (targets, nowhere), (even, nowhere)):
             for order in orders:
                 self = cls.of(problem, given)
                 rest = np.argsort(order, kind="stable")
@@ -78,7 +80,7 @@ class Solution:
                 if not self.fits():
                     break
                 left = len(rest) - fill(
-                    read_only(rest), read_only(targets), read_only(weights), problem.items, problem.sizes, problem.caps,
+                    read_only(rest), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
                     self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
                 )  # fmt: skip
                 if not left:

@@ -1,6 +1,7 @@
 """Runs of many parts: the same bytes whoever plans, and after any kill; what is foreign is refused by name."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 from nightly import examples
 
 from balancer import InputError, Phase, PlanError, Topology
-from balancer.io import logs
+from balancer.io import logs, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import scatter
 from balancer.offline.check import check_run
@@ -287,6 +288,25 @@ def test_whole_parts_are_kept_and_the_others_made(folder, tmp_path, engine):
     assert after == before
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == then for name, then in times.items())
     assert summary.steps == 32
+
+
+def test_a_full_disk_costs_the_part_that_did_not_fit(folder, tmp_path, monkeypatch):
+    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
+    written = []
+
+    def full(file):
+        written.append(file.name)
+        if len(written) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(plan_writer, "sync_file", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        planned(folder / "log.parquet", settings_of(), tmp_path / "out")
+    monkeypatch.undo()
+    left = snapshot(tmp_path / "out")
+    assert left.items() < expected.items()
+    assert len(left) == 3
+    assert planned(folder / "log.parquet", settings_of(), tmp_path / "out", resume=True)[0] == expected
 
 
 def test_a_whole_plan_is_resumed_at_once(folder, tmp_path):

@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 Times = tuple[int, ...]
 _ROOM = 2**58  # what all ops of a step together take is below it
 _TOTAL_LENGTH, _LONGEST = 2**24, 2**17  # of a step: up to these, FLOPs of all stages fit
+_USUAL_LENGTH = 4096  # at which the head of a language model is so many layers as it is taken for
+_PARTS = 16  # of a layer: what a vocabulary head takes is rounded to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,13 @@ class PipelineStages:
     Attributes
     ----------
     forward : mapping of str to tuple of int
-        Of each module, the time of one unit of its work in the forward of every stage; 0 where it has no part in one. A
-        module is a phase, ``"llm"`` (``"all"``, where phases have no names), or a part of one, ``"llm:head"``.
-        Fractions, as :class:`fractions.Fraction` or text, are made whole: all times, overheads and hops are multiplied
-        by one number.
+        Of each phase (``"all"``, where they have no names), the time of one unit of its work in the forward of every
+        stage; 0 where it has no part in one. Fractions, as :class:`fractions.Fraction` or text, are made whole: all
+        times, overheads and hops are multiplied by one number.
     backward : mapping of str to tuple of int
         The same of the backward; by default twice the forward. First stages whose backwards take nothing run none.
     costs : mapping of str to str or CostModel
-        What an item's work in a module is, if it is not what the phase's cost says.
+        What an item's work in a phase is, if it is not what the phase's cost says.
     chunks : int
         Stages of each device; over 1 the order is interleaved 1F1B.
     hop : int
@@ -129,7 +130,8 @@ class PipelineStages:
         models : mapping of str to str or Module, optional
             Of each phase, its model, as :func:`balancer.cost.module` takes it: work is then FLOPs, whole layers are in
             a stage, and a language model's last stage has its vocabulary head besides. Without, work is what the
-            phases' costs say, which need one unit, and each stage of a phase takes the same.
+            phases' costs say, which need one unit, and each stage of a phase takes the same. (The head is taken for as
+            many layers as at 4,096 tokens, so that a phase's work is one number: bounds are better and plans too.)
         pieces : mapping of str to int, optional
             Of a phase whose items are cut into pieces, such as tiles, their length: attention stays within one.
         chunks : int
@@ -150,7 +152,7 @@ class PipelineStages:
         ({'llm': (0, 1, 1), 'vision': (2, 0, 0)}, (0, 2, 2))
         >>> stages = PipelineStages.of({"vision": 1, "llm": 3}, {"vision": "internvit-6b", "llm": "qwen2-7b"})
         >>> stages.forward
-        {'llm': (0, 10, 9, 9), 'llm:head': (0, 0, 0, 1), 'vision': (45, 0, 0, 0)}
+        {'llm': (0, 160, 144, 179), 'vision': (1, 0, 0, 0)}
         """
         spans = _spans({SINGLE_PHASE: layout} if isinstance(layout, int) else layout)
         names, count = list(spans), max(last for _, last in spans.values())
@@ -163,10 +165,9 @@ class PipelineStages:
         trained = [name for name in names[:-1] if name not in still]
         backward: dict[str, Times] = {}
         for name, row in parts.forward.items():
-            phase = name.partition(":")[0]
             times = 2
-            if phase in still:
-                times = int(phase == names[-1] and bool(trained))
+            if name in still:
+                times = int(name == names[-1] and bool(trained))
             times += recompute and times > 0
             backward[name] = tuple(times * t for t in row)
         return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens)
@@ -184,7 +185,7 @@ class PipelineStages:
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases that run in the pipeline."""
-        return tuple(dict.fromkeys(name.partition(":")[0] for name in self.forward))
+        return tuple(self.forward)
 
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the stages are those of exactly these phases."""
@@ -207,7 +208,7 @@ class PipelineStages:
         """Return each sample's work in each module, int64[n, M], from cost, lengths and samples of phases' items."""
         table = np.zeros((num_samples, len(self.forward)), dtype=np.int64)
         for m, name in enumerate(self.forward):
-            cost, lengths, sample = of_phase[name.partition(":")[0]]
+            cost, lengths, sample = of_phase[name]
             cost = parse_cost(self.costs[name]) if name in self.costs else cost
             np.add.at(table[:, m], sample, cost.sample_costs(lengths))
         return table
@@ -358,34 +359,31 @@ def _parts_of_models(
     spans: Mapping[str, tuple[int, int]], count: int, models: Mapping[str, str | Module],
     pieces: Mapping[str, int | None],
 ) -> _Parts:  # fmt: skip
-    """Cut models into layers and, of a language model, a vocabulary head; the work in each is in one unit of FLOPs."""
+    """Cut models into layers, with a language model's vocabulary head behind the last; work is in one unit of FLOPs."""
     forward: dict[str, Times] = {}
     flops: dict[str, LengthPolynomial] = {}
-    times: dict[str, int] = {}
     for name, (first, last) in spans.items():
         given = models[name]
         found = module(given) if isinstance(given, str) else given
         stages = last - first
         if found.layers < stages:
             raise ArgumentError(f"layout[{name!r}]", f"be <= {found.layers}, the model's layers", stages)
-        each = [found.layers // stages + (i < found.layers % stages) for i in range(stages)]
-        forward[name], flops[name], times[name] = (
-            _in_stages(each, first, count),
-            found.flops(backward=False),
-            found.layers,
-        )
+        each = [_PARTS * (found.layers // stages + (i < found.layers % stages)) for i in range(stages)]
+        whole = found.flops(backward=False)
         if isinstance(found, Decoder):
-            head = LengthPolynomial(0, 2 * found.block.hidden * found.vocabulary, 0, flops[name].length_unit)
-            rest = flops[name]
-            flops[name] = LengthPolynomial(0, rest.a - head.a, rest.b, rest.length_unit)
-            forward[f"{name}:head"], flops[f"{name}:head"] = _in_stages([1], last - 1, count), head
-            times[f"{name}:head"] = 1
-    return _Parts(forward, _costs_of_layers(flops, times))
+            head = 2 * found.block.hidden * found.vocabulary * _USUAL_LENGTH
+            layer = Fraction(whole.exact(_USUAL_LENGTH) - head, found.layers)
+            each[-1] += round(_PARTS * head / layer)
+        if piece := pieces.get(name):
+            whole = LengthPolynomial(0, whole.exact(piece) // piece, 0, whole.length_unit)
+        common = gcd(*each)
+        forward[name], flops[name] = _in_stages([time // common for time in each], first, count), whole
+    return _Parts(forward, _costs_of_units(flops, {name: sum(times) for name, times in forward.items()}))
 
 
-def _costs_of_layers(flops: Mapping[str, LengthPolynomial], layers: Mapping[str, int]) -> dict[str, str | CostModel]:
-    """Return the cost of one layer of each module, all in one unit in which the FLOPs of a large step fit."""
-    each = {name: (Fraction(f.a, layers[name]), Fraction(f.b, layers[name])) for name, f in flops.items()}
+def _costs_of_units(flops: Mapping[str, LengthPolynomial], units: Mapping[str, int]) -> dict[str, str | CostModel]:
+    """Return what one of each phase's units of time costs, in one unit in which the FLOPs of a large step fit."""
+    each = {name: (Fraction(f.a, units[name]), Fraction(f.b, units[name])) for name, f in flops.items()}
     unit = Fraction(
         reduce(gcd, (x.numerator for pair in each.values() for x in pair)),
         reduce(lcm, (x.denominator for pair in each.values() for x in pair)),

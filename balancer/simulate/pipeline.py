@@ -116,8 +116,8 @@ class _Split:
     @classmethod
     def of(cls, name: str, plan: DispatchPlan, stages: PipelineStages, found: Computed, model: PhaseModel) -> "_Split":
         """Split a phase as its modules' work is."""
-        own = [m for m, each in enumerate(stages.forward) if each.partition(":")[0] == name]
-        units = plan.work_of_slots[:, :, own] @ stages.both_ways[own].astype(np.float64)
+        phase = stages.phases.index(name)
+        units = plan.work_of_slots[:, :, phase, None] * stages.both_ways[phase].astype(np.float64)
         forward = units[:, :, : stages.num_stages].sum(axis=2)
         share: Floats = units / np.maximum(forward, 1)[:, :, None]
         passes = _PASSES * model.executed.a / model.useful.a

@@ -91,6 +91,16 @@ def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | 
     raise outcome if isinstance(outcome, Exception) else _disagreement(said)
 
 
+def check_groups(peers: Peers, setup: Setup) -> None:
+    """Raise PlanMismatchError unless all ranks are about to make the same process groups. All peers call this."""
+    said = peers.gather_json(["", dict(_settings(setup))])
+    asked = [held for of_rank in said for _, held in of_rank]
+    degrees = [held.get("setting 'degrees of sequence_groups'") for held in asked]
+    nodes = [held["setting 'node_sizes'"] for held in asked]
+    if degrees.count(degrees[0]) < len(asked) or (degrees[0] and nodes.count(nodes[0]) < len(asked)):
+        raise _disagreement(said)
+
+
 def _disagreement(said: Sequence[Sequence[Any]]) -> PeerError | PlanMismatchError:
     """Return the error of ranks that hold no common plan, given what the replica peers of each rank say."""
     errors = {rank: [error for error, _ in of_rank if error] for rank, of_rank in enumerate(said)}

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel
-from balancer.executor.agreement import agreed_plan, check_planning
+from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
@@ -123,6 +123,7 @@ class Dispatcher:
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
         self.features = Features(self.peers)
+        check_groups(self.peers, self.setup)
         cut = self.setup.settings.micro_batches
         self._groups = self.peers.groups_of(cut.rank_sets(topology)) if isinstance(cut, SequenceGroups) else {}
         self.current: Dispatched | None = None

@@ -237,6 +237,10 @@ def refuses(rank, what):
         Dispatcher(topology=Topology((1, 3)), length="ids", sequence_groups=cut)
     if what == "settings":
         Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2), pad_to=1 + (rank == 3))).dispatch({"ids": ids})
+    if what == "degrees":
+        Dispatcher(length="ids", sequence_groups=SequenceGroups((1, 2) if rank else (1, 4)))
+    if what == "some":
+        Dispatcher(length="ids", **{"sequence_groups": cut} if rank == 2 else {})
     if what == "own":
         made = Dispatcher(phases=PHASES, fields={"words": "llm:own"}, sequence_groups=cut)
         made.dispatch({"words": ids}, {"patches": [1], "image": [1], "tokens": [4], "text": [3]})

@@ -87,6 +87,8 @@ def test_steps_made_ahead(ranks):
         ("counts", "UsageError", "sequence_groups cannot be combined with equal_counts"),
         ("nodes", "UsageError", "sequence_groups need nodes of equal size"),
         ("settings", "PlanMismatchError", "setting 'pad_to of sequence_groups' (2, not 1)"),
+        ("degrees", "PlanMismatchError", "setting 'degrees of sequence_groups' ([1, 4], not [1, 2])"),
+        ("some", "PlanMismatchError", "rank 2 of 4 differs from the majority"),
         ("own", "ValueError", "it has 4 of an item of sample 0 (entry 0 of rank 0), 'llm:own' has 3"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
+from numba.core import dispatcher as numba_dispatcher
 
 __all__ = ["PythonFirst", "compile_at_once"]
 
@@ -126,7 +126,7 @@ def _as_python(function: Any) -> Callable[..., Any] | None:
             exec(compile(ast.Module(body=[node], type_ignores=[]), function.__code__.co_filename, "exec"), scope)
             _built[function] = scope[function.__name__]
             for name in _names(function.__code__):
-                if isinstance(scope.get(name), Dispatcher):
+                if isinstance(scope.get(name), numba_dispatcher.Dispatcher):
                     scope[name] = _as_python(scope[name].py_func)
                     if scope[name] is None:
                         _built[function] = None

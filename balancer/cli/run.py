@@ -62,7 +62,9 @@ class Compiled:
                 yield compiled
         finally:  # also of a command that ends in an error
             if compiled._said:
-                _say(f"compiled {compiled.kernels} kernels in {compiled.seconds:.0f} s; they are kept on disk")
+                one = compiled.kernels == 1
+                what = "1 kernel" if one else f"{compiled.kernels} kernels"
+                _say(f"compiled {what} in {compiled.seconds:.0f} s; {'it is' if one else 'they are'} kept on disk")
 
     def begin(self) -> None:
         """Note that a function is being compiled; it compiles those that it calls."""

@@ -57,7 +57,7 @@ def _fastest(problem: Problem, cut: MicroBatches, time_budget: float) -> Pipelin
         try:
             found = _scheduled(problem, cut, num_slots, time_budget / _MOST_TRIED if free else time_budget)
         except SolverError as error:
-            failed = failed or error
+            failed = error  # of the most slots tried
             if best is not None:
                 break
             continue

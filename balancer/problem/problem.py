@@ -151,6 +151,9 @@ class Problem:
                 "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
             )  # fmt: skip
             _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, *remedies)
+            stages = micro_batches.stages
+            if stages is not None and stages.in_flight_tokens is not None:
+                _check_longest(batch, "in_flight_tokens", stages.in_flight_tokens, "every device holds it at some time")
         if micro_batches is not None and micro_batches.stages is not None and work is None:
             micro_batches.stages.check_phases([SINGLE_PHASE])
             own = cost, batch.lengths, np.arange(len(costs))

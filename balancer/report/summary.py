@@ -138,6 +138,7 @@ class PhaseSummary:
         self.schedule, self.placement = later.schedule or self.schedule, later.placement
         self.several_nodes |= later.several_nodes
         self.loss_assumed |= later.loss_assumed
+        self.follows |= later.follows
         for degree, count in later.groups.items():
             self.groups[degree] = self.groups.get(degree, 0) + count
         _join(self, later, _LARGEST_OF_PHASE, ("fewest_slots", "cap_ratio", "cap_step", "cap_row", "cap_length"))
@@ -237,7 +238,15 @@ def as_range(fewest: int, most: int) -> str:
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
-_LARGEST_OF_PHASE = ("most_slots", "gap_max", "eps", "largest_send", "most_idle_ranks", "most_dummy_ranks")
+_LARGEST_OF_PHASE = (
+    "most_slots",
+    "num_stages",
+    "gap_max",
+    "eps",
+    "largest_send",
+    "most_idle_ranks",
+    "most_dummy_ranks",
+)
 
 
 def _join(mine: Any, later: Any, largest: Sequence[str], beside: Sequence[str] = ()) -> None:

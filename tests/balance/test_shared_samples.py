@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import examples
 from plan_files import tamper
 
 import balancer
@@ -49,7 +50,7 @@ def planned(case, **more):
     return balance(lengths, ranks, node, homes, sequence_groups=cut, placement=placement, time_budget=0.002, **more)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(asked())
 def test_pieces_tile_every_sample(case):
     plan = planned(case)
@@ -70,7 +71,7 @@ def test_pieces_tile_every_sample(case):
     assert all((counts == 1).all() for counts in seen)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(asked())
 def test_exchange_moves_each_element_to_its_piece_and_back(case):
     plan = planned(case)
@@ -111,7 +112,7 @@ def moved(stream, held):
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(asked())
 def test_certificate_recomputed_from_scratch(case):
     plan = planned(case)
@@ -170,7 +171,7 @@ def test_what_one_rank_sends_is_an_objective():
     assert of_max.makespan == of_sum.makespan
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(asked())
 def test_near_home_costs_no_more_than_eps(case):
     best, near = planned((*case[:5], "any")), planned((*case[:5], "relocate"), eps=0.01)
@@ -179,7 +180,7 @@ def test_near_home_costs_no_more_than_eps(case):
     assert near.lower_bound == best.lower_bound
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(case=asked())
 def test_saved_and_loaded(case, tmp_path_factory):
     plan = planned(case)
@@ -333,7 +334,7 @@ def test_a_file_of_a_slot_far_away_is_refused(tmp_path):
 PHASES = [Phase("vision", "image", bytes_out=2), Phase("llm", "tokens", bytes_in=3)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 200)), max_size=16), st.sampled_from(["slot", "step"]))
 def test_encoders_feed_pieces(samples, encoders):
     image, text = np.array(samples, dtype=np.int64).reshape(-1, 2).T
@@ -368,7 +369,7 @@ def test_parts_must_make_up_the_sample():
         orchestrate(batch, PHASES, 2, sequence_groups=SequenceGroups((1, 2)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_segments_of_any_two_tilings(data):
     """Pieces of two placements of the same samples, cut anywhere: each element goes once to each that wants it."""

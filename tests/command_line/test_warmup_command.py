@@ -136,7 +136,7 @@ def test_a_command_says_that_it_compiles_and_what_it_took(monkeypatch, capsys):
     assert compiled.seconds > 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("balancer: compiling kernels, once on this machine: 1 so far of at most some 30")
-    assert lines[-1].startswith("balancer: compiled 1 kernels in")
+    assert lines[-1].startswith("balancer: compiled 1 kernel in")
 
 
 def test_a_command_that_fails_says_what_it_compiled(monkeypatch, capsys):
@@ -148,4 +148,4 @@ def test_a_command_that_fails_says_what_it_compiled(monkeypatch, capsys):
 
     with pytest.raises(ZeroDivisionError), run.Compiled.watched():
         numba.njit(divided)(0)
-    assert capsys.readouterr().err.splitlines()[-1].startswith("balancer: compiled 1 kernels in")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("balancer: compiled 1 kernel in")

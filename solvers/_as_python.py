@@ -9,6 +9,7 @@ import ast
 import linecache
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,14 @@ class PythonFirst:
             if self._python is None:
                 self._left = -1  # of no turns, compiled or loaded also at the next call
                 return self(*args)
-        return self._run
+        return partial(self._run, self._python)
 
-    def _run(self, *args: Any) -> Any:
-        assert self._python is not None
+    def _run(self, python: Callable[..., Any], *args: Any) -> Any:
         written = [(array, array.copy()) for array in _arrays_in(args) or () if array.flags.writeable]
         _Purse.left = self._left
         try:
             with np.errstate(all="ignore"):  # machine code wraps around and says nothing
-                return _plain(self._python(*args))
+                return _plain(python(*args))
         except _OutOfTurns:
             for array, before in written:
                 array[...] = before

@@ -163,20 +163,13 @@ class DispatchPlan(Record):
         """
         costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
         slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
-        cut = problem.micro_batches
-        if isinstance(cut, SequenceGroups):
+        if isinstance(problem.micro_batches, SequenceGroups):
             groups = groups or GroupTable.none()
-            slot_loads = groups.slot_loads(cost, problem.batch.lengths, cut, num_ranks, num_slots)
-            loads, makespan = slot_loads.sum(axis=1), cut.makespan(slot_loads)
             lead = groups.first_rank[groups.group_of_sample]
             target = Placement.by_slots(lead, slot_of_sample, num_ranks, num_slots)
-        else:
-            if target is None:
-                raise ValueError("target must be given unless ranks share samples")
-            loads = kept.with_initial(cost.loads(costs, target.rank_of_sample, num_ranks))
-            makespan = kept.makespan(loads)
-            if cut is not None:
-                makespan = cut.makespan(problem.slot_loads(target.rank_of_sample, slot_of_sample, num_slots))
+        if target is None:
+            raise ValueError("target must be given unless ranks share samples")
+        loads, makespan = _measured(problem, target, slot_of_sample, num_slots, groups)
         bound = prove(makespan)
         if makespan == bound.value:
             status = SolveStatus.OPTIMAL
@@ -572,6 +565,20 @@ class DispatchPlan(Record):
             f"<DispatchPlan: {self.num_samples} samples on {self.num_ranks} ranks, cost {self.cost}, "
             f"imbalance {self.home_imbalance_ratio:.4g} -> {self.imbalance_ratio:.6g}, gap {self.gap:.3g}>"
         )
+
+
+def _measured(
+    problem: Problem, target: Placement, slot_of_sample: NDArray[np.int32], num_slots: int, groups: GroupTable | None
+) -> tuple[NDArray[np.int64], int]:
+    """Return the load of each rank, and what a step takes."""
+    cut, kept, num_ranks = problem.micro_batches, problem.constraints, problem.topology.num_ranks
+    if isinstance(cut, SequenceGroups) and groups is not None:
+        busy = groups.slot_loads(problem.cost, problem.batch.lengths, cut, num_ranks, num_slots)
+        return busy.sum(axis=1), cut.makespan(busy)
+    loads = kept.with_initial(problem.cost.loads(problem.costs, target.rank_of_sample, num_ranks))
+    if cut is None:
+        return loads, kept.makespan(loads)
+    return loads, cut.makespan(problem.slot_loads(target.rank_of_sample, slot_of_sample, num_slots))
 
 
 def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:

@@ -1,7 +1,7 @@
 """Relocation: volume across nodes and inside them against what must move, loads over the cap, and time.
 
-Run: python benchmarks/relocation.py [frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes are costs:
-median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over the sum of
+Run: python benchmarks/relocation.py [equal | frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes are
+costs: median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over the sum of
 max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the whole call.
 """
 
@@ -77,6 +77,26 @@ def table() -> None:
                 print(row(num_ranks, per_rank, kind, "rearrange", False), flush=True)
 
 
+def equal() -> None:
+    """Equal counts: across over the bound, which ignores counts, by costs and by tokens."""
+    print("| eps | items a rank | cost | volume | ranks | % across | across / bound | fell back | ms |")
+    print("|--:|--:|---|---|" + "--:|" * 5)
+    for eps, per_rank in ((1e-3, 60), (50e-6, 60), (1e-3, 16)):
+        for kind, volume in (("linear", "cost"), ("quadratic", "cost"), ("quadratic", "tokens")):
+            for num_ranks in (64, 512, 2560):
+                across, crossed, ms, fell = [], [], [], 0
+                for seed in SEEDS:
+                    costs, home, nodes = instance(num_ranks, per_rank, kind, seed)
+                    volumes = costs if volume == "cost" else lognormal_lengths(num_ranks * per_rank, seed)
+                    result, seconds = measured(costs, home, nodes, volumes=volumes, eps=eps, equal_counts=True)
+                    across.append(ratio(result.inter_node_volume, result.inter_bound))
+                    crossed.append(100 * result.inter_node_volume / int(volumes.sum()))
+                    fell += bool(result.fell_back)
+                    ms.append(1e3 * seconds)
+                print(f"| {eps:g} | {per_rank} | {kind} | {volume} | {num_ranks:,} | {spread(crossed, 2)} | "
+                      f"{spread(across)} | {fell} | {spread(ms, 1)} |", flush=True)  # fmt: skip
+
+
 def frontier() -> None:
     """The frontier's points beside a relocation of its own at the same cap."""
     print(
@@ -125,4 +145,4 @@ def exact() -> None:
 
 
 if __name__ == "__main__":
-    {"frontier": frontier, "exact": exact}.get("".join(sys.argv[1:]), table)()
+    {"equal": equal, "frontier": frontier, "exact": exact}.get("".join(sys.argv[1:]), table)()

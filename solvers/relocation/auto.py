@@ -17,9 +17,11 @@ from solvers.groups import group_loads, members_by_group, read_only
 from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
+from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._place import place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, return_home
+from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
@@ -31,10 +33,12 @@ _LEAST_WORK = 100  # units an item, which a search always gets
 _LEAST_WORK_OF_SWAPS = 300  # where every move is one
 _CLOSE = 102  # percent of what must cross
 _KEPT_SLACK = 4  # one part in four
+_MOST_KEPT = 1000  # nor more than one part of the cap in so many, where items change places
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
 _NO_SLACK = np.empty(0, dtype=np.int64)
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
+_SECONDS_OF_A_NODE = 0.0005  # worth of work
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
 
@@ -200,7 +204,9 @@ def _typical(problem: RelocationProblem) -> int:
     return problem.total // max(int(np.count_nonzero(problem.costs)), 1)
 
 
-def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+def _balance_nodes(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
+) -> int:
     """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Returns the work left.
 
     What arrives is put on the rank of the node with the most room, large items first. A node has eight times the items
@@ -211,6 +217,8 @@ def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: in
     cap = min(cap, problem.total)
     if k == 1 or cap * int(per_node.max()) >= _MOST_SLACK:
         return work
+    if problem.equal_counts and problem.sizes is None:
+        return _exchange_between_nodes(problem, where, cap, groups, work)
     nodes = problem.node_of_rank[where]
     before = nodes.copy()
     absent = (per_node.max() - per_node) * cap  # a smaller node carries what its missing ranks would
@@ -234,6 +242,32 @@ def _balance_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: in
     ))  # fmt: skip
     _settle(problem, where, nodes, np.flatnonzero(nodes != before))
     return work - m
+
+
+def _exchange_between_nodes(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, groups: NDArray[np.int32] | None, work: int
+) -> int:
+    """Bring nodes under what their ranks may carry by exchanges, counts as they are. Returns the work left.
+
+    Where items are so large that what stands beside them must be small, it comes to them then, and nodes that are over
+    after that exchange once more.
+    """
+    costs, k = read_only(problem.costs), problem.num_nodes
+    ranks = np.diff(problem.node_start)
+    kept = min((cap * problem.num_ranks - problem.total) // (_KEPT_SLACK * k), cap // _MOST_KEPT)
+    for again in (False, True):
+        free = np.ones(len(where), dtype=np.bool_)
+        few = len(where) // problem.num_ranks
+        if again and groups is not None and few > 1:
+            stand_by(costs, problem.order, where, problem.node_of_rank, ranks, groups.copy(), few, cap, free)
+        nodes = problem.node_of_rank[where]
+        before = nodes.copy()
+        work = int(exchange_nodes(
+            costs, read_only(problem.affinity.leave_node), problem.order, nodes, group_loads(costs, nodes, k),
+            cap * ranks - kept, free, work,
+        ))  # fmt: skip
+        _settle(problem, where, nodes, np.flatnonzero(nodes != before))
+    return work - problem.num_ranks
 
 
 def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
@@ -283,8 +317,33 @@ def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int
         items = members[offsets[node] : offsets[node + 1]]
         groups = rank_in_node[where[items]]
         work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
+        if problem.equal_counts:
+            groups = _divided(problem.costs[items], len(ranks), groups, cap)
         where[items] = ranks[groups]
     return work
+
+
+def _divided(
+    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int
+) -> NDArray[np.int32]:  # fmt: skip
+    """Return `groups`, or where they are over `cap`, a partition that is less so, near to them."""
+    if (over := _excess(group_loads(costs, groups, num_groups), cap)) == 0:
+        return groups
+    anew = partition(costs, num_groups, equal_counts=True, time_budget=_SECONDS_OF_A_NODE)
+    if _excess(anew.loads, cap) >= over:
+        return groups
+    held = np.zeros((num_groups, num_groups), dtype=np.int64)  # of each new group in each old one
+    np.add.at(held, (anew.group_of_item, groups), costs)
+    group_of = np.empty(num_groups, dtype=np.int32)
+    for _ in range(num_groups):  # what has most in common first
+        new, old = np.unravel_index(int(held.argmax()), held.shape)
+        group_of[new] = old
+        held[new], held[:, old] = -1, -1
+    return group_of[anew.group_of_item]
+
+
+def _excess(loads: NDArray[np.int64], cap: int) -> int:
+    return int(np.maximum(loads - cap, 0).sum())
 
 
 def _lower(
@@ -312,7 +371,9 @@ def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work
     return work
 
 
-def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32] | None:
+def search(
+    problem: RelocationProblem, cap: int, work: int, groups: NDArray[np.int32] | None = None
+) -> NDArray[np.int32] | None:
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
     Two ways: rank by rank, or nodes first. The second is tried where the first did not succeed by exact amounts, while
@@ -333,7 +394,7 @@ def search(problem: RelocationProblem, cap: int, work: int) -> NDArray[np.int32]
         if found and not few and left < least:
             break
         where = start.copy()
-        direct, left = way(problem, where, cap, max(left, least))
+        direct, left = way(problem, where, cap, max(left, least), groups)
         if problem.is_feasible(where, cap):
             found.append(where)
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
@@ -356,7 +417,9 @@ def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
     return bool(100 * crossing <= _CLOSE * must)
 
 
-def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
+def _by_ranks(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
+) -> tuple[bool, int]:
     """Return whether exact amounts were enough, and the work left; repaired or not, `where` is what was found."""
     left = _move_amounts(problem, where, cap, work)
     direct = problem.is_feasible(where, cap)
@@ -364,9 +427,11 @@ def _by_ranks(problem: RelocationProblem, where: NDArray[np.int32], cap: int, wo
     return direct, left
 
 
-def _by_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
+def _by_nodes(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
+) -> tuple[bool, int]:
     """As :func:`_by_ranks`."""
-    left = _balance_nodes(problem, where, cap, work)
+    left = _balance_nodes(problem, where, cap, work, groups)
     if left <= 0 and problem.equal_counts:
         return False, 0  # nodes that are over the cap are not repaired inside
     left = _move_amounts(problem, where, cap, left, rounds=0, own_slack=True)
@@ -393,7 +458,7 @@ def assign_auto(
     problem: RelocationProblem, cap: int, groups: Reference, time_budget: float
 ) -> tuple[NDArray[np.int32], str]:
     """Return what relocation finds, and where it finds nothing, the partition rearranged, and why."""
-    found = search(problem, cap, work_units(time_budget))
+    found = search(problem, cap, work_units(time_budget), groups.group_of_item)
     if found is None:
         found = assign_rearrange(problem, cap, groups, time_budget)
         return found, "no relocation under the cap was found within the budget"

@@ -431,3 +431,30 @@ def test_the_bound_in_one_pass_is_the_general_one(factor: int | str, eps: int) -
 def test_few_items_on_a_node_are_no_matter_of_one_pass() -> None:
     costs, homes, nodes = np.array([5, 4, 3, 2, 1, 1]), np.zeros(6, dtype=np.int32), np.array([0, 1], dtype=np.int32)
     assert plain_inter_bound(costs, costs, homes, nodes, 2, 9) == -1  # six whole items prove more than cut ones
+
+
+@pytest.mark.parametrize("quadratic", [False, True], ids=["linear", "quadratic"])
+def test_equal_counts_cross_little_more_than_must_without(quadratic: bool) -> None:
+    """Of 60 items a rank the bound ignores that something has to come back."""
+    tokens = lognormal(64 * 60, 1)
+    costs = 24576 * tokens + tokens * tokens if quadratic else tokens
+    homes, nodes = np.repeat(np.arange(64), 60), np.arange(64) // 8
+    for volumes, most in ((None, 1.03), (tokens, 1.2)):
+        result = relocate(costs, homes, nodes, volumes=volumes, eps=0.001, equal_counts=True)
+        solvers.check_relocation(costs, homes, nodes, result, volumes=volumes, equal_counts=True)
+        assert not result.fell_back
+        assert result.inter_node_volume <= most * result.inter_bound
+
+
+def test_large_items_get_small_ones_beside_them() -> None:
+    """Each node has an item of nearly the cap, and only two have items that are small enough to stand beside those."""
+    costs = np.full((4, 2, 8), 50, dtype=np.int64)  # nodes, ranks, items
+    costs[:, 0, 0] = 500
+    costs[2:, :, 1:] = 5
+    costs[2:, 1, :] = 5
+    homes, nodes = np.repeat(np.arange(8), 8), np.arange(8) // 2
+    result = relocate(costs.ravel(), homes, nodes, cap=610, equal_counts=True)
+    solvers.check_relocation(costs.ravel(), homes, nodes, result, equal_counts=True)
+    large = costs.ravel() == 500
+    assert (nodes[result.rank_of_item] == nodes[homes])[large].all()
+    assert result.inter_node_volume == 2 * 6 * (50 + 5)  # six small ones to each of two nodes, six others back

@@ -14,7 +14,7 @@ from solvers.pipeline._stages import MOST_TIME
 __all__ = ["NO_CAP", "Tasks"]
 
 Ints = NDArray[np.int64]
-NO_CAP = 2**62
+NO_CAP = 2**60
 
 
 @dataclass(frozen=True, slots=True, eq=False)

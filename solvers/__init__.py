@@ -46,7 +46,16 @@ from solvers.partition import (
     round_robin,
     slack,
 )
-from solvers.pipeline import PIPELINERS, PipelineCut, PipelineResult, check_pipeline, schedule_pipeline
+from solvers.pipeline import (
+    PIPELINERS,
+    MultiplexedResult,
+    PipelineCut,
+    PipelineResult,
+    check_multiplexed,
+    check_pipeline,
+    schedule_multiplexed,
+    schedule_pipeline,
+)
 from solvers.rearrangement import (
     REARRANGERS,
     RearrangementResult,
@@ -92,6 +101,7 @@ __all__ = [
     "InfeasibilityCertificate",
     "InfeasibleError",
     "LongShortResult",
+    "MultiplexedResult",
     "PackingResult",
     "PartitionResult",
     "PipelineCut",
@@ -113,6 +123,7 @@ __all__ = [
     "auto",
     "bldm",
     "check_long_short",
+    "check_multiplexed",
     "check_packing",
     "check_partition",
     "check_pipeline",
@@ -141,6 +152,7 @@ __all__ = [
     "relocation_frontier",
     "round_robin",
     "schedule_micro_batches",
+    "schedule_multiplexed",
     "schedule_pipeline",
     "sequence_groups",
     "sequence_groups_lower_bound",

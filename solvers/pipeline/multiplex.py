@@ -1,0 +1,147 @@
+"""Tasks in the gaps of a pipeline: encoder work that shares all devices with the stages of a language model."""
+
+import time
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._budget import work_units
+from solvers.arguments import as_budget
+from solvers.bounds import Bound
+from solvers.errors import ArgumentError
+from solvers.pipeline._gaps import Gaps, no_items
+from solvers.pipeline._stages import Stages, as_table
+from solvers.pipeline._tasks import Tasks
+from solvers.pipeline.multiplex_bounds import multiplex_bound
+from solvers.pipeline.multiplex_types import MultiplexResult
+from solvers.pipeline.orders import OpOrder, one_f_one_b
+from solvers.types import SolveStatus
+
+__all__ = ["multiplex", "result_of"]
+
+Ints = NDArray[np.int64]
+
+
+def multiplex(
+    loads: ArrayLike,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    task_slot: ArrayLike,
+    task_forward: ArrayLike,
+    task_backward: ArrayLike,
+    *,
+    window: int,
+    task_size: ArrayLike | None = None,
+    held_cap: ArrayLike | None = None,
+    task_devices: ArrayLike | str = "any",
+    order: OpOrder | None = None,
+    forward_overhead: ArrayLike | None = None,
+    backward_overhead: ArrayLike | None = None,
+    hop: int = 0,
+    time_budget: float = 0.05,
+) -> MultiplexResult:
+    """Run tasks in the gaps of a pipeline whose order of ops is fixed, so that all ends early.
+
+    A slot's tasks (its encoder work) run before its forward on the first stage and, backwards, after its backward
+    there, each on one device.
+
+    Parameters
+    ----------
+    loads : int64[K, M]
+        Work of each slot in each module of the pipeline.
+    forward, backward : int64[M, S]
+        Time of one unit of a module's work in each stage.
+    task_slot, task_forward, task_backward : int64[t]
+        Slot of each task, and what its forward and backward take; 0 of a backward: it has none.
+    window : int
+        A forward of slot k starts only once the first stage has started slot ``k - window``.
+    task_size : int64[t], optional
+        What a task holds on its device from the start of its forward to the end of its backward; by default 1.
+    held_cap : int or int64[D], optional
+        The sizes that each device may hold at most.
+    task_devices : "any" or bool[t, D]
+        Where each task may run.
+    order : OpOrder, optional
+        What the devices run in turn, besides tasks; by default 1F1B.
+    forward_overhead, backward_overhead : int64[S], optional
+        What a pipeline's op takes besides.
+    hop : int
+        What passes between the end of an op or task and the start of the next on another device, for the same slot.
+    time_budget : float
+        Seconds' worth of work, counted and not timed.
+
+    Returns
+    -------
+    MultiplexResult
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments of the wrong type, shape or range, or whose sums do not fit.
+    TimeLimitError
+        If no schedule under `held_cap` was found.
+
+    References
+    ----------
+    MegaScale-Omni (arXiv:2605.08962), Optimus (arXiv:2408.03505), BigMac (arXiv:2605.25451).
+
+    Examples
+    --------
+    >>> found = multiplex([[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4, window=2, time_budget=1e-4)
+    >>> found.makespan, found.lower_bound, found.bound_name
+    (84, 72, 'work')
+    """
+    started = time.perf_counter()
+    seconds = as_budget(time_budget)
+    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
+    table = as_table("loads", loads)
+    if table.shape[1] != len(stages.unit) or not len(table):
+        raise ArgumentError("loads", f"have the shape (K, {len(stages.unit)})", table.shape)
+    ops = one_f_one_b(len(table), stages.num_stages, stages.forward_only) if order is None else order
+    if (ops.num_slots, ops.num_stages) != (len(table), stages.num_stages):
+        rule = f"be of {len(table)} slots and {stages.num_stages} stages"
+        raise ArgumentError("order", rule, f"{ops.num_slots} and {ops.num_stages}")
+    stages.check_sums(table.sum(axis=0, dtype=object), len(table))
+    tasks = Tasks.of(
+        "task_slot", task_slot, len(table), task_forward, task_backward, task_size, task_devices, held_cap, window,
+        ops.num_devices, ops.forward_only,
+    )  # fmt: skip
+    given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    durations, units = stages.durations(table), work_units(seconds)
+    bound = multiplex_bound(durations, ops, stages.hop, given)
+    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
+    left = units - gaps.search(units, bound.value)
+    return result_of(gaps, bound, left > 0, time.perf_counter() - started)
+
+
+def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> MultiplexResult:
+    """Return a schedule with its bound, tasks in the order in which they were given."""
+    order, n, k, s = gaps.order, len(gaps.device), gaps.order.num_slots, gaps.order.num_stages
+    durations = gaps.durations
+    front = durations.size
+    starts = gaps.starts[:front].reshape(k, 2 * s)
+    ends = np.where(starts >= 0, starts + durations, -1)
+    ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
+    busy = np.zeros(order.num_devices, dtype=np.int64)
+    np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
+    np.add.at(busy, gaps.device, gaps.ops[0, front : front + n] + gaps.ops[0, front + n :])
+    place = np.argsort(gaps.given.order)
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    return MultiplexResult(
+        gaps.makespan, bound.value, bound.name, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
+        ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], order, busy,
+        gaps.makespan - busy, _held(gaps), SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
+    )  # fmt: skip
+
+
+def _held(gaps: Gaps) -> Ints:
+    """Return the most that each device holds between forwards and backwards."""
+    n, sizes = len(gaps.device), gaps.given.table[3]
+    front = gaps.num_ops - 2 * n
+    change = np.zeros(gaps.num_ops, dtype=np.int64)
+    kept = gaps.ops[0, front + n :] > 0
+    change[front : front + n], change[front + n :] = sizes * kept, -sizes * kept
+    held = np.zeros(gaps.order.num_devices, dtype=np.int64)
+    for d, row in enumerate(gaps.sequence):
+        held[d] = np.cumsum(change[row[1 : row[0] + 1]]).max(initial=0)
+    return held

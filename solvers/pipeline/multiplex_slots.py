@@ -1,0 +1,191 @@
+"""Slots and tasks together: which item runs in which slot of which replica, its tasks in the pipelines' gaps."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers._budget import work_units
+from solvers.arguments import as_budget
+from solvers.bounds import Bound
+from solvers.groups import read_only
+from solvers.pipeline._gaps import Gaps, no_items
+from solvers.pipeline._multiplex_starts import starts_of
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._profile import profile_of
+from solvers.pipeline._stages import Stages
+from solvers.pipeline._tasks import Tasks
+from solvers.pipeline.multiplex import result_of
+from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
+from solvers.pipeline.multiplex_types import MultiplexedResult
+from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.types import PipelineCut
+from solvers.types import SolveStatus
+
+__all__ = ["schedule_multiplexed"]
+
+Ints = NDArray[np.int64]
+_STARTS = 4  # about, that are tried
+_TURNS = 4  # of the search for each replica
+
+
+def schedule_multiplexed(
+    work: ArrayLike,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    task_item: ArrayLike,
+    task_forward: ArrayLike,
+    task_backward: ArrayLike,
+    num_replicas: int,
+    num_slots: int,
+    *,
+    window: int,
+    task_size: ArrayLike | None = None,
+    held_cap: ArrayLike | None = None,
+    task_devices: ArrayLike | str = "any",
+    forward_overhead: ArrayLike | None = None,
+    backward_overhead: ArrayLike | None = None,
+    sizes: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    in_flight_cap: ArrayLike | None = None,
+    order: str | OpOrder = "1f1b",
+    chunks: int = 1,
+    hop: int = 0,
+    slots_multiple_of: int = 1,
+    allow_empty: bool = False,
+    time_budget: float = 0.2,
+) -> MultiplexedResult:
+    """Put items into slots of replicas, and their tasks into the gaps of the replicas' pipelines.
+
+    Parameters
+    ----------
+    work : int64[n, M]
+        Work of each item in each module of the pipeline (the language model).
+    forward, backward : int64[M, S]
+        Time of one unit of a module's work in each stage.
+    task_item, task_forward, task_backward : int64[t]
+        The item of each task (its encoder work; an item may have none, or several), and what its forward and backward
+        take on one device.
+    num_replicas, num_slots : int
+        R pipelines of K slots (micro-batches) each.
+    window, task_size, held_cap, task_devices
+        As in :func:`solvers.pipeline.multiplex`.
+    forward_overhead, backward_overhead, sizes, cap, in_flight_cap, order, chunks, hop, slots_multiple_of, allow_empty
+        As in :func:`solvers.schedule_pipeline`, of the pipeline without tasks.
+    time_budget : float
+        Seconds' worth of work, counted and not timed.
+
+    Returns
+    -------
+    MultiplexedResult
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments of the wrong type, shape or range, or whose sums do not fit.
+    InfeasibleError
+        Items fewer than slots, or over the caps.
+    TimeLimitError
+        If no schedule under the caps was found.
+
+    Examples
+    --------
+    >>> items, tasks = [[3], [1], [2], [2]], ([0, 2], [1, 2], [2, 4])
+    >>> found = schedule_multiplexed(items, [[1, 1]], [[2, 2]], *tasks, 1, 4, window=2, time_budget=1e-4)
+    >>> found.makespan, found.lower_bound, found.bound_name
+    (33, 29, 'all_work')
+    """
+    started = time.perf_counter()
+    seconds = as_budget(time_budget)
+    units = work_units(seconds)
+    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
+    problem = PipelineProblem.prepare(
+        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, order, chunks, False, slots_multiple_of,
+        allow_empty,
+    )  # fmt: skip
+    tasks = Tasks.of(
+        "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_devices, held_cap,
+        window, problem.order.num_devices, problem.order.forward_only,
+    )  # fmt: skip
+    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    bound = multiplexed_bound(problem, tasks, profile)
+    replicas: list[_Replica] = []
+    share = units // (4 * _STARTS * problem.num_replicas)
+    for cells in starts_of(problem, tasks, profile, bound.value, seconds / 10):
+        made = [_Replica.of(problem, tasks, cells, r, share, bound.value) for r in range(problem.num_replicas)]
+        if not replicas or _longest(made).gaps.makespan < _longest(replicas).gaps.makespan:
+            replicas = made
+    ended = _searched(replicas, units - units // 10, bound.value)
+    cut = profile.cut if bound.name == "fluid" else None
+    return _result(problem, tasks, replicas, bound, cut, ended, started)
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """Items of a replica, their slots, their tasks, and when all run; a search changes slots and times."""
+
+    members: Ints
+    slots: Ints
+    chosen: Ints
+    gaps: Gaps
+
+    @classmethod
+    def of(cls, problem: PipelineProblem, tasks: Tasks, cells: Ints, replica: int, units: int, goal: int) -> "_Replica":
+        """Make list schedules of what is in the cells of a replica."""
+        num_slots = problem.num_slots
+        members = np.flatnonzero(cells // num_slots == replica)
+        slot_of_item = cells % num_slots
+        slots = slot_of_item[members]
+        chosen = np.flatnonzero(cells[tasks.owner] // num_slots == replica)
+        given = tasks.of_slots(slot_of_item[tasks.owner[chosen]], num_slots, chosen)
+        rows = np.ascontiguousarray(problem.items[:, members].T @ problem.merged.unit)
+        durations = np.tile(problem.merged.fixed, (num_slots, 1))
+        np.add.at(durations, slots, rows)
+        items: tuple[Any, ...] = no_items()
+        if problem.flight_caps is None:  # the search does not know what is in flight
+            at = np.searchsorted(members, tasks.owner[chosen[given.order]])
+            by_item = np.argsort(at, kind="stable")
+            first = np.searchsorted(at[by_item], np.arange(len(members) + 1)).astype(np.int64)
+            sizes = np.ascontiguousarray(problem.sizes[:, members])
+            items = (slots, read_only(rows), read_only(first), read_only(by_item), read_only(sizes), problem.caps)
+        gaps = Gaps.listed(durations, problem.order, problem.merged.hop, tasks, given, items, units, goal)
+        return cls(members, slots, chosen, gaps)
+
+
+def _longest(replicas: list[_Replica]) -> _Replica:
+    return max(replicas, key=lambda each: each.gaps.makespan)
+
+
+def _searched(replicas: list[_Replica], units: int, goal: int) -> bool:
+    """Search on whatever replica is longest, again and again; return whether all is done before the budget is."""
+    share = 1 + units // (_TURNS * len(replicas))
+    while units > 0 and _longest(replicas).gaps.makespan > goal:
+        done = _longest(replicas).gaps.search(min(share, units), goal)
+        if not done:
+            return True
+        units -= done
+    return units > 0
+
+
+def _result(
+    problem: PipelineProblem, tasks: Tasks, replicas: list[_Replica], bound: Bound, cut: PipelineCut | None,
+    ended: bool, started: float,
+) -> MultiplexedResult:  # fmt: skip
+    replica_of_item, slot_of_item = (np.zeros(len(problem.work), dtype=np.int32) for _ in range(2))
+    results = []
+    for r, each in enumerate(replicas):
+        replica_of_item[each.members], slot_of_item[each.members] = r, each.slots
+        slots = np.empty_like(each.gaps.slots)
+        slots[each.gaps.given.order] = each.gaps.slots
+        given = tasks.of_slots(slots, problem.num_slots, each.chosen)
+        own = multiplex_bound(each.gaps.durations, problem.order, problem.merged.hop, given)
+        results.append(result_of(each.gaps, own, ended, time.perf_counter() - started))
+    makespan = max(each.makespan for each in results)
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    return MultiplexedResult(
+        read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
+        bound.value, bound.name, cut, SolveStatus.OPTIMAL if makespan == bound.value else status,
+        time.perf_counter() - started,
+    )  # fmt: skip

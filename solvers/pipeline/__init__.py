@@ -4,8 +4,8 @@ from solvers.pipeline.methods import PIPELINERS, USES_CLOCK
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 from solvers.pipeline.run import PipelineRun, run
 from solvers.pipeline.solver import schedule_pipeline
-from solvers.pipeline.types import PipelineCut, PipelineResult
+from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.pipeline.verify import check_pipeline
 
-__all__ = ["PIPELINERS", "USES_CLOCK", "OpOrder", "PipelineCut", "PipelineResult", "PipelineRun", "check_pipeline",
-           "gpipe", "interleaved", "one_f_one_b", "run", "schedule_pipeline"]  # fmt: skip
+__all__ = ["PIPELINERS", "USES_CLOCK", "OpOrder", "OutlierCut", "PipelineCut", "PipelineResult", "PipelineRun",
+           "check_pipeline", "gpipe", "interleaved", "one_f_one_b", "run", "schedule_pipeline"]  # fmt: skip

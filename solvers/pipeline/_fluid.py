@@ -182,6 +182,31 @@ def _elsewhere(share, rest, placed, modules):
 
 
 @helper
+def _seek(
+    best, share, totals, unit, fixed, graph, hop, placed, rest, norm, table, loads, durations, ends, path, column, inner
+):
+    """Run the pipeline at what the basis says, and first between that and the best share met: for a path to enter.
+
+    Returns the least makespan met, whose share is kept, and of the path its constant and by how much it is missed.
+    """
+    rows, constant, gain = len(share), 0.0, 0.0
+    for mixed in (_MIXED, 0.0):
+        for i in range(rows):
+            inner[i] = mixed * share[i] - (1.0 - mixed) * table[rows + 1, i]
+        met = _price(inner, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path) * 1.0
+        met = max(met, _elsewhere(inner, rest, placed, len(totals)))
+        if met < best:
+            best = met
+            for i in range(rows):
+                share[i] = max(0.0, inner[i])
+        constant = _column(path, totals, unit, fixed, graph, hop, placed, rest, norm, column)
+        gain = _missed(column, constant, table)
+        if gain > 0.1 * _CLOSE:
+            break
+    return best, constant, gain
+
+
+@helper
 def _renew(totals, unit, fixed, graph, hop, placed, rest, norm, column, paths, kinds, consts):
     """Set the constants of the paths of a basis, which may be of other work that is placed already."""
     for i in range(len(kinds)):
@@ -233,20 +258,11 @@ def solve_fluid(
             gain = _missed(column, constant, table)
             kind = rows + modules if gain > 0.1 * _CLOSE else kind
         if kind < 0:
-            for mixed in (_MIXED, 0.0):  # first between the best share met and the present one
-                for i in range(rows):
-                    inner[i] = mixed * share[i] - (1.0 - mixed) * table[rows + 1, i]
-                met = _price(inner, totals, unit, fixed, graph, hop, placed, loads, durations, ends, path) * 1.0
-                met = max(met, _elsewhere(inner, rest, placed, modules))
-                if met < best:
-                    best = met
-                    for i in range(rows):
-                        share[i] = max(0.0, inner[i])
-                constant = _column(path, totals, unit, fixed, graph, hop, placed, rest, norm[0], column)
-                gain = _missed(column, constant, table)
-                if gain > 0.1 * _CLOSE:
-                    kind = rows + modules
-                    break
+            best, constant, gain = _seek(
+                best, share, totals, unit, fixed, graph, hop, placed, rest, norm[0], table, loads, durations, ends,
+                path, column, inner,
+            )  # fmt: skip
+            kind = rows + modules if gain > 0.1 * _CLOSE else kind
             if kind < 0 or best - value * norm[0] < _CLOSE * best:
                 break
         _enter(kind, column, modules, table, direction)

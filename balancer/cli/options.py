@@ -209,6 +209,10 @@ def _micro_batch_options(command: Any) -> Any:
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),
         click.option("--frozen", metavar="NAME", **_SEVERAL, help="With --stages, a phase that is not trained."),
         click.option(
+            "--tied", is_flag=True, default=None,
+            help="With --stages, an op waits for its like on all ranks, as with FSDP or experts across them.",
+        ),
+        click.option(
             "--in-flight-tokens", type=int, metavar="T",
             help="With --stages, the most that a device holds between forwards and backwards.",
         ),

@@ -201,7 +201,7 @@ _FIELD_OF = {
 }
 
 
-_WITH_STAGES = ("chunks", "recompute", "frozen", "in_flight_tokens")
+_WITH_STAGES = ("chunks", "recompute", "frozen", "tied", "in_flight_tokens")
 """The options that say more of pipeline stages."""
 
 

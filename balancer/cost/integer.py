@@ -1,15 +1,17 @@
 """From exact or measured coefficients to the integers that plans are made with, and their unit."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from balancer.cost.model import CostModel
 from solvers.arguments import INT64_MAX
 
-__all__ = ["IntegerCost", "integer_flops", "integer_seconds"]
+__all__ = ["IntegerCost", "integer_flops", "integer_seconds", "integers_together"]
 
 _TOLERANCE = 1e-3
+_ROOM, _TOTAL_LENGTH, _LONGEST = 2**58, 2**24, 2**17  # up to such a step, whatever is added up of its costs fits
 _TIME_UNITS = (("ns", 10**9), ("ps", 10**12), ("fs", 10**15))
 
 
@@ -131,6 +133,25 @@ def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int =
     if best is None:
         raise ValueError(f"a = {a:.3g} s and b = {b:.3g} s must be a positive number of int64 femto- or nanoseconds")
     return best
+
+
+def integers_together(seconds: Mapping[str, tuple[float, float]]) -> dict[str, CostModel]:
+    """Return costs of several phases in one unit of time, as fine as the sums of a large step allow.
+
+    Parameters
+    ----------
+    seconds : mapping of str to (float, float)
+        Of each phase, seconds a unit of length, and a unit of length squared; finite, >= 0, some of them positive.
+
+    Examples
+    --------
+    >>> costs = integers_together({"vision": (1e-5, 0.0), "llm": (1e-4, 1e-9)})
+    >>> costs["llm"].a // costs["vision"].a, costs["llm"].a // costs["llm"].b
+    (10, 100000)
+    """
+    most = 4 * _TOTAL_LENGTH * sum(a + b * _LONGEST for a, b in seconds.values())  # backwards with recomputation too
+    of_phase = {name: (round(a * (_ROOM / most)), round(b * (_ROOM / most))) for name, (a, b) in seconds.items()}
+    return {name: CostModel(max(a, int(b == 0)), b) for name, (a, b) in of_phase.items()}
 
 
 def _rounded(coefficients: tuple[Fraction, Fraction], shift: int) -> tuple[int, int]:

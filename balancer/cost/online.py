@@ -17,7 +17,8 @@ from balancer.cost.integer import IntegerCost, integer_seconds
 __all__ = ["OnlineCost"]
 
 _PRIOR = 0.001  # weight of the base model, in steps
-_LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long
+_LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long,
+_USUAL_SURPRISES = 9  # or than twice what is usual of so many steps, where the base model is far off
 
 
 class OnlineCost:
@@ -57,6 +58,7 @@ class OnlineCost:
         "_forgetting",
         "_information",
         "_margin",
+        "_surprises",
         "_window",
         "active",
     )
@@ -88,6 +90,7 @@ class OnlineCost:
         self._information, self._evidence = _PRIOR * np.eye(3), _PRIOR * np.ones(3)
         self._base_errors: deque[float] = deque(maxlen=window)
         self._corrected_errors: deque[float] = deque(maxlen=window)
+        self._surprises: deque[float] = deque(maxlen=_USUAL_SURPRISES)
         self.active = False
 
     @property
@@ -115,17 +118,13 @@ class OnlineCost:
     def _in_use(self) -> NDArray[np.float64]:
         return np.maximum(self._factors, 0.0) if self.active else np.ones(3)
 
-    def _parts(self, lengths: ArrayLike) -> NDArray[np.float64]:
-        """Seconds that each term of the base model gives the step."""
-        values = np.asarray(lengths, dtype=np.float64)
-        if values.size and not (values >= 0).all():
-            raise ValueError(f"lengths must be >= 0, got {values.min()}")
-        sums = np.array([1.0, values.sum(), (values * values).sum()], dtype=np.float64)
-        return np.asarray(self._base * sums, dtype=np.float64)
+    def _parts(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds that each term of the base model gives to ranks with these sums of lengths and of their squares."""
+        return np.asarray(self._base * np.column_stack((np.ones(len(sums)), sums)), dtype=np.float64)
 
     def predict(self, lengths: ArrayLike) -> float:
         """Seconds of a step that holds samples of these lengths."""
-        return float(self._parts(lengths) @ self._in_use())
+        return float(self._parts(_sums(lengths))[0] @ self._in_use())
 
     def observe(self, lengths: ArrayLike, seconds: float) -> None:
         """Learn from a step: the lengths of its samples, and how long it took. O(n) for n lengths.
@@ -135,26 +134,51 @@ class OnlineCost:
         ValueError
             If a length is negative, or seconds are not positive and finite.
         """
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"seconds must be positive and finite, got {seconds!r}")
-        parts = self._parts(lengths)
-        base = float(parts.sum())
-        if base == 0:
-            return  # an empty step of a model without c0 says nothing about lengths
-        corrected = float(parts @ np.maximum(self._factors, 0.0))
-        self._base_errors.append(abs(base - seconds) / seconds)
-        self._corrected_errors.append(abs(corrected - seconds) / seconds)
-        self._learn(parts / base, seconds / base)
+        self.observe_ranks(_sums(lengths), [seconds])
+
+    def observe_ranks(self, sums: ArrayLike, seconds: ArrayLike) -> None:
+        """Learn from a step that several ranks measured; together they count as one step. O(R) for R ranks.
+
+        Parameters
+        ----------
+        sums : float64[R, 2]
+            Of each rank, the sum of its lengths, and that of their squares.
+        seconds : float64[R]
+            How long each took.
+
+        Raises
+        ------
+        ValueError
+            If a sum is negative, or seconds are not positive and finite.
+        """
+        of_rank, took = np.asarray(sums, dtype=np.float64).reshape(-1, 2), np.asarray(seconds, dtype=np.float64)
+        if not ((took > 0) & (took < math.inf)).all():
+            raise ValueError(f"seconds must be positive and finite, got {took.tolist()}")
+        if not (of_rank >= 0).all():
+            raise ValueError(f"sums of lengths must be >= 0, got {of_rank.min()}")
+        parts = self._parts(of_rank)
+        base = parts.sum(axis=1)
+        told = base > 0  # nothing to do under a model without c0 says nothing about lengths
+        parts, base, took = parts[told], base[told], took[told]
+        if not len(base):
+            return
+        corrected = parts @ np.maximum(self._factors, 0.0)
+        self._base_errors.append(float((np.abs(base - took) / took).mean()))
+        self._corrected_errors.append(float((np.abs(corrected - took) / took).mean()))
+        self._learn(parts / base[:, None], took / base)
         self._switch()
 
-    def _learn(self, shares: NDArray[np.float64], ratio: float) -> None:
-        """One step of least squares on ``ratio = shares @ factors`` plus noise, older steps fading."""
-        predicted = float(shares @ self._factors)
-        surprise = min(max(ratio - predicted, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
+    def _learn(self, shares: NDArray[np.float64], ratios: NDArray[np.float64]) -> None:
+        """One step of least squares on ``ratios = shares @ factors`` plus noise, older steps fading."""
+        predicted = shares @ self._factors
+        self._surprises.append(float(np.median(np.abs(ratios - predicted))))
+        usual = float(np.median(self._surprises)) if len(self._surprises) > _USUAL_SURPRISES // 2 else 0.0
+        most = max(_LARGEST_SURPRISE, 2 * usual)
+        met = predicted + np.clip(ratios - predicted, -most, most)
         keep = self._forgetting
         fade = (1 - keep) * _PRIOR  # the prior is put back as it fades: what steps do not teach returns to the base
-        self._information = keep * self._information + np.outer(shares, shares) + fade * np.eye(3)
-        self._evidence = keep * self._evidence + (predicted + surprise) * shares + fade
+        self._information = keep * self._information + shares.T @ shares / len(met) + fade * np.eye(3)
+        self._evidence = keep * self._evidence + shares.T @ met / len(met) + fade
         self._factors = np.asarray(np.linalg.solve(self._information, self._evidence), dtype=np.float64)
 
     def _switch(self) -> None:
@@ -167,6 +191,13 @@ class OnlineCost:
         """Integer cost of the coefficients in use, as :func:`~balancer.cost.integer.integer_seconds` rounds them."""
         c0, a, b = self.coefficients
         return integer_seconds(a, b, constant=c0, longest=longest)
+
+
+def _sums(lengths: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(lengths, dtype=np.float64)
+    if values.size and not (values >= 0).all():
+        raise ValueError(f"lengths must be >= 0, got {values.min()}")
+    return np.array([[values.sum(), (values * values).sum()]])
 
 
 def _mean(errors: deque[float]) -> float:

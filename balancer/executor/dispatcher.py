@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from numpy.typing import ArrayLike
 
-from balancer.cost import CostModel
+from balancer.cost import CostModel, OnlineCost
 from balancer.executor.agreement import agreed_plan, check_groups, check_planning
 from balancer.executor.arguments import as_setup
+from balancer.executor.correction import Correction, CostCorrection, as_online
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field
@@ -49,12 +50,13 @@ class Dispatcher:
     length : str, optional
         Without phases: the columns whose sum is a sample's length, ``"input_ids"`` or ``"text+image"``; by default
         those of the only ragged field.
-    cost : str or CostModel
-        Without phases; as :func:`balancer.balance` takes it.
+    cost : str, CostModel, OnlineCost, or mapping of str to OnlineCost
+        Without phases; as :func:`balancer.balance` takes it. An :class:`balancer.cost.OnlineCost` is corrected by what
+        :meth:`observe` is told. With phases, a mapping of those whose costs are corrected, in place of what they have.
     planning : str
         ``"replicate"``: every rank computes the plan. ``"broadcast"``: one rank does, for methods that read the clock.
     planner_rank : int
-        Who plans for all.
+        Who plans for all, and fits costs that are corrected.
     replica_group : ProcessGroup, optional
         Tensor, context and pipeline peers of this rank. They get the samples and plan of their first rank; theirs are
         not looked at.
@@ -95,7 +97,7 @@ class Dispatcher:
         *,
         fields: Mapping[str, str] | None = None,
         length: str | None = None,
-        cost: str | CostModel = "linear",
+        cost: str | CostModel | OnlineCost | Mapping[str, OnlineCost] = "linear",
         planning: str = "replicate",
         planner_rank: int = 0,
         replica_group: Any = None,
@@ -109,7 +111,9 @@ class Dispatcher:
         size = torch.distributed.get_world_size(dp_group)
         if not isinstance(topology, Topology):
             topology = Topology.uniform(size, topology)
-        self.setup = as_setup(topology, phases, cost, length, settings)
+        online = as_online(cost, phases)
+        fixed = "linear" if isinstance(cost, OnlineCost | Mapping) else cost
+        self.setup = as_setup(topology, phases, fixed, length, settings)
         check_planning(planning, self.setup)
         if not 0 <= as_count("planner_rank", planner_rank, 0) < size:
             raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
@@ -122,6 +126,11 @@ class Dispatcher:
                 raise ValueError(f"fields[{field!r}] must be one of {', '.join(names)}, got {stream!r}")
         self.device = None if device is None else torch.device(device)
         self.peers = Peers(dp_group, replica_group, topology, exchange, timeout)
+        self._correction: Correction | None = None
+        if online:
+            fits = self.peers.rank == planner_rank and self.peers.leads
+            self._correction = Correction(online, self.setup, planner_rank, fits)
+            self.setup = self._correction.setup
         self.features = Features(self.peers)
         check_groups(self.peers, self.setup)
         cut = self.setup.settings.micro_batches
@@ -137,6 +146,36 @@ class Dispatcher:
     def forget_features(self) -> None:
         """Agree anew on dtype and shape of activations; all ranks call this when a model changes them."""
         self.features.forget()
+
+    @property
+    def cost_correction(self) -> Mapping[str, CostCorrection]:
+        """How the costs are corrected, by phase (``"all"``, where nobody named any): the same on all ranks."""
+        return {} if self._correction is None else dict(self._correction.state)
+
+    def observe(self, seconds: float | Mapping[str, float | None] | None) -> None:
+        """Tell how long this rank took for :attr:`current`; its cost is corrected by what all ranks tell.
+
+        Any rank may leave it out, in any step. It is sent with the lengths of the next step that is made, and counts
+        from the one after that; with the next one made ahead, a step later. A correction is used while it predicts
+        better than the cost that was given; where it is given up, the planner's rank warns. Of replica peers, what the
+        leader tells counts.
+
+        Parameters
+        ----------
+        seconds : float, or mapping of str to float
+            What the rank's own samples took, without waiting for other ranks; of several phases a mapping. With
+            pipeline stages those of the forwards, added up over the stages of the phase. None: nothing is told.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            No step was dispatched; no cost is corrected; a phase whose cost is not; seconds that are not positive and
+            finite.
+        """
+        if self._correction is None:
+            raise ValueError("no cost is corrected: give the dispatcher cost=OnlineCost(...)")
+        if seconds is not None:
+            self._correction.observe(self.current, seconds)
 
     def dispatch(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged] | None = None) -> Dispatched:
         """Exchange this rank's mini-batch for its balanced share of the global batch. All ranks call it.
@@ -178,7 +217,11 @@ class Dispatcher:
 
     def tell(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
         """Gather lengths: the first half of :meth:`dispatch`."""
-        return gather(self.peers, batch, status, failure)
+        if self._correction is None:
+            return gather(self.peers, batch, status, failure)
+        gathered = gather(self.peers, batch, status, failure, self._correction.message())
+        self.setup = self._correction.heard(gathered.besides)
+        return gathered
 
     def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
         """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""

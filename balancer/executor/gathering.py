@@ -31,6 +31,7 @@ class Gathered:
     specs: Mapping[str, Spec]  # of the fields, as the ranks agree on them
     rows: Mapping[str, Column]  # of each field
     columns: Mapping[str, Column]  # lengths that callers give besides
+    besides: Sequence[Mapping[str, Any]] = ()  # what each rank says of costs that are corrected
 
     def field(self, name: str, rank: int) -> Field:
         """Return what a field is like on one rank."""
@@ -80,14 +81,15 @@ class Gathered:
 
 
 def gather(
-    peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, failure: Exception | None = None
-) -> Gathered:
+    peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, failure: Exception | None = None,
+    besides: Mapping[str, Any] | None = None,
+) -> Gathered:  # fmt: skip
     """Send all ranks what this one's mini-batch is like, None where `status` says why, and put together what all sent.
 
     Replica peers are not asked. FieldMismatchError if the fields do not fit together; PeerError if another rank failed,
     and this one did not.
     """
-    messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure))]
+    messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure, besides))]
     failed = {rank: message.error for rank, message in enumerate(messages) if message.status is Status.FAILED}
     if failed and status is not Status.FAILED:
         raise PeerError.of("failed before the exchange", failed)
@@ -101,6 +103,7 @@ def gather(
         {name: _agreed(name, {rank: message.specs[name] for rank, message in holders.items()}) for name in first.specs},
         {name: _joined([message.rows[name] for message in holders.values()]) for name in first.rows},
         {name: _joined([message.columns[name] for message in holders.values()]) for name in first.columns},
+        [message.besides for message in messages],
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +46,7 @@ class Message:
     specs: dict[str, Spec]  # of its fields, by name in order, as all of these are
     rows: dict[str, Column]  # of each field
     columns: dict[str, Column]
+    besides: Mapping[str, Any]  # what it says of costs that are corrected
 
 
 def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, Column]:
@@ -60,7 +62,9 @@ def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, Column]:
     return read
 
 
-def encoded(batch: MiniBatch | None, status: Status, failure: Exception | None) -> NDArray[np.int64]:
+def encoded(
+    batch: MiniBatch | None, status: Status, failure: Exception | None, besides: Mapping[str, Any] | None = None
+) -> NDArray[np.int64]:
     """Return the message of a rank; `batch` is None where `status` says why there is none."""
     batch = batch or MiniBatch(0, {}, {})
     fields, columns = sorted(batch.fields.items()), sorted(batch.columns.items())
@@ -74,6 +78,7 @@ def encoded(batch: MiniBatch | None, status: Status, failure: Exception | None) 
             for spec in [field.spec]
         ],
         "columns": [[name, isinstance(column, Ragged)] for name, column in columns],
+        **({"besides": besides} if besides else {}),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     parts = [np.asarray([len(text)]), words_of(text)]
@@ -101,4 +106,5 @@ def decoded(words: NDArray[np.int64]) -> Message:
         specs[name] = Spec(form, dtype, tuple(trailing), device)
         rows[name] = np.ones(count, dtype=np.int64) if specs[name].fixed else column(is_list)
     columns = {name: column(is_list) for name, is_list in header["columns"]}
-    return Message(Status(header["status"]), header["error"], count, specs, rows, columns)
+    besides = header.get("besides", {})
+    return Message(Status(header["status"]), header["error"], count, specs, rows, columns, besides)

@@ -398,7 +398,7 @@ class DispatchPlan(Record):
         if not 0 <= rank < self.num_ranks:
             raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
         tokens = self._of_slots(self.lengths[:, None], home)
-        return stages.run(self._of_slots(work, home)[rank], tokens[rank, :, 0])
+        return stages.run_of(self._of_slots(work, home), rank, tokens[rank, :, 0])
 
     def _of_slots(self, work: NDArray[np.int64], home: bool = False) -> NDArray[np.int64]:
         """Add up what samples have, int64[n, M], by slot of each rank, int64[num_ranks, num_slots, M]."""

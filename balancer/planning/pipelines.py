@@ -22,8 +22,6 @@ __all__ = ["pipeline_bound", "plan_pipelines"]
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
 
-_BOUND_S = 1e-9  # of a search, which then is what takes none
-
 
 def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
@@ -40,10 +38,10 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, 
     )  # fmt: skip
 
 
-def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int) -> Bound:
-    """Return the best bound on what pipelines of so many slots take, whatever the caps."""
+def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> Bound:
+    """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
     keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
-    keywords |= {"sizes": None, "cap": None, "time_budget": _BOUND_S}
+    keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}
     found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)
     return Bound(found.lower_bound, found.bound_name)
 

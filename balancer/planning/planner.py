@@ -226,7 +226,7 @@ def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots:
     if isinstance(problem.micro_batches, SequenceGroups):
         return groups_bound(problem, problem.micro_batches, makespan)
     if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
-        return pipeline_bound(problem, problem.micro_batches, slots[1] if slots else 1)
+        return pipeline_bound(problem, problem.micro_batches, slots[1] if slots else 1, settings.time_budget)
     bound = closed_form_bound(problem)
     if makespan > bound.value and _is_plain(problem):
         bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)

@@ -51,6 +51,9 @@ class PipelineStages:
         What an op takes besides, in every slot.
     in_flight_tokens : int or None
         The most that a device may hold between forwards and backwards, in lengths of the last phase.
+    tied : bool
+        Whether an op waits for its like in all replicas, as where they share parameters or experts (FSDP): it takes as
+        long as the slowest, and all replicas end together.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class PipelineStages:
     hop: int = 0
     overhead: int = 0
     in_flight_tokens: int | None = None
+    tied: bool = False
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -91,6 +95,7 @@ class PipelineStages:
         for name, value in zip(("hop", "overhead"), besides, strict=True):
             set_(self, name, int(value * scale))
         set_(self, "chunks", as_count("chunks", self.chunks))
+        set_(self, "tied", bool(self.tied))
         if self.num_stages % self.chunks:
             raise ArgumentError("chunks", f"divide the {self.num_stages} stages", self.chunks)
         if self.in_flight_tokens is not None:
@@ -119,6 +124,7 @@ class PipelineStages:
         hop: int = 0,
         overhead: int = 0,
         in_flight_tokens: int | None = None,
+        tied: bool = False,
     ) -> "PipelineStages":
         """Cut modules into stages, as evenly as their layers allow.
 
@@ -141,7 +147,7 @@ class PipelineStages:
         frozen : iterable of str
             Phases that are not trained. An encoder's backward then takes nothing; that of the last phase, if an encoder
             before it is trained, as long as its forward (gradients of inputs alone).
-        hop, overhead, in_flight_tokens
+        hop, overhead, in_flight_tokens, tied
             As the fields are, in the unit of the times: one FLOP or one unit of cost, over so many as
             :attr:`forward` counts.
 
@@ -170,7 +176,7 @@ class PipelineStages:
                 times = int(name == names[-1] and bool(trained))
             times += recompute and times > 0
             backward[name] = tuple(times * t for t in row)
-        return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens)
+        return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens, tied)
 
     @property
     def num_stages(self) -> int:
@@ -254,14 +260,28 @@ class PipelineStages:
         sizes : int64[K, S], optional
             What each slot holds in each stage.
         """
+        return self._run_ops(np.rint(seconds * 1e9).astype(np.int64), round(hop * 1e9), sizes)
+
+    def _run_ops(self, durations: Ints, hop: int, sizes: Ints | None = None) -> PipelineRun:
+        """Run one replica from how long each op takes, int64[K, 2 S]."""
         s, each = self.num_stages, np.eye(2 * self.num_stages, dtype=np.int64)
         each[:, s : s + self.forward_only] = 0
-        whole = np.rint(seconds * 1e9).astype(np.int64)
-        order = self.order(len(seconds))
-        return run(whole, each[:, :s], each[:, s:], order, hop=round(hop * 1e9), sizes=sizes)
+        return run(durations, each[:, :s], each[:, s:], self.order(len(durations)), hop=hop, sizes=sizes)
+
+    def run_of(self, slots: Ints, rank: int, sizes: Ints | None = None) -> PipelineRun:
+        """Run one of all replicas exactly, from the work of each slot in each module, int64[R, K, M].
+
+        Where they are tied, what a device waits for its likes within an op counts as busy.
+        """
+        return self._run_tied(slots, sizes) if self.tied else self.run(slots[rank], sizes)
+
+    def _run_tied(self, slots: Ints, sizes: Ints | None = None) -> PipelineRun:
+        return self._run_ops((slots @ self.both_ways).max(axis=0) + self.overhead, self.hop, sizes)
 
     def makespans(self, slots: Ints) -> Ints:
         """Return when each replica ends, int64[R], from the work of each slot in each module, int64[R, K, M]."""
+        if self.tied:
+            return np.full(len(slots), self._run_tied(slots).makespan, dtype=np.int64)
         return np.array([self.run(replica).makespan for replica in slots], dtype=np.int64)
 
     def perfect(self, totals: Ints, num_replicas: int, num_slots: int) -> tuple[int, int]:
@@ -281,6 +301,7 @@ class PipelineStages:
             "in_flight_cap": self.in_flight_tokens,
             "chunks": self.chunks,
             "hop": self.hop,
+            "tied": self.tied,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -290,7 +311,7 @@ class PipelineStages:
     def in_words(self) -> str:
         """Say what they are, for a report."""
         order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else "1F1B"
-        return f"{self.num_stages} pipeline stages, {order}"
+        return f"{self.num_stages} pipeline stages, {order}" + (", replicas tied" if self.tied else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def run_pipelines(
     runs_op[stages.num_stages + stages.forward_only :] = True
     durations = np.sum([devices * part.seconds[:, :, None] * part.share for part in parts], axis=0)
     durations += stages.overhead * per_unit * runs_op
+    if stages.tied:
+        durations = np.broadcast_to(durations.max(axis=0), durations.shape)
     held = np.sum([part.kept[:, :, None] * part.share[:, :, : stages.num_stages] for part in parts], axis=0)
     working = np.maximum.reduce([models[name].working_bytes * found[name].tokens for name in stages.phases]).max(axis=1)
     runs = [

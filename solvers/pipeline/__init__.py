@@ -8,9 +8,9 @@ from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 from solvers.pipeline.run import PipelineRun, run
 from solvers.pipeline.solver import schedule_pipeline
-from solvers.pipeline.types import PipelineCut, PipelineResult
+from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.pipeline.verify import check_pipeline
 
-__all__ = ["PIPELINERS", "USES_CLOCK", "MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut",
+__all__ = ["PIPELINERS", "USES_CLOCK", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
            "PipelineResult", "PipelineRun", "check_multiplex", "check_multiplexed", "check_pipeline", "gpipe",
            "interleaved", "multiplex", "one_f_one_b", "run", "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

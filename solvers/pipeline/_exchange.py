@@ -333,6 +333,30 @@ def _set_rises(ka, kb, slopes, rises):
 
 
 @helper
+def _set_more(came, went, items, more):
+    """Set how much more work of each module a cell has after an exchange."""
+    for m in range(items.shape[0]):
+        more[m] = 0
+        if came >= 0:
+            more[m] += items[m, came]
+        if went >= 0:
+            more[m] -= items[m, went]
+
+
+@helper
+def _set_both(a, b, i, j, tied, items, loads, unit, fixed, rows, num_slots, row_a, row_b):
+    """Set the durations in the lanes of cells a and b after item i of a and item j of b have changed places."""
+    _set_row(a, j, i, items, loads, unit, fixed, row_a)
+    _set_row(b, i, j, items, loads, unit, fixed, row_b)
+    if tied:
+        _raise_to_others(a % num_slots, a, b, rows, num_slots, row_a)
+        _raise_to_others(b % num_slots, a, b, rows, num_slots, row_b)
+        if a % num_slots == b % num_slots:
+            for x in range(len(row_a)):
+                row_a[x] = max(row_a[x], row_b[x])
+
+
+@helper
 def _pair(
     limit, a, b, state, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes,
     graph, rounds, lead, hop, unit, fixed, heads, tails, slopes, values, consts, spare,
@@ -342,17 +366,13 @@ def _pair(
     (-1, -1) if there is none. Paths that are kept rule most of them out at a few products each; what is left is run.
     """
     ends, path, end, row_a, row_b, rises_a, rises_b, more = spare
-    num_slots, modules = lanes.shape[1], items.shape[0]
-    tied = len(lanes) * num_slots < len(rows)
+    num_slots, tied = lanes.shape[1], len(lanes) * lanes.shape[1] < len(rows)
     lane_a, lane_b = (0, 0) if tied else (a // num_slots, b // num_slots)
     first_a, first_b = lane_a * num_slots, lane_b * num_slots
-    same = lane_a == lane_b
-    ka, kb = a % num_slots, b % num_slots
+    same, ka, kb = lane_a == lane_b, a % num_slots, b % num_slots
     _set_rises(a - first_a, b - first_b if same else np.int64(-1), slopes[lane_a], rises_a)
-    if not same:
-        _set_rises(np.int64(-1), b - first_b, slopes[lane_b], rises_b)
-    hint_a, hint_b = np.int64(0), np.int64(0)
-    count_a, count_b = counts[a] + 1, counts[b] + 1
+    _set_rises(np.int64(-1), b - first_b, slopes[lane_b], rises_b)
+    hint_a, hint_b, count_a, count_b = np.int64(0), np.int64(0), counts[a] + 1, counts[b] + 1
     start = draw(state, count_a * count_b)
     work, cost = np.int64(4 * rises_a.shape[0]), lanes.shape[2] * num_slots if not rounds else lanes.shape[2] ** 2 // 3
     for turn in range(count_a * count_b):
@@ -362,12 +382,7 @@ def _pair(
         j = members[b, q] if q >= 0 else np.int64(-1)
         if i < 0 and j < 0:
             continue
-        for m in range(modules):
-            more[m] = 0
-            if j >= 0:
-                more[m] += items[m, j]
-            if i >= 0:
-                more[m] -= items[m, i]
+        _set_more(j, i, items, more)
         work += 3
         bound = _bound_by(hint_a, limit, more, rises_a, values[lane_a])
         if bound >= 0:
@@ -385,20 +400,12 @@ def _pair(
         if not _may(a, b, i, j, sizes, caps, members, counts, held, first_set, sets, in_flight):
             continue
         work += cost
-        _set_row(a, j, i, items, loads, unit, fixed, row_a)
-        _set_row(b, i, j, items, loads, unit, fixed, row_b)
-        if tied:
-            _raise_to_others(ka, a, b, rows, num_slots, row_a)
-            _raise_to_others(kb, a, b, rows, num_slots, row_b)
-            if ka == kb:
-                for x in range(len(row_a)):
-                    row_a[x] = max(row_a[x], row_b[x])
-        passed = _passes(
+        _set_both(a, b, i, j, tied, items, loads, unit, fixed, rows, num_slots, row_a, row_b)
+        if not _passes(
             limit, ka, kb if same and ka != kb else np.int64(-1), row_a, row_b, lanes[lane_a], first_a, rows, graph,
             rounds, lead, hop, unit, fixed, loads, heads[lane_a], tails[lane_a], ends, path, end, slopes[lane_a],
             values[lane_a], consts[lane_a],
-        )  # fmt: skip
-        if not passed:
+        ):  # fmt: skip
             work += 4 * graph.shape[1]
             _set_rises(a - first_a, b - first_b if same else np.int64(-1), slopes[lane_a], rises_a)
             continue
@@ -452,6 +459,49 @@ def _copy_solution(target, source):
     copy(target[1], source[1])
 
 
+@helper
+def _settle_all(changed, lanes, graph, rounds, lead, hop, heads, tails, spare, makespans):
+    """Bring some lanes' makespans, heads and tails up to date; returns the work."""
+    for lane in changed:
+        makespans[lane] = _settled(lanes[lane], graph, rounds, lead, hop, heads[lane], tails[lane], spare[0], spare[2])
+    return 4 * graph.shape[1] * len(changed)
+
+
+@helper
+def _follow(a, b, i, j, tied, items, loads, unit, fixed, rows, lanes, slopes, values):
+    """Bring durations and kept paths up to date after an exchange; returns the lanes that it changed."""
+    num_slots = lanes.shape[1]
+    for cell, came, went in ((a, j, i), (b, i, j)):
+        lane = 0 if tied else cell // num_slots
+        _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
+        _shift(cell - lane * num_slots, came, went, items, slopes[lane], values[lane])
+    changed = np.array([0 if tied else a // num_slots, 0 if tied else b // num_slots])
+    return changed[:1] if changed[0] == changed[1] else changed
+
+
+@helper
+def _go_back(now, best, tied, items, unit, fixed, rows, lanes, slopes, values, consts):
+    """Go back to the best solution; returns the work."""
+    _copy_solution(now, best)
+    loads = now[2]
+    for cell in range(len(loads)):
+        _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
+    for lane in range(len(lanes)):
+        for p in range(values.shape[1]):
+            values[lane, p] = _value(p, lane * lanes.shape[1], slopes[lane], consts[lane], loads)
+    return slopes.size
+
+
+@helper
+def _memory(num_ops, width, kept, modules):
+    """What pairs are tried in: ends, a path, ends of stages, two rows, rises of paths in two lanes, work."""
+    return (
+        np.empty(num_ops, np.int64), np.empty(num_ops, np.int8), np.empty(width // 2 + 1, np.int64),
+        np.empty(width, np.int64), np.empty(width, np.int64), np.empty((kept, modules), np.int64),
+        np.empty((kept, modules), np.int64), np.empty(modules, np.int64),
+    )  # fmt: skip
+
+
 @kernel
 def exchange(
     state, most_work, goal, items, sizes, caps, members, counts, loads, held, first_set, sets, in_flight, rows, lanes,
@@ -465,33 +515,21 @@ def exchange(
     """
     cells, modules = loads.shape
     num_lanes, num_slots, width = lanes.shape
-    each, kept = cells // num_lanes, _PATHS
-    tied = num_lanes * num_slots < cells
-    spare = (
-        np.empty(graph.shape[1], np.int64), np.empty(graph.shape[1], np.int8), np.empty(width // 2 + 1, np.int64),
-        np.empty(width, np.int64), np.empty(width, np.int64), np.empty((kept, modules), np.int64),
-        np.empty((kept, modules), np.int64), np.empty(modules, np.int64),
-    )  # fmt: skip
+    tied, spare = num_lanes * num_slots < cells, _memory(graph.shape[1], width, _PATHS, modules)
     heads = np.empty((num_lanes, num_slots + width // 2, width // 2), np.int64)
-    tails = np.empty((num_lanes, num_slots + width // 2, width // 2), np.int64)
-    slopes = np.zeros((num_lanes, each, kept, modules), np.int64)
-    values, consts = np.zeros((num_lanes, kept), np.int64), np.zeros((num_lanes, kept), np.int64)
-    makespans = np.empty(num_lanes, np.int64)
+    tails, makespans = np.empty_like(heads), np.empty(num_lanes, np.int64)
+    slopes = np.zeros((num_lanes, cells // num_lanes, _PATHS, modules), np.int64)
+    values, consts = np.zeros((num_lanes, _PATHS), np.int64), np.zeros((num_lanes, _PATHS), np.int64)
     now = (members, counts, loads, held, in_flight)
     best = (members.copy(), counts.copy(), loads.copy(), held.copy(), in_flight.copy())
-    least, work, idle, kicks, worst = np.int64(2**62), np.int64(0), 0, 0, 0
-    changed, step = numbers(num_lanes), np.int64(-1)
+    least, work, step, kicks, worst = np.int64(2**62), np.int64(0), np.int64(-1), 0, 0
+    changed = numbers(num_lanes)
     while True:
-        for lane in changed:
-            makespans[lane] = _settled(
-                lanes[lane], graph, rounds, lead, hop, heads[lane], tails[lane], spare[0], spare[2]
-            )
-            work += 4 * graph.shape[1]
+        work += _settle_all(changed, lanes, graph, rounds, lead, hop, heads, tails, spare, makespans)
         worst = first_largest(makespans)
         if makespans[worst] <= goal or work >= most_work or cells == 1:
             break
-        if step < 0:
-            step = (makespans[worst] - goal) // 16
+        step = (makespans[worst] - goal) // 16 if step < 0 else step
         i, j, idle = np.int64(-1), np.int64(-1), 0
         while i < 0 and j < 0 and idle < _PATIENCE * num_slots and work < most_work:
             a = draw(state, cells) if tied or kicks > 0 else worst * num_slots + draw(state, num_slots)
@@ -509,32 +547,19 @@ def exchange(
                 )  # fmt: skip
                 work += more
         if i >= 0 or j >= 0:
-            kicks = max(0, kicks - 1)
-            step += step // 4
+            kicks, step = max(0, kicks - 1), step + step // 4
             _change(a, j, i, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
             _change(b, i, j, items, sizes, members, counts, loads, held, first_set, sets, in_flight)
-            for cell, came, went in ((a, j, i), (b, i, j)):
-                lane = 0 if tied else cell // num_slots
-                _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
-                _shift(cell - lane * num_slots, came, went, items, slopes[lane], values[lane])
-            changed = np.array([0 if tied else a // num_slots, 0 if tied else b // num_slots])
-            if changed[0] == changed[1]:
-                changed = changed[:1]
+            changed = _follow(a, b, i, j, tied, items, loads, unit, fixed, rows, lanes, slopes, values)
+            continue
+        if makespans[worst] < least:
+            least = makespans[worst]
+            _copy_solution(best, now)
         else:
-            if makespans[worst] < least:
-                least = makespans[worst]
-                _copy_solution(best, now)
-            else:
-                _copy_solution(now, best)
-                for cell in range(cells):
-                    _set_durations(cell, tied, items, loads, unit, fixed, rows, lanes)
-                changed = numbers(num_lanes)
-                for lane in changed:
-                    for p in range(kept):
-                        values[lane, p] = _value(p, lane * num_slots, slopes[lane], consts[lane], loads)
-                work += num_lanes * each * kept * modules
-            kicks, step = 1 + draw(state, 4), (makespans[worst] - goal) // 64
-            work += cells * members.shape[1] // 4
+            work += _go_back(now, best, tied, items, unit, fixed, rows, lanes, slopes, values, consts)
+            changed = numbers(num_lanes)
+        kicks, step = 1 + draw(state, 4), (makespans[worst] - goal) // 64
+        work += cells * members.shape[1] // 4
     if makespans[worst] > least:
         _copy_solution(now, best)
     return work

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.groups import read_only
-from solvers.pipeline._fluid import smooth_fluid, solve_fluid
+from solvers.pipeline._fluid import REST, smooth_fluid, solve_fluid
 from solvers.pipeline._stages import Stages
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
 
-__all__ = ["Profile", "profile_of"]
+__all__ = ["BITS", "Profile", "cut_of", "empty_basis", "profile_of"]
 
-_BITS = 20  # of the weights of paths
+BITS = 20  # of the weights of paths
 _UNIT_BITS, _TOTAL_BITS = 16, 30
 _MIX_BITS = 5  # of what a module has to do, relative to the others, that tell one mix from another
 _FIRST_WORK, _NEXT_WORK = 4e9, 2e7  # steps of the innermost loop: up to a few seconds once, some milliseconds a step
@@ -80,10 +80,8 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
     ratios = read_only(np.array([x / r for x, r in zip(wanted, mix, strict=True)]))
     scale = np.tile(ratios, order.num_slots)
     solved = _solve(kept.problem, ratios, kept.share * scale, kept.smooth * scale, kept.basis, _NEXT_WORK, _NEXT_SLACK)
-    whole = _whole_weights(solved.basis)
-    flows = [np.tensordot(whole, solved.basis[0] == mark, axes=(0, 0))[order.place] for mark in (1, 2)]
     share = solved.smooth.reshape(order.num_slots, -1) / ratios
-    return Profile(share, PipelineCut(flows[0], flows[1], _BITS), kept.problem, ratios)
+    return Profile(share, cut_of(solved.basis, order)[0], kept.problem, ratios)
 
 
 def _rounded(number: int) -> int:
@@ -92,13 +90,16 @@ def _rounded(number: int) -> int:
     return number if number == 1 << (number.bit_length() - 1) else ((number >> drop) << drop) + ((1 << drop) >> 1)
 
 
-def _whole_weights(basis: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:
-    """Weights of the paths of a basis as integers that sum to a power of two."""
-    table, kinds = basis[1:3]
+def cut_of(basis: tuple[NDArray[Any], ...], order: OpOrder) -> tuple[PipelineCut, int]:
+    """Return the paths of a basis with weights in integers, and the weight of what is elsewhere."""
+    paths, table, kinds = basis[:3]
     weights = np.where(kinds == kinds.max(), np.maximum(0.0, table[:-1, -1]), 0.0)
-    whole: NDArray[np.int64] = np.floor(weights / fsum(weights) * 2**_BITS).astype(np.int64)
-    whole[int(np.argmax(whole))] += 2**_BITS - int(whole.sum())
-    return whole
+    whole: NDArray[np.int64] = np.floor(weights / fsum(weights) * 2**BITS).astype(np.int64)
+    whole[int(np.argmax(whole))] += 2**BITS - int(whole.sum())
+    rest = paths[:, 0] == REST
+    elsewhere, whole = int(whole[rest].sum()), np.where(rest, 0, whole)
+    along, across = (np.tensordot(whole, paths == mark, axes=(0, 0))[order.place] for mark in (1, 2))
+    return PipelineCut(along, across, BITS), elsewhere
 
 
 @lru_cache(maxsize=24)
@@ -110,12 +111,16 @@ def _kept(
     unit = read_only(np.frombuffer(unit_bytes, dtype=np.int64).reshape(modules, -1))
     fixed, hop = read_only(np.array(besides[:-1], dtype=np.int64)), besides[-1]
     problem = read_only(np.array(mix, dtype=np.float64)), unit, fixed, graph, hop, num_slots
-    basis = (
-        np.zeros((rows + 1, graph.shape[1]), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
+    even, basis = np.full(rows, 1 / num_slots), empty_basis(rows, graph.shape[1])
+    return _solve(problem, read_only(np.ones(modules)), even, even, basis, _FIRST_WORK, _FIRST_SLACK)
+
+
+def empty_basis(rows: int, num_ops: int) -> tuple[NDArray[Any], ...]:
+    """Return room for a basis of the program."""
+    return (
+        np.zeros((rows + 1, num_ops), dtype=np.int8), np.zeros((rows + 2, rows + 2)),
         np.zeros(rows + 1, dtype=np.int64), np.zeros(rows + 1), np.zeros(1),
     )  # fmt: skip
-    even = np.full(rows, 1 / num_slots)
-    return _solve(problem, read_only(np.ones(modules)), even, even, basis, _FIRST_WORK, _FIRST_SLACK)
 
 
 def _solve(
@@ -126,7 +131,8 @@ def _solve(
     totals, unit, fixed, graph, hop, num_slots = problem
     share, smooth, basis = share.copy(), smooth.copy(), tuple(array.copy() for array in basis)
     pivots = 16 + int(work / (len(share) ** 2 + 4 * graph.shape[1]))
-    makespan, proven = solve_fluid(totals, ratios, unit, fixed, graph, hop, num_slots, pivots, share, *basis)
+    nothing = np.zeros((num_slots, len(unit)), dtype=np.int64), np.empty(0), np.inf
+    makespan, proven, _ = solve_fluid(totals, ratios, unit, fixed, graph, hop, *nothing, pivots, share, *basis)
     steps = 16 + min(_MOST_STEPS, int(work / (8 * graph.shape[1])))
     level = proven * (1 + slack)
     none = np.zeros_like(smooth)

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, unknown
+from solvers.bounds import Bound
 from solvers.groups import read_only
+from solvers.pipeline._outlier import outlier_proof
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline._search import makespans_of
@@ -14,7 +16,7 @@ from solvers.pipeline._stages import Stages
 from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.types import PipelineResult
+from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.types import SolveStatus
 
 __all__ = ["schedule_pipeline"]
@@ -126,14 +128,20 @@ def schedule_pipeline(
     replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
     profile = profile_of(totals, problem.merged, problem.order, replicas)
     bound = closed_form(problem.items.T, problem.merged, problem.order, replicas)
-    bound = max(bound, fluid_bound(totals, problem.merged, problem.order, profile.cut, replicas), key=lambda b: b.value)
-    found = solve(problem, profile, bound.value, seconds)
+    cut: PipelineCut | OutlierCut | None = None
+    fluid = fluid_bound(totals, problem.merged, problem.order, profile.cut, replicas)
+    if fluid.value > bound.value:
+        bound, cut = fluid, profile.cut
+    proof, spent = outlier_proof(problem, profile, bound.value, seconds)
+    if proof is not None:
+        bound, cut = Bound(proof.value, "outlier"), proof.cut
+    found = solve(problem, profile, bound.value, seconds - spent)
     makespans = makespans_of(problem, found.cell_of_item)
     makespan = int(makespans.max())
     status = SolveStatus.FEASIBLE if found.ended else SolveStatus.TIME_LIMIT
     replica, slot = np.divmod(found.cell_of_item.astype(np.int32), np.int32(problem.num_slots))
     return PipelineResult(
         read_only(replica), read_only(slot), read_only(makespans), makespan, bound.value, bound.name,
-        profile.cut if bound.name == "fluid" else None, problem.order,
+        cut, problem.order,
         SolveStatus.OPTIMAL if makespan == bound.value else status, method, time.perf_counter() - started,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from solvers.pipeline.orders import OpOrder
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["PipelineCut", "PipelineResult"]
+__all__ = ["OutlierCut", "PipelineCut", "PipelineResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +35,30 @@ class PipelineCut(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OutlierCut(Record):
+    """Critical paths of the replica that runs a large item, and of the mean of the others.
+
+    Attributes
+    ----------
+    item : int
+    cut_of_slot : int32[K], read-only
+        Which of `cuts` proves most where the item is in each slot.
+    cuts : tuple of PipelineCut
+        Of the item's replica; their weights sum to 2 to the power of `bits`, less what `weights` says.
+    weights : int64, read-only
+        By cut, how much `others` counts.
+    others : PipelineCut
+        Of a mean replica.
+    """
+
+    item: int
+    cut_of_slot: NDArray[np.int32]
+    cuts: tuple[PipelineCut, ...]
+    weights: NDArray[np.int64]
+    others: PipelineCut
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PipelineResult(Record):
     """Items in slots of replicas, with a certificate.
 
@@ -50,8 +74,8 @@ class PipelineResult(Record):
         Proven: no schedule with this op order has a smaller makespan.
     bound_name : str
         The argument that proves `lower_bound`; see :mod:`solvers.pipeline.bounds`.
-    cut : PipelineCut or None
-        What proves ``"fluid"``.
+    cut : PipelineCut, OutlierCut or None
+        What proves ``"fluid"`` or ``"outlier"``.
     order : OpOrder
         What every replica's devices run, in turn; it says K.
     status : SolveStatus
@@ -67,7 +91,7 @@ class PipelineResult(Record):
     makespan: int
     lower_bound: int
     bound_name: str
-    cut: PipelineCut | None
+    cut: PipelineCut | OutlierCut | None
     order: OpOrder
     status: SolveStatus
     method: str

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers.errors import CertificateError
-from solvers.pipeline.types import PipelineResult
+from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.types import SolveStatus
 
 __all__ = ["check_pipeline"]
@@ -205,18 +205,60 @@ def _check_bound(
         back = sum(1 for s in range(stages - 1) if any((0, s, True) in listed for listed in ops))
         proven = max(trips, default=0) + sum(fixed) + (hop * (stages - 1 + back) if len(ops) > 1 else 0)
     elif result.bound_name == "fluid":
-        proven = _proven_by_cut(result, totals, unit, fixed, ops, hop)
+        if not isinstance(result.cut, PipelineCut):
+            raise CertificateError("lower_bound is by 'fluid', and there is no cut")
+        prices, constant = _priced(result.cut, 0, result, unit, fixed, ops, hop)
+        total = sum(x * t for x, t in zip(_least(prices), totals, strict=True)) + replicas * constant
+        proven = int(-(-total // (replicas << result.cut.bits)))
+    elif result.bound_name == "outlier":
+        proven = _proven_by_outlier(result, items, totals, unit, fixed, ops, hop)
     else:
         _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     _require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
 
 
-def _proven_by_cut(
-    result: PipelineResult, totals: list[int], unit: list[list[int]], fixed: list[int], ops: list[list[_Op]], hop: int
-) -> int:
-    cut, stages = result.cut, result.order.num_stages
-    if cut is None:
-        raise CertificateError("lower_bound is by 'fluid', and there is no cut")
+def _proven_by_outlier(
+    result: PipelineResult, items: list[list[int]], totals: list[int], unit: list[list[int]], fixed: list[int],
+    ops: list[list[_Op]], hop: int,
+) -> int:  # fmt: skip
+    """Return the least, over the slots that the item may be in, of what its replica and the others prove."""
+    given, replicas = result.cut, result.num_replicas
+    if not isinstance(given, OutlierCut):
+        raise CertificateError("lower_bound is by 'outlier', and there is no cut of one")
+    _require(0 <= given.item < len(items), f"the cut is of item {given.item}, which is not there")
+    fits = given.cut_of_slot.shape == (result.num_slots,) and len(given.cuts) == len(given.weights)
+    places = set(given.cut_of_slot.tolist())
+    _require(fits and places <= set(range(len(given.cuts))), "the cut is not of every slot")
+    own = items[given.item]
+    far, base = _priced(given.others, 0, result, unit, fixed, ops, hop)
+    apart, whole, share = _least(far), 1 << given.others.bits, max(1, replicas - 1)
+    known: list[tuple[list[list[int]], int, int]] = []
+    for cut, weight in zip(given.cuts, given.weights.tolist(), strict=True):
+        _require(weight >= 0 and (weight == 0 or replicas > 1), f"the cut gives others a weight of {weight}")
+        prices, constant = _priced(cut, weight, result, unit, fixed, ops, hop)
+        value = share * (whole * constant + weight * base)
+        for near, other, total, mine in zip(_least(prices), apart, totals, own, strict=True):
+            cheapest = share * whole * near if replicas == 1 else min(share * whole * near, weight * other)
+            value += (total - mine) * cheapest
+        known.append((prices, value, share * whole << cut.bits))
+    proven: list[int] = []
+    for slot, place in enumerate(given.cut_of_slot.tolist()):
+        prices, value, parts = known[place]
+        value += share * whole * sum(x * mine for x, mine in zip(prices[slot], own, strict=True))
+        proven.append(-(-value // parts))
+    return min(proven)
+
+
+def _least(prices: list[list[int]]) -> list[int]:
+    return [min(column) for column in zip(*prices, strict=True)]
+
+
+def _priced(
+    cut: PipelineCut, besides: int, result: PipelineResult, unit: list[list[int]], fixed: list[int],
+    ops: list[list[_Op]], hop: int,
+) -> tuple[list[list[int]], int]:  # fmt: skip
+    """Check that a cut is paths that weigh no more than they may; return its prices by slot, and its constant."""
+    stages = result.order.num_stages
     listed = [op for each in ops for op in each]
     _require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
     _require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
@@ -242,9 +284,8 @@ def _proven_by_cut(
             constant += into[op] * fixed[j]
             for m, row in enumerate(unit):
                 prices[op[0]][m] += into[op] * row[j]
-    _require(begun <= 1 << cut.bits, f"the cut's paths weigh {begun}, over 2**{cut.bits}")
+    most = (1 << cut.bits) - besides
+    _require(begun <= most, f"the cut's paths weigh {begun}, over 2**{cut.bits} - {besides}")
     for op in listed:
         _require(out[op] <= into[op], f"more of the cut leaves {op} than comes to it")
-    least = [min(column) for column in zip(*prices, strict=True)]
-    total = sum(x * t for x, t in zip(least, totals, strict=True)) + result.num_replicas * constant
-    return int(-(-total // (result.num_replicas << cut.bits)))
+    return prices, constant

@@ -46,7 +46,10 @@ def test_models_give_stages_whole_layers(command, log):
 
 def test_one_phase_takes_a_number(command, log):
     asked = (*ASKED, "--length", "tokens", *CUT, "--stages", 4, "--chunks", 2, "--recompute", "--json")
-    assert json.loads(command("plan", log, *asked).out)["phases"]["all"]["pipeline_stages"] == 4
+    plain = json.loads(command("plan", log, *asked).out)["phases"]["all"]
+    assert plain["pipeline_stages"] == 4
+    tied = json.loads(command("plan", log, *asked, "--tied").out)["phases"]["all"]
+    assert tied["imbalance_ratio_after"] > plain["imbalance_ratio_after"]
 
 
 def test_simulate_takes_models_and_pieces(command, log):

@@ -85,6 +85,22 @@ def test_a_stalled_step_does_not_throw_it():
     assert online.predict(steps[0]) == pytest.approx(true_seconds(steps[0], (1, 1.3, 1)), rel=0.02)
 
 
+def test_a_model_that_is_off_tenfold_is_learned_soon():
+    online = OnlineCost(*BASE, window=2)
+    run(online, steps_of(40), lambda i: (10, 10, 10))
+    assert online.predict(steps_of(1)[0]) == pytest.approx(true_seconds(steps_of(1)[0], (10, 10, 10)), rel=0.1)
+
+
+def test_ranks_of_a_step_count_as_one_step():
+    one, many = OnlineCost(*BASE), OnlineCost(*BASE)
+    for step in steps_of(20):
+        one.observe(step, true_seconds(step, (1, 1.3, 1)))
+        sums = [sum(step), sum(length**2 for length in step.tolist())]
+        many.observe_ranks([sums] * 3, [true_seconds(step, (1, 1.3, 1))] * 3)
+    np.testing.assert_allclose(one._factors, many._factors, rtol=1e-9)
+    assert one.base_error == pytest.approx(many.base_error)
+
+
 def test_steps_that_are_all_alike_do_not_wind_it_up():
     online = OnlineCost(*BASE)
     same = np.array([1000, 2000])

@@ -240,6 +240,34 @@ def test_fractions_are_made_whole():
     assert PipelineStages(**stages.to_json()) == stages
 
 
+def test_tied_replicas_wait_for_the_slowest_in_every_op(tmp_path):
+    lengths = np.random.default_rng(1).integers(1, 100, 60)
+    stages = PipelineStages.of(3, tied=True, hop=4, overhead=2)
+    plan = balancer.balance(lengths, 2, micro_batches=cut(stages, 6))
+    slots = plan.work_of_slots[:, :, 0]
+    slowest = PipelineStages.of(3, hop=4, overhead=2).run(slots.max(axis=0)[:, None])
+    assert plan.pipeline_makespans().tolist() == [slowest.makespan] * 2 == [plan.makespan] * 2
+    assert plan.pipeline_run(1).makespan == plan.makespan
+    free = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(3, hop=4, overhead=2), 6))
+    assert stages.makespans(free.work_of_slots).max() >= plan.makespan  # which is planned for it
+    plan.save(tmp_path / "plan.parquet")
+    assert balancer.load_plan(tmp_path / "plan.parquet") == plan
+
+
+def test_whole_replicas_are_laid_on_nodes():
+    lengths, home = np.random.default_rng(1).integers(1, 100, 96), np.repeat(np.arange(4), 24)
+    made = {
+        name: balancer.balance(
+            lengths, 4, ranks_per_node=2, home_rank=home, placement=name, micro_batches=cut(PipelineStages.of(2), 6)
+        )
+        for name in ("any", "rearrange", "relocate")
+    }
+    assert made["rearrange"].inter_node_volume < made["any"].inter_node_volume
+    assert made["rearrange"].makespan == made["any"].makespan
+    assert made["relocate"].placement == "rearrange"
+    assert "chosen together" in made["relocate"].fell_back
+
+
 @pytest.mark.parametrize("count", [None, "fewest"])
 def test_a_free_number_of_micro_batches_keeps_to_the_rules(count):
     lengths = np.random.default_rng(1).integers(1, 100, 200)

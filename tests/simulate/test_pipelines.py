@@ -40,6 +40,17 @@ def test_seconds_are_the_plan_in_other_units(tokens, hop, overhead):
     assert step.pipeline.slowest.bubble == pytest.approx(plan.pipeline_run(rank).bubble, abs=1e-6)
 
 
+def test_tied_replicas_wait_in_every_op():
+    tokens = np.random.default_rng(0).integers(1, 40, 16)
+    seconds = []
+    for tied in (False, True):
+        stages = PipelineStages.of(4, tied=tied)
+        plan = balancer.balance(tokens, 2, micro_batches=MicroBatches(200, "pipeline", 4, stages=stages))
+        seconds.append(step_time(plan, model(a=6), OF_FOUR).pipeline.seconds)
+        assert seconds[-1] == pytest.approx(plan.makespan * 6 / 500 / 12, rel=1e-6)
+    assert seconds[1] > seconds[0]
+
+
 @pytest.mark.parametrize("waits", ["phase", "step"])
 def test_encoders_and_the_last_phase_are_one_pipeline(waits):
     plan = planned(PipelineStages.of({"vision": 1, "llm": 3}))

@@ -1,0 +1,200 @@
+"""Costs that follow the cluster: ranks report their times with their lengths, one fits, and all plan by what it says.
+
+Nothing is sent for it alone. A rank's times go with its next message, beside the sums of the lengths that it ran, so
+that it does not matter how many steps have been made ahead meanwhile. The rank that fits sends integers with its own:
+the next plan of all ranks, itself included, is made with these.
+"""
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from balancer.cost import CostModel, OnlineCost
+from balancer.cost.integer import integers_together
+from balancer.executor.dispatched import Dispatched
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.setup import Setup
+
+__all__ = ["Correction", "CostCorrection", "as_online"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostCorrection:
+    """How the cost of a phase is corrected: the same on all ranks.
+
+    Attributes
+    ----------
+    active : bool
+        Whether plans are made with corrected coefficients, which is while they predict better than those given.
+    coefficients : tuple of float
+        c0, a and b in use, in seconds.
+    base_error, corrected_error : float
+        Mean relative error of the model given and of the corrected one over the last steps; NaN before the first.
+    """
+
+    active: bool
+    coefficients: tuple[float, float, float]
+    base_error: float
+    corrected_error: float
+
+
+def as_online(cost: Any, phases: Any) -> dict[str, OnlineCost]:
+    """Return the costs to correct by phase, of none if `cost` is one that stays as it is."""
+    if not isinstance(cost, OnlineCost | Mapping):
+        return {}
+    if isinstance(cost, Mapping) != (phases is not None):
+        raise TypeError("cost must be one OnlineCost without phases, and with phases map them to one each")
+    online = dict(cost) if isinstance(cost, Mapping) else {SINGLE_PHASE: cost}
+    for name, each in online.items():
+        if not isinstance(each, OnlineCost):
+            raise TypeError(f"cost[{name!r}] must be an OnlineCost, got {each!r}: other costs are those of each phase")
+    return online
+
+
+class Correction:
+    """What of the costs is corrected, and how far it has come.
+
+    Parameters
+    ----------
+    online : mapping of str to OnlineCost
+        By phase.
+    setup : Setup
+        As it would be without; costs of these phases are taken from `online`.
+    planner : int
+        Which rank fits.
+    fits : bool
+        Whether that is this one.
+
+    Raises
+    ------
+    ValueError
+        If costs that are corrected do not go together with the setup.
+    """
+
+    def __init__(self, online: Mapping[str, OnlineCost], setup: Setup, planner: int, fits: bool) -> None:
+        self._online, self._given, self._planner, self._fits = dict(online), setup, planner, fits
+        self._waiting: deque[list[float]] = deque()  # which a thread may empty
+        _check(setup, self._online)
+        stages = _stages(setup)
+        self._parts = {name: sum(stages.forward[name]) if stages else 1 for name in self._online}
+        self._costs: dict[str, CostModel] = {}
+        self.state: dict[str, CostCorrection] = {}
+        self.setup = setup
+        self._take_over(self._to_say())
+
+    def observe(self, step: Dispatched | None, seconds: Any) -> None:
+        """Keep how long this rank took for each phase of a step, until its next message."""
+        if step is None:
+            raise RuntimeError("observe tells how long the step took that was dispatched last: dispatch one before")
+        took = dict(seconds) if isinstance(seconds, Mapping) else {next(iter(self._online)): seconds}
+        if not isinstance(seconds, Mapping) and len(self._online) > 1:
+            raise TypeError(f"seconds must map phases ({', '.join(self._online)}) to numbers, got {seconds!r}")
+        for name, value in took.items():
+            if name not in self._online:
+                raise ValueError(
+                    f"seconds are of phase {name!r}, whose cost is not corrected: {', '.join(self._online)}"
+                )
+            if value is None:
+                continue
+            if not 0 < float(value) < math.inf:
+                raise ValueError(f"seconds of a phase must be positive and finite, got {value!r} for {name!r}")
+            lengths = step.lengths(name).astype(np.float64)
+            speeds = next(phase.rank_speeds for phase in self._given.phases if phase.name == name)
+            pace = 1.0 if speeds is None else speeds[step.rank] / max(speeds)
+            sums = float(lengths.sum()), float((lengths * lengths).sum())
+            self._waiting.append([list(self._online).index(name), *sums, float(value) * pace])
+
+    def message(self) -> dict[str, Any]:
+        """Return what this rank's next message has besides."""
+        observed = []
+        while self._waiting:
+            observed.append(self._waiting.popleft())
+        return {"observed": observed} | ({"costs": self._to_say()} if self._fits else {})
+
+    def heard(self, said: Sequence[Mapping[str, Any]]) -> Setup:
+        """Return what to plan with after the messages of all ranks; who fits learns from them for the next."""
+        if costs := said[self._planner].get("costs"):
+            self._take_over(costs)
+        if self._fits:
+            self._learn([row for of_rank in said for row in of_rank.get("observed", [])])
+        return self.setup
+
+    def _learn(self, observed: Sequence[Sequence[float]]) -> None:
+        for place, (name, online) in enumerate(self._online.items()):
+            rows = [row[1:] for row in observed if row[0] == place]
+            before = online.active
+            if rows:
+                online.observe_ranks([row[:2] for row in rows], [row[2] for row in rows])
+            if before and not online.active:
+                of_phase = "" if name == SINGLE_PHASE else f" of phase {name!r}"
+                warnings.warn(
+                    f"plans are made with the cost{of_phase} as it was given again: corrected by what was measured it "
+                    f"predicts steps no better (off by {online.corrected_error:.1%}, not {online.base_error:.1%})",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _to_say(self) -> list[list[Any]]:
+        """Return of each phase its cost in integers, and how it was come by."""
+        used = {name: online.coefficients for name, online in self._online.items()}
+        seconds = {name: (a / self._parts[name], b / self._parts[name]) for name, (_, a, b) in used.items()}
+        if not any(map(any, seconds.values())):
+            raise ValueError("costs to correct need an a or b over 0: plans depend on lengths alone")
+        costs = integers_together(seconds)
+        return [
+            [costs[name].a, costs[name].b, online.active, *used[name], online.base_error, online.corrected_error]
+            for name, online in self._online.items()
+        ]
+
+    def _take_over(self, said: list[list[Any]]) -> None:
+        """Plan with the costs that the rank which fits has sent."""
+        of_phase = dict(zip(self._online, said, strict=True))
+        self.state = {
+            name: CostCorrection(bool(row[2]), (row[3], row[4], row[5]), row[6], row[7])
+            for name, row in of_phase.items()
+        }
+        costs = {name: CostModel(row[0], row[1]) for name, row in of_phase.items()}
+        if costs == self._costs:
+            return
+        self._costs = costs
+        phases = tuple(replace(phase, cost=costs.get(phase.name, phase.cost)) for phase in self._given.phases)
+        settings = self._given.settings
+        cut = settings.micro_batches
+        if isinstance(cut, MicroBatches) and cut.stages is not None:
+            settings = replace(settings, micro_batches=replace(cut, stages=replace(cut.stages, costs=costs)))
+        self.setup = Setup(self._given.topology, phases, settings)
+
+
+def _stages(setup: Setup) -> PipelineStages | None:
+    cut = setup.settings.micro_batches
+    return cut.stages if isinstance(cut, MicroBatches) else None
+
+
+def _check(setup: Setup, online: Mapping[str, OnlineCost]) -> None:
+    """Refuse costs to correct that nobody could plan with."""
+    names = [phase.name for phase in setup.phases]
+    if odd := [name for name in online if name not in names]:
+        raise ValueError(f"cost is of phase {odd[0]!r}; phases are {', '.join(names)}")
+    if isinstance(setup.settings.micro_batches, SequenceGroups):
+        raise ValueError("a cost that is corrected cannot be combined with sequence_groups: ranks share its samples")
+    stages = _stages(setup)
+    if (stages is not None or setup.settings.mode != "separate") and set(online) != set(names):
+        missing = ", ".join(name for name in names if name not in online)
+        raise ValueError(f"phases that are planned together need costs in one unit: correct that of {missing} too")
+    if stages is not None and (stages.hop or stages.overhead):
+        raise ValueError(
+            "hop and overhead of stages are in units of a cost, which one that is corrected has not: use 0"
+        )
+    for phase in setup.phases:
+        if phase.name in online and phase.initial_loads is not None:
+            raise ValueError(
+                "initial_loads are in units of a cost, which one that is corrected has not: leave them out"
+            )

@@ -1,8 +1,8 @@
 """Relocation: volume across nodes and inside them against what must move, loads over the cap, and time.
 
-Run: python benchmarks/relocation.py [equal | frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes are
-costs: median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over the sum of
-max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the whole call.
+Run: python benchmarks/relocation.py [equal | frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes
+are costs: median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over
+the sum of max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the call.
 """
 
 import sys

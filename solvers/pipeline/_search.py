@@ -18,6 +18,7 @@ __all__ = ["SEED", "Solution", "lanes_of", "loads_of", "makespans_of"]
 
 Ints = NDArray[np.int64]
 SEED = 20_260_101
+_LESS_ROOM = (0.97, 0.94)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,9 +73,14 @@ class Solution:
         left = 0
         nowhere = np.full_like(cell_of_item, -1)
         even = np.broadcast_to(targets.mean(axis=0), targets.shape)  # which holds least in flight
-        for wanted, given in ((targets, cell_of_item), (targets, nowhere), (even, nowhere)):
+        ways = [(targets, cell_of_item, 1.0), (targets, nowhere, 1.0), (even, nowhere, 1.0)]
+        if problem.flight_caps is not None:  # under less room items may find places that they did not find under more
+            ways += [(wanted, given, part) for part in _LESS_ROOM for wanted, given, _ in ways]
+        for wanted, given, part in ways:
             for order in orders:
                 self = cls.of(problem, given)
+                limits = self.in_flight[-1].copy()
+                self.in_flight[-1] = (limits * part).astype(np.int64)
                 rest = np.argsort(order, kind="stable")
                 rest = rest[given[rest] < 0]
                 if not self.fits():
@@ -83,6 +89,7 @@ class Solution:
                     read_only(rest), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
                     self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
                 )  # fmt: skip
+                self.in_flight[-1] = limits
                 if not left:
                     return self
         if len(problem.sizes):  # caps that leave hardly any room: as even as can be

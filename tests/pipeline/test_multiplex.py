@@ -14,7 +14,7 @@ import solvers
 from solvers.errors import ArgumentError, CertificateError, UsageError
 from solvers.pipeline import check_multiplex, multiplex, one_f_one_b, schedule_multiplexed
 
-QUICK = {"time_budget": 4e-6}
+QUICK = {"time_budget": 2e-4}
 
 
 def best_makespan(
@@ -99,8 +99,8 @@ def test_mostly_optimal_on_small_cases():
     met = 0
     for seed in range(12):
         problem, rules = small(seed)
-        met += multiplex(*problem, **rules, time_budget=1e-5).makespan == best_makespan(*problem, **rules)
-    assert met >= 9
+        met += multiplex(*problem, **rules, time_budget=2e-3).makespan == best_makespan(*problem, **rules)
+    assert met >= 10
 
 
 def test_devices_and_what_they_hold():
@@ -158,10 +158,10 @@ def items_and_tasks(n, stages, seed=0):
 def test_slots_and_tasks_together(rules):
     problem = items_and_tasks(24, 2)
     rules = {key: problem[0][:, 0] if value == "work" else value for key, value in rules.items()}
-    found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=1e-5)
+    found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
     solvers.check_multiplexed(*problem, found, window=2, **rules)
     assert found.gap < 0.4
-    assert found == schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=1e-5)
+    assert found == schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
     assert sorted(np.concatenate([found.tasks_of(r) for r in range(2)]).tolist()) == list(range(len(problem[3])))
 
 

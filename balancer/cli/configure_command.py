@@ -1,22 +1,18 @@
 """``balancer configure``: which layout a cluster is to have for a log and its models."""
 
 import json
-import re
 import time
 from typing import Any
 
 import click
 
+from balancer.cli.layouts import layout_arguments
 from balancer.cli.options import add_options, cluster_option, json_option, module_options, rate_options
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
-from balancer.cli.settings import by_phase
-from balancer.cost.throughput import ThroughputCurve
-from balancer.errors import InputError
 from balancer.io._atomic import reported, write_whole
 from balancer.problem.layout import LAYOUT_MODES
-from balancer.problem.phases import Phase
 from balancer.report.text import printable
 from balancer.simulate.configure import Configuration, configure
 
@@ -70,7 +66,8 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         --model vision=internvit-6b --pieces vision=1024 --phase llm=text_tokens+image_tokens --model llm=qwen2-72b
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, None, None)
-    asked = _arguments(options)
+    own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
+    asked = own | layout_arguments(options)
     started = time.perf_counter()
     with bar_of("layouts scheduled", None, as_json) as tick:
         found = configure(log, tick=tick, **asked)
@@ -98,23 +95,3 @@ def _told(found: Configuration) -> dict[str, Any]:
     """Return what the winner's file says of it, besides the layout."""
     each = found.winner.to_json()
     return {name: value for name, value in each.items() if name != "layout"} | {"lower_bound_s": found.lower_bound_s}
-
-
-def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options as :func:`balancer.configure` takes them."""
-    columns = by_phase("--phase", options.pop("phases"))
-    items = by_phase("--items", options.pop("items"), columns)
-    pieces = by_phase("--pieces", options.pop("pieces"), columns)
-    for name, text in pieces.items():
-        if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
-            raise InputError(f"--pieces {name} must be a whole number >= 1, got {text!r}")
-    curves = by_phase("--throughput", options.pop("curves"), columns)
-    return options | {
-        "phases": tuple(
-            Phase(name, items.get(name, column), totals=column if name in items else None)
-            for name, column in columns.items()
-        ),
-        "models": by_phase("--model", options.pop("models"), columns),
-        "pieces": {name: int(text) for name, text in pieces.items()},
-        "throughput": {name: ThroughputCurve.from_csv(path) for name, path in curves.items()},
-    }

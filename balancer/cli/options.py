@@ -237,6 +237,11 @@ def _micro_batch_options(command: Any) -> Any:
             "of four. Steps are then run exactly (1F1B), and the order of micro-batches is planned. With --cost "
             "NAME=flops:MODEL for all phases stages hold whole layers, else equal parts of a phase's cost.",
         ),
+        click.option(
+            "--layout", "layouts", metavar="FILE.json", **_SEVERAL,
+            help="A layout, such as configure --out writes, in place of --stages and what goes with it; simulate takes "
+            "several, and compares what steps of the same samples take by each.",
+        ),
         click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),
         click.option("--frozen", metavar="NAME", **_SEVERAL, help="With --stages, a phase that is not trained."),

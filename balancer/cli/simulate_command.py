@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from balancer.cli.layouts import compare_layouts
 from balancer.cli.options import (
     add_options,
     cluster_option,
@@ -77,6 +78,9 @@ def simulate_command(
     gpus_per_rank = options.pop("gpus_per_rank")
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
+    if options["layouts"]:
+        compare_layouts(log, options, cluster, steps or 1, as_json)
+        return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
     overlap, waits = options.pop("overlap"), options.pop("waits")
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,

@@ -11,7 +11,7 @@ from balancer.cost import Module
 from balancer.cost.throughput import Throughput
 from balancer.io.logs import LengthLog
 from balancer.problem.cluster import Cluster
-from balancer.problem.layout import LAYOUT_MODES
+from balancer.problem.layout import LAYOUT_MODES, StepLayout
 from balancer.problem.layout_memory import memory_of_devices
 from balancer.problem.phases import Phase
 from balancer.simulate.given import Given, given_of
@@ -19,9 +19,9 @@ from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
 from balancer.simulate.layout_price import Priced, price
 from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_budget, unknown
-from solvers.errors import InfeasibilityCertificate, InfeasibleError
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError
 
-__all__ = ["REASONS", "Configuration", "configure", "modes_of"]
+__all__ = ["REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
 
 REASONS = ("memory", "bound", "close", "scheduled", "left")
 """Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
@@ -198,6 +198,40 @@ class _Search:
             fitting += self.cases_of(i)
         for case in sorted(fitting, key=lambda each: each.estimate_s)[:_FIRST]:
             self.schedule(case)
+
+
+def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: float = 1.0) -> list[Priced | None]:
+    """Schedule layouts for the same steps, each with its number of micro-batches, or the best of some.
+
+    Parameters
+    ----------
+    given : Given
+        As :func:`balancer.simulate.given.given_of` makes it.
+    layouts : sequence of StepLayout
+    time_budget : float
+        Seconds' worth of work, for each.
+
+    Returns
+    -------
+    list of (Priced or None)
+        None for those that do not fit the memory.
+
+    Raises
+    ------
+    ValueError
+        Layouts of other phases or more GPUs, or that a model cannot be cut into.
+    """
+    found: list[Priced | None] = []
+    for layout in layouts:
+        layout.check_phases(list(given.models))
+        layout.check_models(given.models, given.cluster.gpus_per_node)
+        if layout.num_gpus > given.num_gpus:
+            raise ArgumentError("layouts", f"be of at most {given.num_gpus} GPUs", layout.num_gpus)
+        numbers = [layout.micro_batches] if layout.micro_batches else numbers_of_slots(given, layout)
+        each_s = as_budget(time_budget) / max(1, len(numbers) * len(given.steps))
+        priced = [price(LayoutCase.of(given, layout, k), each_s) for k in numbers]
+        found.append(min((each for each in priced if each), key=lambda each: each.seconds, default=None))
+    return found
 
 
 def modes_of(text: str) -> tuple[str, ...]:

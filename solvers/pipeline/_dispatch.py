@@ -48,10 +48,15 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot):
 
 
 @helper
-def _forward(d, now, gap, target, rule, window, num_started, tasks, first, allowed, caps, of_device, of_slot, device):
+def _forward(
+    d, now, gap, target, rule, window, num_started, waiting, tasks, first, allowed, caps, of_device, of_slot, device
+):
     """Return a task whose forward is to run now: the first slot's that fits the gap, or that is urgent; else -1."""
-    stop = min(len(first) - 1, num_started + window)
+    ahead = window if gap > 0 or rule[1] >= 256 else min(window, rule[0])
+    stop = min(len(first) - 1, num_started + ahead)
     after = now + gap + of_device[_REST, d] + of_device[_OWED, d]
+    if after > target and not waiting:
+        return np.int64(-1)
     for k in range(num_started, stop):
         if of_slot[_LEFT, k] == 0:
             continue
@@ -59,7 +64,7 @@ def _forward(d, now, gap, target, rule, window, num_started, tasks, first, allow
             took = tasks[1, i]
             if device[i] >= 0 or not allowed[i, d] or of_device[_HELD, d] + tasks[3, i] > caps[d]:
                 continue
-            if k == num_started:
+            if k == num_started and waiting:
                 return i
             late = max(0, took - gap)
             if after + late + tasks[2, i] <= target and (late * 256 <= rule[1] * took or k < num_started + rule[0]):
@@ -158,26 +163,15 @@ def dispatch(
         mine = gap if has else np.int64(0)
         i = np.int64(-1)
         blocked = started < num_slots and of_slot[_LEFT, started] > 0
+        waiting = blocked and of_device[_FREE, 0] <= now and cells[of_device[_NEXT, 0]] == 0
         if started < num_slots and (gap > 0 or cell < num_stages or blocked):
             i = _forward(
-                d, now, mine, target, rule, window, started, tasks, first, allowed, caps, of_device, of_slot, device
+                d, now, mine, target, rule, window, started, waiting, tasks, first, allowed, caps, of_device, of_slot, device
             )
-        back, soon = _backward(
-            d,
-            now,
-            mine,
-            not has or (blocked and i < 0 and not known),
-            rule,
-            hop,
-            tasks,
-            of_device,
-            ends,
-            device,
-            starts,
-            queue,
-        )
-        if known and gap == 0:
-            back = -1
+        back, soon = np.int64(-1), np.int64(NEVER)
+        if gap > 0:
+            forced = not has or (blocked and i < 0 and not known)
+            back, soon = _backward(d, now, mine, forced, rule, hop, tasks, of_device, ends, device, starts, queue)
         if back >= 0 and (i < 0 or (rule[3] > 0 and tasks[0, i] > started)):
             end = _start_backward(back, d, now, tasks, of_device, starts, queue)
         elif i >= 0:
@@ -190,12 +184,15 @@ def dispatch(
             of_device[_REST, d] -= durations[k, cell]
             started += cell == 0
         else:
+            end = NEVER
             of_device[_WAKE, d] = min(soon, ready if known else NEVER)
+        if end < NEVER:
+            left -= 1
+            makespan = max(makespan, end)
+            of_device[_FREE, d] = of_device[_WAKE, d] = end
+        elif d > 0 or not waiting:
             continue
-        left -= 1
-        makespan = max(makespan, end)
-        of_device[_FREE, d] = of_device[_WAKE, d] = end
-        for e in range(num_devices):
-            if of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
+        for e in range(num_devices):  # those that wait think again
+            if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
                 of_device[_WAKE, e] = now
     return makespan

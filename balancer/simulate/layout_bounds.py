@@ -112,12 +112,11 @@ class LayoutCase:
         held = memory.states.copy()
         windows = -(-self.num_slots // slots_held(layout, self.num_slots))
         for name, kept in memory.kept.items():
-            each = step.total[name][1] / layout.llm.dp
-            if name in self.encoders:
-                before = layout.mode == "before"
-                each = step.total[name][1] / (layout.encoders[name].dp if before else layout.llm.dp * layout.llm.pp)
-                held += kept * each / (1 if before else self.num_slots)
+            if layout.mode == "before" and name in self.encoders:
+                held += kept * step.total[name][1] / layout.encoders[name].dp
+            if name in self.encoders:  # in gaps any device may hold it
                 continue
+            each = step.total[name][1] / layout.llm.dp
             held += kept * each / windows + memory.at_work[name] * each / self.num_slots
         return held
 

@@ -50,7 +50,7 @@ class Configuration:
     lower_bound_s : float
         No layout of those enumerated takes less.
     formula : Priced or None
-        The layout that DFLOP's formula chooses among encoders as stages, scheduled as all others.
+        The layout that DFLOP's formula chooses among encoders as stages, scheduled, whether it then fits or not.
     formula_s : float
         What the formula says that it takes.
     case : LayoutCase
@@ -111,12 +111,12 @@ class _Search:
             self.cases[i] = [case for case in cases if case.least_bytes <= room]
         return self.cases[i]
 
-    def schedule(self, case: LayoutCase, always: bool = False) -> Priced | None:
+    def schedule(self, case: LayoutCase) -> Priced | None:
         """Schedule it if the budget allows."""
         if case in self.priced:
             return self.priced[case]
         self.left_s -= _cost_s(case, _EACH_S)
-        if self.left_s < 0 and self.best_s < inf and not always:
+        if self.left_s < 0 and self.best_s < inf:
             return None
         found = self.priced[case] = price(case, _EACH_S)
         self.tick(1)
@@ -167,7 +167,7 @@ class _Search:
     def result(self) -> Configuration:
         """Return what was found, the winner scheduled with more time."""
         pick = self.formula_pick()
-        formula = None if pick is None else self.schedule(pick[0], always=True)
+        formula = None if pick is None else price(pick[0], _EACH_S, limited=False)
         found = {case: each for case, each in self.priced.items() if each is not None}
         if not found:
             raise InfeasibleError(

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -264,7 +263,7 @@ def configure(
     pieces: Mapping[str, int] | None = None,
     frozen: Iterable[str] = (),
     efficiency: float = 0.5,
-    throughput: Mapping[str, Throughput] | None = None,
+    throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
     overlap: float = 0.0,
     time_budget: float = 5.0,
     tick: Callable[[int], None] = lambda _: None,
@@ -294,7 +293,7 @@ def configure(
     efficiency : float
         Fraction of a GPU's peak that computing reaches.
     throughput : mapping of str to Throughput, optional
-        Measured FLOP/s of one GPU, by phase, in place of that.
+        Measured FLOP/s of one GPU, by phase, in place of that; or several, by tensor shards, with what they exchange.
     overlap : float
         Fraction of every exchange that computing hides.
     time_budget : float
@@ -323,6 +322,9 @@ def configure(
     )  # fmt: skip
     modes = modes_of(mode)
     search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
-    with suppress(KeyboardInterrupt) if search.stubs else nullcontext():
+    try:
         search.run()
+    except KeyboardInterrupt:
+        if search.best_s == inf:
+            raise
     return search.result()

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import balancer
+from balancer.cost import ThroughputCurve
+from balancer.errors import InputError
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
 from balancer.simulate import configure as room
@@ -95,3 +97,15 @@ def test_what_cannot_be(log):
         balancer.configure(log, 4, PHASES, {"vision": "internvit-300m"}, 8)
     with pytest.raises(ValueError, match="has 0 full batches of 32 rows, and 1 are asked for"):
         configured(log, batch=32)
+
+
+def test_rates_measured_by_tensor_shards(log, tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("tokens,flops_per_second,tp\n1000,4e14,1\n1000,1e14,2\n")
+    curves = ThroughputCurve.by_shards(path)
+    assert sorted(curves) == [1, 2]
+    found = configured(log, mode="stages", throughput={"llm": curves}, time_budget=0.05)
+    assert found.winner.layout.llm.tp == 1
+    path.write_text("tokens,flops_per_second,tp\n1000,4e14,1.5\n")
+    with pytest.raises(InputError, match=r"column 'tp', row 0: 1\.5 must be a whole number"):
+        ThroughputCurve.by_shards(path)

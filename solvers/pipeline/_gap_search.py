@@ -23,7 +23,7 @@ _NEVER = 2**62
 _TOOK, _AFTER, _LAG, _FIRST, _AHEAD = range(5)  # rows of what is known of ops
 _D, _E, _J, _A, _B, _K, _L = range(7)  # of a move: devices, the other task, items and their slots; -1 if none
 _PASS = 300  # units of work that a step takes besides running ops anew
-_UNITS = 3  # of work that running two ops anew takes
+_UNITS = 2  # of work that running an op anew takes
 
 
 @helper
@@ -441,7 +441,7 @@ def search_gaps(
     work = np.int64(0)
     while work < most_work and makespan > goal and n > 0:
         work += _PASS
-        op = path[draw(state, count)] if count > 0 and draw(state, 4) > 0 else front + draw(state, n)
+        op = path[draw(state, count)] if count > 0 and draw(state, 8) > 0 else front + draw(state, n)
         i = (op - front) % n
         choice[:] = -1
         choice[_D] = choice[_E] = device[i]
@@ -464,7 +464,7 @@ def search_gaps(
         if holds:
             least = ops[_TOOK] if choice[_A] >= 0 else tails
             met = _run(begin, makespan, sequence, ops, least, hop, front, backs, trial, left, ready, at, free)
-            work += _UNITS * len(starts) // 2
+            work += _UNITS * len(starts)
         better = met < makespan or (met == makespan and _squares(free) <= score)
         for d in range(num_devices):
             if touched[d] and better:

@@ -13,14 +13,22 @@ from solvers.pipeline._gap_search import search_gaps
 from solvers.pipeline._tasks import SlotTasks, Tasks
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["NO_ITEMS", "Gaps"]
+__all__ = ["Gaps", "no_items"]
 
 Ints = NDArray[np.int64]
-NO_ITEMS = tuple(read_only(np.zeros(shape, dtype=np.int64)) for shape in (0, (0, 1), 1, 0, (0, 0), 1))
-_RULES = ((1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0))
+_RULES = (
+    (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),
+    (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
+)  # fmt: skip
 """Slots ahead that are urgent, parts of 256 by which a task may exceed its gap, parts of the mean over it."""
 _UNITS = 160  # of work for each op of a list schedule
 _SEED = 20_260_101
+
+
+def no_items() -> tuple[Ints, ...]:
+    """Return what the search takes where slots are given."""
+    rest = (read_only(np.zeros(shape, dtype=np.int64)) for shape in ((0, 1), 1, 0, (0, 0), 1))
+    return (np.zeros(0, dtype=np.int64), *rest)
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ class _Shape(NamedTuple):
     late: float
 
 
+_MOST, _ROUNDS = 1.9, 5  # times the mean
 _SHAPES = (_Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.8, 1.6, 1.5, 0.8))
 
 
@@ -46,7 +47,7 @@ def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: in
     own = targets.reshape(problem.num_replicas, problem.num_slots, -1)
     spent = np.zeros(len(problem.work), dtype=np.int64)
     np.add.at(spent, tasks.owner, tasks.forward + tasks.backward)
-    both = _with_tasks(problem, spent // problem.order.num_devices)
+    both = _with_tasks(problem, spent // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
     wanted = [_shaped(own, share, shape, problem.order.num_devices) for shape in _SHAPES]
     even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
@@ -62,7 +63,7 @@ def _with_tasks(problem: PipelineProblem, spent: Ints) -> PipelineProblem:
     """Return the problem with what tasks take of a device as one module more."""
     merged = problem.merged
     unit = np.vstack([merged.unit, np.zeros_like(merged.unit[:1])])
-    unit[-1, 0] = 1
+    unit[-1] = 1
     return replace(
         problem, items=read_only(np.vstack([problem.items, spent[None, :]])),
         merged=Stages(read_only(unit), merged.fixed, merged.hop, merged.forward_only),
@@ -82,6 +83,9 @@ def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int) -
     bent = own * bend[:, None]
     bent *= own.sum(axis=1, keepdims=True) / np.maximum(1e-300, bent.sum(axis=1, keepdims=True))
     ramp = bent.sum(axis=2)
-    mixed = (ramp / np.maximum(1e-300, ramp.sum(axis=1, keepdims=True)) + 1 / slots) * more
+    part = ramp / np.maximum(1e-300, ramp.sum(axis=1, keepdims=True))
+    mixed = (part + 1 / slots) * more
+    for _ in range(_ROUNDS):  # no slot has many more tasks than its items bring
+        mixed = np.minimum(mixed / mixed.sum(axis=1, keepdims=True), _MOST * part)
     mixed *= share / mixed.sum(axis=1, keepdims=True)
     return np.concatenate([bent, mixed[:, :, None]], axis=2)

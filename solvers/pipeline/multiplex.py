@@ -9,7 +9,7 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.errors import ArgumentError
-from solvers.pipeline._gaps import NO_ITEMS, Gaps
+from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline._tasks import Tasks
 from solvers.pipeline.multiplex_bounds import multiplex_bound
@@ -87,9 +87,9 @@ def multiplex(
 
     Examples
     --------
-    >>> found = multiplex([[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4, window=2)
+    >>> found = multiplex([[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4, window=2, time_budget=1e-4)
     >>> found.makespan, found.lower_bound, found.bound_name
-    (80, 72, 'work')
+    (84, 72, 'work')
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
@@ -109,7 +109,7 @@ def multiplex(
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
     durations, units = stages.durations(table), work_units(seconds)
     bound = multiplex_bound(durations, ops, stages.hop, given)
-    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, NO_ITEMS, units // 4, bound.value)
+    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
     left = units - gaps.search(units, bound.value)
     return result_of(gaps, bound, left > 0, time.perf_counter() - started)
 

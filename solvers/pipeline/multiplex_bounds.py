@@ -17,7 +17,7 @@ hold for the pipelines without tasks, and
 
 =============== =======================================================================================================
 ``all_work``    all devices of all replicas together have all ops and tasks to run
-``largest_item`` some replica runs the item that takes longest through all stages and back, between its own tasks
+``item_with_tasks`` some replica runs the item that takes longest through all stages and back, between its own tasks
 =============== =======================================================================================================
 """
 
@@ -74,6 +74,6 @@ def multiplexed_bound(problem: PipelineProblem, tasks: Tasks, profile: Profile) 
         Bound(-(-spent // (replicas * order.num_devices)), "all_work"),
         closed_form(problem.items.T, stages, order, replicas),
         fluid_bound(totals, stages, order, profile.cut, replicas),
-        Bound(int(trips.max(initial=0)) + int(stages.fixed.sum()) + hops * stages.hop, "largest_item"),
+        Bound(int(trips.max(initial=0)) + int(stages.fixed.sum()) + hops * stages.hop, "item_with_tasks"),
     ]
     return max(found, key=lambda bound: bound.value)

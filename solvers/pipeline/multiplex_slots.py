@@ -11,7 +11,7 @@ from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.groups import read_only
-from solvers.pipeline._gaps import NO_ITEMS, Gaps
+from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._multiplex_starts import starts_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
@@ -21,6 +21,7 @@ from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.types import PipelineCut
 from solvers.types import SolveStatus
 
 __all__ = ["schedule_multiplexed"]
@@ -91,7 +92,8 @@ def schedule_multiplexed(
 
     Examples
     --------
-    >>> found = schedule_multiplexed([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], [0, 2], [1, 2], [2, 4], 1, 4, window=2)
+    >>> items, tasks = [[3], [1], [2], [2]], ([0, 2], [1, 2], [2, 4])
+    >>> found = schedule_multiplexed(items, [[1, 1]], [[2, 2]], *tasks, 1, 4, window=2, time_budget=1e-4)
     >>> found.makespan, found.lower_bound, found.bound_name
     (33, 29, 'all_work')
     """
@@ -115,8 +117,9 @@ def schedule_multiplexed(
         made = [_Replica.of(problem, tasks, cells, r, share, bound.value) for r in range(problem.num_replicas)]
         if not replicas or _longest(made).gaps.makespan < _longest(replicas).gaps.makespan:
             replicas = made
-    ended = _searched(replicas, units - 2 * units // 5, bound.value)
-    return _result(problem, tasks, replicas, bound, ended, started)
+    ended = _searched(replicas, units - units // 10, bound.value)
+    cut = profile.cut if bound.name == "fluid" else None
+    return _result(problem, tasks, replicas, bound, cut, ended, started)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +143,7 @@ class _Replica:
         rows = np.ascontiguousarray(problem.items[:, members].T @ problem.merged.unit)
         durations = np.tile(problem.merged.fixed, (num_slots, 1))
         np.add.at(durations, slots, rows)
-        items: tuple[Any, ...] = NO_ITEMS
+        items: tuple[Any, ...] = no_items()
         if problem.flight_caps is None:  # the search does not know what is in flight
             at = np.searchsorted(members, tasks.owner[chosen[given.order]])
             by_item = np.argsort(at, kind="stable")
@@ -167,8 +170,9 @@ def _searched(replicas: list[_Replica], units: int, goal: int) -> bool:
 
 
 def _result(
-    problem: PipelineProblem, tasks: Tasks, replicas: list[_Replica], bound: Bound, ended: bool, started: float
-) -> MultiplexedResult:
+    problem: PipelineProblem, tasks: Tasks, replicas: list[_Replica], bound: Bound, cut: PipelineCut | None,
+    ended: bool, started: float,
+) -> MultiplexedResult:  # fmt: skip
     replica_of_item, slot_of_item = (np.zeros(len(problem.work), dtype=np.int32) for _ in range(2))
     results = []
     for r, each in enumerate(replicas):
@@ -182,6 +186,6 @@ def _result(
     status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexedResult(
         read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
-        bound.value, bound.name, SolveStatus.OPTIMAL if makespan == bound.value else status,
+        bound.value, bound.name, cut, SolveStatus.OPTIMAL if makespan == bound.value else status,
         time.perf_counter() - started,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from balancer.report.canvas import IN_PAGE, Colors, svg_of
 from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
 from balancer.report.pipeline_figure import timeline_section
 from balancer.report.simulation_page import as_seconds
-from balancer.report.skeleton import card, chart, document, facts, section, table, write_document
+from balancer.report.skeleton import card, chart, document, section, table, write_document
 from balancer.report.text import escaped
 from balancer.simulate.configure import Configuration
 from balancer.simulate.layout_price import Priced, timeline
@@ -60,8 +60,8 @@ def _sections(found: Configuration) -> list[str]:
     if run is not None:
         words = "The replica that takes longest in the first step. Numbers are micro-batches; what is blank is idle."
         parts.append(timeline_section("Timeline of the fastest layout", words, run, (1e10, "seconds")))
-    told = [("", [(escaped(line.partition(":")[0]), escaped(line.partition(":")[2])) for line in _lines(found)])]
-    parts.append(section("Layouts, and what was assumed", "", before=facts(told)))
+    lines = "".join(f"<p>{escaped(line)}</p>" for line in _lines(found))
+    parts.append(f"<section><h2>Layouts, and what was assumed</h2>{lines}</section>")
     return parts
 
 

@@ -1,5 +1,6 @@
 """Which layout a cluster is to have: all that there are, most of them excluded by proof, the rest scheduled."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -251,7 +252,7 @@ def _cost_s(case: LayoutCase, seconds: float) -> float:
 
 
 def configure(
-    log: str | LengthLog,
+    log: str | os.PathLike[str] | LengthLog,
     num_gpus: int,
     phases: Sequence[Phase] | Mapping[str, str],
     models: Mapping[str, str | Module],
@@ -272,7 +273,7 @@ def configure(
 
     Parameters
     ----------
-    log : str or LengthLog
+    log : str, path or LengthLog
         A path, or what :func:`balancer.io.logs.open_log` returns.
     num_gpus : int
     phases : sequence of Phase, or mapping of str to str

@@ -1,5 +1,6 @@
 """What there is to do, whatever the layout: some global batches of a log, models, and what they run on."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -154,19 +155,19 @@ def backward_times(name: str, names: tuple[str, ...], frozen: frozenset[str], *,
 
 
 def given_of(
-    log: str | LengthLog,
+    log: str | os.PathLike[str] | LengthLog,
     num_gpus: int,
     phases: Sequence[Phase] | Mapping[str, str],
     models: Mapping[str, str | Module],
     batch: int,
     *,
-    cluster: str | Cluster,
-    num_steps: int,
-    pieces: Mapping[str, int] | None,
-    frozen: Iterable[str],
-    efficiency: float,
-    throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None,
-    overlap: float,
+    cluster: str | Cluster = "h100",
+    num_steps: int = 1,
+    pieces: Mapping[str, int] | None = None,
+    frozen: Iterable[str] = (),
+    efficiency: float = 0.5,
+    throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
+    overlap: float = 0.0,
 ) -> Given:
     """Check, and read the steps; arguments as :func:`balancer.configure` has them."""
     found = as_phases(phases)
@@ -202,11 +203,15 @@ def _rates(given: Throughput | Mapping[int, Throughput], usual: Throughput) -> d
 
 
 def _steps(
-    log: str | LengthLog, phases: tuple[Phase, ...], models: Mapping[str, Module], pieces: Mapping[str, int | None],
-    batch: int, num_steps: int,
-) -> tuple[StepItems, ...]:  # fmt: skip
+    log: str | os.PathLike[str] | LengthLog,
+    phases: tuple[Phase, ...],
+    models: Mapping[str, Module],
+    pieces: Mapping[str, int | None],
+    batch: int,
+    num_steps: int,
+) -> tuple[StepItems, ...]:
     """Read so many full global batches, evenly spread over the log."""
-    opened = open_log(log) if isinstance(log, str) else log
+    opened = log if isinstance(log, LengthLog) else open_log(log)
     settings = LogSettings(Setup(Topology.uniform(1, 1), phases), batch, drop_last=True)
     total = sum(1 for _ in rows_of_steps(opened, settings))
     if total < num_steps:

@@ -18,7 +18,7 @@ import solvers
 from solvers._as_python import compile_at_once
 
 STEP = 3
-HELD = (2, 4, 8, 16)
+HELD = (4, 8, 16, 32)
 
 
 class Instance(NamedTuple):
@@ -75,9 +75,7 @@ def multiplexed(step, instance, budget, **rules):
     owner = np.flatnonzero(step.encoders)
     spent = step.encoders[owner]
     given = step.model[:, None], unit, 2 * unit, owner, spent, 2 * spent
-    rules = {"window": instance.stages} | rules
-    if "held_cap" in rules:
-        rules["task_size"] = spent
+    rules = {"window": instance.stages, "task_size": spent} | rules
     ask = instance.replicas, instance.slots
     solvers.schedule_multiplexed(*given, *ask, **rules, time_budget=1e-4)
     started = time.thread_time()

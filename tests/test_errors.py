@@ -310,8 +310,8 @@ def test_what_borders_know_errors_by(what: str, certificate: InfeasibilityCertif
 
 WORDS = {
     "affinity", "allowed", "alone", "cap", "caps", "chunks", "costs", "degrees", "eps", "equal_counts", "group",
-    "group_overhead", "group_size", "groups", "home_rank", "in_flight_cap", "initial_loads", "items", "levels",
-    "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_devices", "num_ranks", "num_slots",
+    "group_overhead", "group_size", "groups", "held_cap", "home_rank", "in_flight_cap", "initial_loads", "items",
+    "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_devices", "num_ranks", "num_slots",
     "num_stages", "objective", "order", "row_costs", "shared", "size", "sizes", "slots", "slots_multiple_of", "speeds",
     "stages", "targets", "time_budget", "times", "volumes", "weights", "a finite number or Fraction",
     "allow_empty=True", "method='auto'", "method='exact'", "method='min_max'", "method='order_only'", "num_slots=None",

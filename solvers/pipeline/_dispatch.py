@@ -153,8 +153,9 @@ def _target(now, unplaced, of_device):
 def dispatch(rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts):
     """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
 
-    ``rule``, int64[3]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
-    exceed its gap, and what a device may be over the mean.
+    ``rule``, int64[4]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
+    exceed its gap, what a device may be over the mean, and whether one that holds three quarters of its cap runs
+    backwards before forwards.
     """
     num_slots, num_devices = durations.shape[0], len(offsets) - 1
     of_device, of_slot = np.empty((6, num_devices), np.int64), np.empty((2, num_slots), np.int64)
@@ -181,10 +182,11 @@ def dispatch(rule, durations, offsets, slots, cells, tasks, first, allowed, caps
                 d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot,
                 device,
             )  # fmt: skip
-        if not runs and i < 0:
-            forced = not has or (blocked and not known)
+        full = rule[3] > 0 and 4 * of_device[_HELD, d] > 3 * caps[d] and (not runs or cell < durations.shape[1] // 2)
+        if (not runs or full) and (i < 0 or full):
+            forced = not has or (blocked and not known) or full
             back, soon = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
-        if i >= 0:
+        if i >= 0 and (back < 0 or (tasks[0, i] == begun and waiting)):
             end = _start_forward(i, d, now, hop, tasks, of_device, of_slot, device, starts, queue)
             unplaced -= tasks[1, i] + tasks[2, i]
         elif back >= 0:

@@ -10,7 +10,7 @@ from solvers.errors import TimeLimitError
 from solvers.groups import read_only
 from solvers.pipeline._dispatch import NEVER, dispatch
 from solvers.pipeline._gap_search import search_gaps
-from solvers.pipeline._tasks import SlotTasks, Tasks
+from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks
 from solvers.pipeline.orders import OpOrder
 
 __all__ = ["Gaps", "no_items"]
@@ -60,11 +60,13 @@ class Gaps:
         k, width, n = len(durations), durations.shape[1], given.table.shape[1]
         cells = read_only(order.stage + width // 2 * order.backward)
         mean = (int(durations.sum()) + int(given.table[1:3].sum())) // order.num_devices
-        most = max(1, min(len(_RULES), units // (_UNITS * (len(cells) + 2 * n))))
+        eager = (0, 1) if (tasks.caps < NO_CAP).any() else (0,)
+        rules = [(*rule, back) for rule in _RULES for back in eager]
+        most = max(len(eager), min(len(rules), units // (_UNITS * (len(cells) + 2 * n))))
         best, kept, window = NEVER, (durations, durations, durations), tasks.window
         while best == NEVER and window:  # the less runs ahead, the less is held
-            for lead, over, slack in _RULES[:most]:
-                rule = np.array([lead, over, int(slack * mean)], dtype=np.int64)
+            for lead, over, slack, back in rules[:most]:
+                rule = np.array([lead, over, int(slack * mean), back], dtype=np.int64)
                 ends, device = np.empty((k, width), dtype=np.int64), np.empty(n, dtype=np.int64)
                 starts = np.empty((2, n), dtype=np.int64)
                 makespan = dispatch(

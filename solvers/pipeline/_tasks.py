@@ -14,7 +14,7 @@ from solvers.pipeline._stages import MOST_TIME
 __all__ = ["NO_CAP", "Tasks"]
 
 Ints = NDArray[np.int64]
-NO_CAP = 2**62
+NO_CAP = 2**60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,9 +119,9 @@ def _as_allowed(devices: ArrayLike | str, n: int, num_devices: int) -> NDArray[n
             return np.ones((n, num_devices), dtype=np.bool_)
         if devices == "all":
             raise UsageError(
-                "{task_devices='all'}: a task on all devices at once stops the whole pipeline twice in every slot, and "
+                "task_devices='all': a task on all devices at once stops the whole pipeline twice in every slot, and "
                 "devices that come to it in different orders wait for each other forever",
-                "give {task_devices='any'} (every device has the encoder), or run it before the pipeline",
+                "give task_devices='any' (every device has the encoder), or run it before the pipeline",
             )
         raise ArgumentError("task_devices", f"be 'any' or a table of booleans [{n}, {num_devices}]", repr(devices))
     table = np.asarray(devices)

@@ -16,6 +16,7 @@ from balancer.plan.step_plan import StepPlan  # noqa: E402
 from balancer.planning.planner import balance  # noqa: E402
 from balancer.planning.step import orchestrate  # noqa: E402
 from balancer.planning.warmup import warmup  # noqa: E402
+from balancer.problem.layout import ModuleLayout, StepLayout  # noqa: E402
 from balancer.problem.micro_batches import MicroBatches  # noqa: E402
 from balancer.problem.phases import Phase  # noqa: E402
 from balancer.problem.pipeline_stages import PipelineStages  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "DispatchPlan",
     "InputError",
     "MicroBatches",
+    "ModuleLayout",
     "Phase",
     "PipelineStages",
     "Placement",
@@ -36,10 +38,12 @@ __all__ = [
     "Ragged",
     "RankExchange",
     "SequenceGroups",
+    "StepLayout",
     "StepPlan",
     "Topology",
     "__version__",
     "balance",
+    "configure",
     "load_plan",
     "load_plans",
     "load_steps",
@@ -53,4 +57,8 @@ def __getattr__(name: str) -> object:
         from balancer.offline import load
 
         return getattr(load, name)
+    if name == "configure":  # it brings in all that simulates
+        from balancer.simulate.configure import configure
+
+        return configure
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

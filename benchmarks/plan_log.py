@@ -27,7 +27,7 @@ STAGES = {  # functions whose time, with all that they call, is that of a stage
     "groups (and their bound)": [("planner.py", "_solve")],
     "ranks: relocation": [("ranks.py", "place")],
     "ranks: relocation, its kernel alone": [("_search.py", "relocate_kernel")],
-    "ranks: relocation, bounds on what must move": [("bounds.py", "move_bounds")],
+    "ranks: relocation, sorting and checking": [("_problem.py", "prepare")],
     "the plan, checked against its bound": [("dispatch_plan.py", "of"), ("placement.py", "by_sample_order")],
     "digest": [("description.py", "add")],
     "totals: what moves, what must": [("summary.py", "add_step")],

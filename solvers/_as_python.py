@@ -6,6 +6,8 @@ what it had written is put back. Turns are counted and not seconds, and no resul
 """
 
 import ast
+import contextlib
+import gc
 import linecache
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +42,18 @@ def compile_at_once() -> None:
     _at_once = True
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python look for no cycles among a compiler's many objects, of which next to all are still in use."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class PythonFirst:
     """What numba asks for something to call where a kernel is not compiled for some arguments.
 
@@ -61,7 +75,8 @@ class PythonFirst:
         """Return the function that numba shall call, compiled or Python."""
         arrays = _arrays_in(args)
         if _at_once or keywords or arrays is None or sum(array.size for array in arrays) > self._left:
-            compiled: Callable[..., Any] = self._compile(*args, **keywords)
+            with _no_collection():
+                compiled: Callable[..., Any] = self._compile(*args, **keywords)
             return compiled
         if self._python is None:
             self._python = None if self._is_kept(args) else _as_python(self._dispatcher.py_func)

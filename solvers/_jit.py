@@ -16,6 +16,7 @@ from numba import types
 from numba.core import dispatcher
 
 from solvers._as_python import PythonFirst
+from solvers._helper_code import HelperCompiler, KernelCompiler
 from solvers._kernel_cache import KernelCache, keeps
 
 __all__ = ["helper", "inlined", "kernel"]
@@ -26,7 +27,9 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     ``NUMBA_DISABLE_JIT=1`` leaves the Python function as it is, which is how coverage is measured.
     """
-    compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True, pipeline_class=KernelCompiler)(
+        function
+    )
     if compiled is not function:
         with contextlib.suppress(RuntimeError):  # numba was told to look in places of its own, and found none
             compiled._cache = KernelCache(function)  # type: ignore[attr-defined]
@@ -51,10 +54,12 @@ def _widest(kind: Any) -> Any:
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile `function` for kernels alone: without the wrapper through which Python would call it, nor a cache.
 
-    Its code lies in the caches of the kernels that call it. Half the time of compiling a small function goes into what
-    this leaves out. *Calling it from Python ends the process.*
+    Its code lies in the caches of the kernels that call it, and is optimized there (:mod:`solvers._helper_code`). Half
+    the time of compiling a small function goes into what this leaves out. *Calling it from Python ends the process.*
     """
-    compiled: Callable[..., Any] = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True, pipeline_class=HelperCompiler
+    )(function)
     return _with_one_signature(compiled)
 
 

@@ -2,13 +2,15 @@
 
 import numba
 
+from solvers._helper_code import KernelCompiler
+
 __all__ = ["from_python"]
 
 
 def from_python(function):
     """Wrap a helper of `solvers` in a kernel of its own; without the JIT it is a Python function anyway."""
 
-    @numba.njit
+    @numba.njit(pipeline_class=KernelCompiler)
     def kernel(*arguments):
         return function(*arguments)
 

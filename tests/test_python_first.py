@@ -1,5 +1,6 @@
-"""Kernels run as Python before they are compiled: for so many turns, with the same results, not if kept."""
+"""Kernels run as Python before they are compiled: for so many turns, with the same results, not if kept; and how."""
 
+import gc
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from numba.core.codegen import CPUCodeLibrary
 
 import balancer
 import solvers._as_python as as_python
@@ -120,3 +122,26 @@ def test_a_kernel_that_is_kept_is_loaded(tmp_path):
         for way in ("first", "at once", "first")
     ]
     assert told == ["37 0 0\n", "37 1 0\n", "37 1 1\n"]
+
+
+@helper
+def thrice(n):
+    return twice(n) + n
+
+
+def test_helpers_are_optimized_with_their_kernel_and_python_collects_nothing_meanwhile(turns, monkeypatch):
+    seen, optimize = [], CPUCodeLibrary._optimize_final_module
+
+    def watched(code):
+        seen.append((code.name.split(".")[-1], gc.isenabled()))
+        optimize(code)
+
+    @kernel
+    def both(n):
+        return twice(n) + thrice(n)
+
+    turns(both, -1)
+    monkeypatch.setattr(CPUCodeLibrary, "_optimize_final_module", watched)
+    assert both(7) == 35
+    assert seen == [("both", False)]
+    assert gc.isenabled()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.problem import Affinity, Problem
+from solvers.relocation import RelocationProblem, relocated
 
 __all__ = ["Placed", "effective", "place", "why_not_relocate"]
 
@@ -98,20 +99,12 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
         sizes = None if sizes is None else _sums(unit, sizes, count)
-    result = solvers.relocate(
-        costs,
-        home,
-        problem.topology.node_of_rank,
-        volumes=volumes,
-        affinity=affinity,
-        eps=eps,
-        equal_counts=constraints.equal_counts,
-        sizes=sizes,
-        caps=constraints.max_tokens_per_rank,
-        groups=groups,
-        time_budget=time_budget,
-    )
-    return Placed(result.rank_of_item if unit is None else result.rank_of_item[unit], result.fell_back)
+    items = RelocationProblem.prepare(
+        costs, home, problem.topology.node_of_rank, volumes, affinity, constraints.equal_counts, sizes,
+        constraints.max_tokens_per_rank,
+    )  # fmt: skip
+    ranks, fell_back = relocated(items, groups, eps, time_budget)
+    return Placed(ranks if unit is None else ranks[unit], fell_back)
 
 
 def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """Items to ranks, given their present homes: balanced, with as little moved as possible, and proven bounds on it."""
 
 import time
+from fractions import Fraction
 from typing import SupportsIndex
 
 import numpy as np
@@ -22,11 +23,13 @@ __all__ = [
     "RELOCATORS",
     "USES_CLOCK",
     "RelocationFrontier",
+    "RelocationProblem",
     "RelocationResult",
     "as_eps",
     "check_relocation",
     "plain_inter_bound",
     "relocate",
+    "relocated",
     "relocation_bound",
     "relocation_frontier",
 ]
@@ -135,6 +138,24 @@ def relocate(
     else:
         found, fell_back = assign_auto(problem, limit, measure, seconds)
     return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
+
+
+def relocated(
+    problem: RelocationProblem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float
+) -> tuple[NDArray[np.int32], str]:
+    """Ranks of items, and why it fell back, as :func:`relocate` by its default method: nothing is proven.
+
+    Examples
+    --------
+    >>> problem = RelocationProblem.prepare([3, 2, 1], [0, 0, 0], [0, 0], None, None, False, None, None)
+    >>> ranks, why = relocated(problem, np.array([0, 1, 1], dtype=np.int32), 0, 0.05)
+    >>> ranks.tolist(), why
+    ([1, 0, 0], '')
+    """
+    seconds, tolerance = as_budget(time_budget), as_eps(eps)
+    measure = reference(problem, seconds, homes_from(groups, len(problem.costs), problem.num_ranks, "groups"))
+    found, fell_back = assign_auto(problem, cap_of(problem, measure.makespan, tolerance), measure, seconds)
+    return found.copy(), fell_back
 
 
 def relocation_bound(

@@ -1,5 +1,6 @@
 """A relocation problem, checked once, and the result made from what a method returns."""
 
+import functools
 import heapq
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,12 +30,17 @@ def as_eps(eps: Any) -> Fraction:
     if isinstance(eps, bool | np.bool_):
         raise ArgumentTypeError("eps", "be a number", repr(eps))
     try:
-        exact = Fraction(str(float(eps))) if isinstance(eps, float | np.floating) else Fraction(eps)
+        exact = _printed(float(eps)) if isinstance(eps, float | np.floating) else Fraction(eps)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentTypeError("eps", "be {a finite number or Fraction}", repr(eps)) from None
     if exact < 0:
         raise ArgumentError("eps", "be >= 0", repr(eps))
     return exact
+
+
+@functools.lru_cache  # a run has one, and asks for it at every step
+def _printed(number: float) -> Fraction:
+    return Fraction(str(number))
 
 
 def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
@@ -45,7 +51,10 @@ def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
     if nodes.min() < 0:
         rank = int(np.argmax(nodes < 0))
         raise ArgumentError("node_of_rank", "be >= 0", nodes[rank], rank)
-    return np.unique(nodes, return_inverse=True)[1].astype(np.int32)
+    steps = np.diff(nodes)
+    if nodes[0] or ((steps != 0) & (steps != 1)).any():  # not numbered so yet
+        nodes = np.unique(nodes, return_inverse=True)[1]
+    return nodes.astype(np.int32)
 
 
 def _as_room(
@@ -98,6 +107,8 @@ class RelocationProblem:
     ranks_by_node, node_start : int64
         Node k has ranks ``ranks_by_node[node_start[k] : node_start[k + 1]]``.
     affinity : Affinity
+    volumes_are_costs : bool
+        What leaving a node adds is one whole number times the cost, for every item.
     sizes, room, total_size
         A second quantity and what each rank may hold of it; ``sizes`` is None where there is none.
     equal_counts : bool
@@ -111,6 +122,7 @@ class RelocationProblem:
     ranks_by_node: NDArray[np.int64]
     node_start: NDArray[np.int64]
     affinity: Affinity
+    volumes_are_costs: bool
     sizes: NDArray[np.int64] | None
     room: NDArray[np.int64]
     total_size: int
@@ -157,8 +169,8 @@ class RelocationProblem:
         by_node = np.argsort(nodes, kind="stable").astype(np.int64)
         node_start = np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
         order, _ = sort_descending(array, largest)
-        return cls(array, order, largest, total, nodes, by_node, node_start, where, given_sizes, room, total_size,
-                   bool(equal_counts))  # fmt: skip
+        return cls(array, order, largest, total, nodes, by_node, node_start, where, where.is_proportional_to(array),
+                   given_sizes, room, total_size, bool(equal_counts))  # fmt: skip
 
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
         """Whether every rule holds."""
@@ -167,8 +179,10 @@ class RelocationProblem:
             return False
         if self.sizes is not None and (group_loads(self.sizes, rank_of_item, self.num_ranks) > self.room).any():
             return False
+        if not self.equal_counts:
+            return True
         counts = np.bincount(rank_of_item, minlength=self.num_ranks)
-        return not self.equal_counts or int(counts.max() - counts.min()) <= 1
+        return int(counts.max() - counts.min()) <= 1
 
 
 def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:

@@ -12,6 +12,7 @@ from solvers.relocation._transfer import (
     CROSSING,
     EVERYTHING,
     KEEP_COUNTS,
+    MAY_CROSS,
     MEANS,
     PLAIN,
     PURE,
@@ -27,6 +28,8 @@ from solvers.relocation._transfer import (
 _AHEAD = 8
 _TRIES = 4
 _LISTING = 6  # work units an item and round
+_FEW_RANKS = 64  # whose loads are added up before each gift, of more ranks less often
+GIVEN_UP = -(2**63)
 
 
 @helper
@@ -224,12 +227,32 @@ def _give_plainly(state, scratch, giver, takers, num_takers, tried):
 
 
 @helper
+def _is_of_no_use(state, node_start, ranks):
+    """Whether more crosses than may: what has crossed, and what nodes have over the cap, which will."""
+    numbers = state.numbers
+    left = numbers[MAY_CROSS]
+    if left < INT64_MAX:
+        for k in range(len(node_start) - 1):
+            over = np.int64(0)
+            for j in range(node_start[k], node_start[k + 1]):
+                over += state.loads[ranks[j]] - numbers[CAP]
+            left -= max(0, over)
+    if left < 0:
+        numbers[MAY_CROSS] = -1
+    return left < 0
+
+
+@helper
 def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
-    """Let givers give to takers until either list ends, or the work."""
+    """Let givers give to takers until either list ends, or the work, or more crosses than may."""
     crossing = state.numbers[CROSSING]
     state.numbers[MEANS] = EVERYTHING
     pushes = num_givers if crossing and not state.numbers[KEEP_COUNTS] else 0
+    turn, look = 0, 1 + len(ranks) // _FEW_RANKS
     while num_givers > 0 and num_takers > 0 and state.numbers[WORK] > 0:
+        if turn % look == 0 and _is_of_no_use(state, node_start, ranks):
+            break
+        turn += 1
         g = _largest_ahead(state, givers, num_givers)
         giver = givers[g]
         if crossing:
@@ -300,20 +323,21 @@ def _scratch_for(start):
 @kernel
 def relocate_kernel(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, cheap_order, plain, node_slack, rounds, work,
+    keep_counts, cheap_order, plain, node_slack, may_cross, rounds, work,
 ):  # fmt: skip
-    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns the work left.
+    """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns what is left of `work`.
 
     `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. `plain`: what
     plain sums do is not done by exchanges, as those move more. `node_slack`: what each node has to use if that is just
-    its own room, or empty. Twice a slack fits int64.
+    its own room, or empty. `may_cross`: of costs, which are volumes then, or 2^63 - 1; where more must, it returns
+    GIVEN_UP. Twice a slack fits int64.
     """
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
     by_volume = len(cheap_order) > 0
-    numbers = np.array(
-        [cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain)]
-    )
+    numbers = np.array([
+        cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain), may_cross,
+    ])  # fmt: skip
     numbers[WORK] -= _LISTING * len(costs)
     cheap = np.empty(len(cheap_order), dtype=np.int32)
     marks = np.zeros(len(cheap_order) + 1, dtype=np.int64)
@@ -341,11 +365,11 @@ def relocate_kernel(
         list_residents(order, where, m, start, items)
         scratch = _scratch_for(start)
         num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)
-        if num_givers == 0 or numbers[WORK] <= 0:
+        if num_givers == 0 or numbers[WORK] <= 0 or numbers[MAY_CROSS] < 0:
             break
         match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
         least_room = np.int64(1)
-    return numbers[WORK]
+    return numbers[WORK] if numbers[MAY_CROSS] >= 0 else np.int64(GIVEN_UP)
 
 
 @kernel

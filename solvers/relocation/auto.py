@@ -1,7 +1,6 @@
 """Relocation within a budget of work: exact amounts from rank to rank, and swaps where that is not enough."""
 
 import dataclasses
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +19,7 @@ from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._place import place_groups
 from solvers.relocation._problem import RelocationProblem
-from solvers.relocation._search import fix_counts, fix_sizes, relocate_kernel, return_home
+from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
 from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
 
@@ -116,7 +115,7 @@ def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np
 
 def cap_of(problem: RelocationProblem, makespan: int, eps: Fraction) -> int:
     """``max(c_max, floor((1 + eps) M))``, within int64."""
-    return max(problem.largest, min(math.floor((1 + eps) * makespan), INT64_MAX))
+    return max(problem.largest, min(makespan + eps.numerator * makespan // eps.denominator, INT64_MAX))
 
 
 def _quotas(counts: NDArray[np.int64], num_items: int) -> NDArray[np.int64]:
@@ -168,20 +167,29 @@ def _move_amounts(
     work: int,
     rounds: int = _ROUNDS,
     own_slack: bool = False,
+    most: int | None = None,
 ) -> int:
-    """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left."""
+    """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left.
+
+    `most`: of costs, what may cross at the end; where more will, it returns GIVEN_UP.
+    """
     affinity, m = problem.affinity, problem.num_ranks
     leave_rank, leave_node = _leave_volumes(problem)
     leave_rank[where != affinity.home] = 0
-    leave_node[problem.node_of_rank[where] != problem.node_of_rank[affinity.home]] = 0
+    crosses = _crosses(problem, where)
     cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
+    slack = min(cap * m - problem.total, _MOST_SLACK)
+    may_cross = INT64_MAX  # of what crosses meanwhile, so much may come back as the cap leaves room for
+    if most is not None and problem.volumes_are_costs and affinity.rows is None and slack < _MOST_SLACK:
+        may_cross = min(max(0, most + slack - int(problem.costs[crosses].sum())), INT64_MAX - 1)
+    leave_node[crosses] = 0
     sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
     node_slack = _own_slack(problem, where, cap) if own_slack else _NO_SLACK
     return int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
         problem.node_start, problem.ranks_by_node, group_loads(problem.costs, where, m), group_loads(sizes, where, m),
-        problem.room, problem.order, cap, min(cap * m - problem.total, _MOST_SLACK), _typical(problem),
-        problem.equal_counts, _NO_ORDER, False, node_slack, rounds, work,
+        problem.room, problem.order, cap, slack, _typical(problem),
+        problem.equal_counts, _NO_ORDER, False, node_slack, may_cross, rounds, work,
     ))  # fmt: skip
 
 
@@ -195,7 +203,7 @@ def _own_slack(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -
 def _leave_volumes(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What leaving the rank and the node adds, to be changed; in costs, which search faster, where that is the same."""
     affinity = problem.affinity
-    if affinity.rows is None and _volumes_are_costs(problem):
+    if affinity.rows is None and problem.volumes_are_costs:
         return problem.costs.copy(), problem.costs.copy()
     return affinity.leave_rank.copy(), affinity.leave_node.copy()
 
@@ -232,13 +240,13 @@ def _balance_nodes(
     most = cap * int(per_node.max())
     slack = most * k - int(loads.sum())
     cap_of_node = most - slack // (_KEPT_SLACK * k)  # what a node keeps of its slack, its ranks need
-    cheap = _NO_ORDER if _volumes_are_costs(problem) else _cheapest_last(problem)
+    cheap = _NO_ORDER if problem.volumes_are_costs else _cheapest_last(problem)
     one_node = np.zeros(k, dtype=np.int32)
     work = int(relocate_kernel(
         read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
         np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
         min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, cheap, True,
-        _NO_SLACK, 0, work,
+        _NO_SLACK, INT64_MAX, 0, work,
     ))  # fmt: skip
     _settle(problem, where, nodes, np.flatnonzero(nodes != before))
     return work - m
@@ -309,12 +317,12 @@ def _settle(
 def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """In every node that has a rank over the cap, swaps inside the node, which ignore homes. Returns the work left."""
     loads = group_loads(problem.costs, where, problem.num_ranks)
-    members, offsets, _ = members_by_group(problem.node_of_rank[where], problem.num_nodes)
+    members, offsets, _ = members_by_group(problem.node_of_rank[where[problem.order]], problem.num_nodes)
     rank_in_node = np.empty(problem.num_ranks, dtype=np.int32)
     for node in np.unique(problem.node_of_rank[loads > cap]).tolist():
         ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
         rank_in_node[ranks] = np.arange(len(ranks))
-        items = members[offsets[node] : offsets[node + 1]]
+        items = problem.order[members[offsets[node] : offsets[node + 1]]]
         groups = rank_in_node[where[items]]
         work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
         if problem.equal_counts:
@@ -347,16 +355,14 @@ def _excess(loads: NDArray[np.int64], cap: int) -> int:
 
 
 def _lower(
-    costs: NDArray[np.int64], num_groups: int, equal_counts: bool, groups: NDArray[np.int32], cap: int, work: int
+    sorted_costs: NDArray[np.int64], num_groups: int, equal_counts: bool, groups: NDArray[np.int32], cap: int, work: int
 ) -> int:
-    """Bring `groups` under `cap`, if the work suffices, by swaps. Returns the work left."""
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
-    problem = dataclasses.replace(problem, bound=Bound(cap, "cap"))
-    assignment = groups[problem.order]
+    """Bring `groups` under `cap`, if the work suffices, by swaps. Costs descend. Returns the work left."""
+    bound = Bound(cap, "cap")
+    problem = PartitionProblem(_NO_ORDER, sorted_costs, int(sorted_costs.sum()), num_groups, equal_counts, bound)
     for keep_counts in (True, False):
-        if work > 0 and problem.makespan_of(assignment) > cap:
-            work = lower_target(problem, assignment, work, keep_counts=keep_counts)
-    groups[problem.order] = assignment
+        if work > 0 and problem.makespan_of(groups) > cap:
+            work = lower_target(problem, groups, work, keep_counts=keep_counts)
     return work
 
 
@@ -365,7 +371,9 @@ def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work
     if problem.sizes is None and not problem.is_feasible(where, cap):
         work = _repair_nodes(problem, where, cap, work)
         if not problem.is_feasible(where, cap):
-            work = _lower(problem.costs, problem.num_ranks, problem.equal_counts, where, cap, work)
+            groups = where[problem.order]
+            work = _lower(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, groups, cap, work)
+            where[problem.order] = groups
     if problem.is_feasible(where, cap):
         come_back(problem, where, cap)
     return work
@@ -377,14 +385,15 @@ def search(
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
     Two ways: rank by rank, or nodes first. The second is tried where the first did not succeed by exact amounts, while
-    there is work left, and where items are few; the one that moves less, first across, then inside, is returned.
+    there is work left, and where items are few; the one that moves less, first across, then inside, is returned. The
+    second is given up as soon as more must cross than by the first.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
     start = _start(problem)
     few = len(problem.costs) <= _FEW_ITEMS
-    nodes_first = problem.equal_counts or not _volumes_are_costs(problem)
+    nodes_first = problem.equal_counts or not problem.volumes_are_costs
     nodes_first |= len(problem.costs) < _FEW_A_RANK * problem.num_ranks
     ways = (_by_nodes, _by_ranks) if nodes_first else (_by_ranks, _by_nodes)
     least = (_LEAST_WORK_OF_SWAPS if problem.equal_counts else _LEAST_WORK) * len(problem.costs)
@@ -394,7 +403,8 @@ def search(
         if found and not few and left < least:
             break
         where = start.copy()
-        direct, left = way(problem, where, cap, max(left, least), groups)
+        most = int(problem.costs[_crosses(problem, found[0])].sum()) if found else None
+        direct, left = way(problem, where, cap, max(left, least), most, groups)
         if problem.is_feasible(where, cap):
             found.append(where)
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
@@ -402,13 +412,14 @@ def search(
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 
 
-def _volumes_are_costs(problem: RelocationProblem) -> bool:
-    return problem.affinity.is_proportional_to(problem.costs)
+def _crosses(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArray[np.bool_]:
+    crosses: NDArray[np.bool_] = problem.node_of_rank[where] != problem.node_of_rank[problem.affinity.home]
+    return crosses
 
 
 def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
     """Whether what crosses is near to what must, where that is known without a search."""
-    if not _volumes_are_costs(problem):
+    if not problem.volumes_are_costs:
         return True  # nodes were balanced by volume
     nodes, before = problem.node_of_rank[where], problem.node_of_rank[problem.affinity.home]
     crossing = int(problem.costs[nodes != before].sum())
@@ -418,17 +429,29 @@ def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
 
 
 def _by_ranks(
-    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
+    problem: RelocationProblem,
+    where: NDArray[np.int32],
+    cap: int,
+    work: int,
+    most: int | None,
+    groups: NDArray[np.int32] | None,
 ) -> tuple[bool, int]:
     """Return whether exact amounts were enough, and the work left; repaired or not, `where` is what was found."""
-    left = _move_amounts(problem, where, cap, work)
+    left = _move_amounts(problem, where, cap, work, most=most)
+    if left == GIVEN_UP:
+        return False, 0
     direct = problem.is_feasible(where, cap)
     left = _finish(problem, where, cap, max(left, 4 * len(where)))
     return direct, left
 
 
 def _by_nodes(
-    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
+    problem: RelocationProblem,
+    where: NDArray[np.int32],
+    cap: int,
+    work: int,
+    most: int | None,
+    groups: NDArray[np.int32] | None,
 ) -> tuple[bool, int]:
     """As :func:`_by_ranks`."""
     left = _balance_nodes(problem, where, cap, work, groups)
@@ -439,7 +462,9 @@ def _by_nodes(
     if not direct and problem.sizes is None:
         left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
     if not problem.is_feasible(where, cap):
-        left = _move_amounts(problem, where, cap, left)
+        left = _move_amounts(problem, where, cap, left, most=most)
+        if left == GIVEN_UP:
+            return False, 0
     left = _finish(problem, where, cap, max(left, 4 * len(where)))
     return direct, left
 

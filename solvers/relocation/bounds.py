@@ -92,38 +92,41 @@ def _cut(members, volume, weight, excess, heap):
 
 
 @helper
-def _subsets(members, volume, weight, volumes, weights):
-    volumes[0], weights[0] = 0, 0
+def _subsets(members, low, high, volume, weight, volumes, weights, at, spare):
+    """All subsets of ``members[low:high]`` from place `at`, ascending in weight. Returns their number. O(2^k)."""
+    volumes[at], weights[at] = 0, 0
     size = 1
-    for i in members:
+    for m in range(low, high):
+        v, w = volume[members[m]], weight[members[m]]
         for k in range(size):
-            volumes[size + k] = volumes[k] + volume[i]
-            weights[size + k] = weights[k] + weight[i]
+            spare[k, 0], spare[k, 1] = volumes[at + k], weights[at + k]
+        without, with_it = 0, 0
+        for k in range(at, at + 2 * size):  # those without the item and those with it, merged
+            if with_it == size or (without < size and spare[without, 1] <= spare[with_it, 1] + w):
+                volumes[k], weights[k] = spare[without, 0], spare[without, 1]
+                without += 1
+            else:
+                volumes[k], weights[k] = spare[with_it, 0] + v, spare[with_it, 1] + w
+                with_it += 1
         size *= 2
     return size
 
 
 @helper
-def _whole(members, volume, weight, excess):
-    """Least volume of whole `members` that weigh `excess`, by meeting in the middle. O(2^(k/2) k)."""
-    half = len(members) // 2
-    volumes, weights = np.empty(1 << half, np.int64), np.empty(1 << half, np.int64)
-    size = _subsets(members[:half], volume, weight, volumes, weights)
-    order = np.argsort(weights)
-    least_from = np.empty(size + 1, dtype=np.int64)
-    least_from[size] = 2**63 - 1
-    for k in range(size - 1, -1, -1):
-        least_from[k] = min(least_from[k + 1], volumes[order[k]])
-    sorted_weights = weights[order]
-    rest = len(members) - half
-    others, loads = np.empty(1 << rest, np.int64), np.empty(1 << rest, np.int64)
-    _subsets(members[half:], volume, weight, others, loads)
-    least = np.int64(2**63 - 1)
-    for k in range(1 << rest):
-        if others[k] < least:
-            at = np.searchsorted(sorted_weights, excess - loads[k])
-            if at < size:
-                least = min(least, others[k] + least_from[at])
+def _whole(members, low, high, volume, weight, excess, volumes, weights, spare):
+    """Least volume of whole ``members[low:high]`` that weigh `excess`, by meeting in the middle. O(2^(k/2))."""
+    middle = low + (high - low) // 2
+    size = _subsets(members, low, middle, volume, weight, volumes, weights, 0, spare)
+    end = size + _subsets(members, middle, high, volume, weight, volumes, weights, size, spare)
+    # The lighter a subset of one half, the fewer of the other half go with it: the heaviest, of which the least counts.
+    least, least_there = np.int64(2**63 - 1), np.int64(2**63 - 1)
+    there = size
+    for k in range(size, end):
+        while there > 0 and weights[there - 1] + weights[k] >= excess:
+            there -= 1
+            least_there = min(least_there, volumes[there])
+        if there < size:
+            least = min(least, volumes[k] + least_there)
     return least
 
 
@@ -144,9 +147,17 @@ def _cut_all(members, offsets, volume, weight, excess, is_weight, found):
 def _whole_all(members, offsets, volume, weight, excess, most_items, found):
     """Per small set, the integer bound. Returns whether one was better."""
     better = False
+    most = 0
+    for s in range(len(excess)):
+        count = offsets[s + 1] - offsets[s]
+        if excess[s] > 0 and count <= most_items:
+            most = max(most, count)
+    half = 1 << (most - most // 2)
+    volumes, weights = np.empty(2 * half, np.int64), np.empty(2 * half, np.int64)
+    spare = np.empty((half, 2), np.int64)
     for s in range(len(excess)):
         if excess[s] > 0 and offsets[s + 1] - offsets[s] <= most_items:
-            value = _whole(members[offsets[s] : offsets[s + 1]], volume, weight, excess[s])
+            value = _whole(members, offsets[s], offsets[s + 1], volume, weight, excess[s], volumes, weights, spare)
             if value > found[s]:
                 found[s] = value
                 better = True

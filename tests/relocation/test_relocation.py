@@ -9,11 +9,13 @@ import pytest
 import relocation_oracles as oracles
 from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 
 import solvers
 from solvers import SolveStatus, relocate, relocation_frontier
-from solvers.relocation import USES_CLOCK, plain_inter_bound, relocation_bound
+from solvers.relocation import USES_CLOCK, auto, plain_inter_bound, relocation_bound
 from solvers.relocation._problem import RelocationProblem
+from solvers.relocation._search import GIVEN_UP
 from solvers.relocation.bounds import move_bounds
 from solvers.relocation.exact import _MAX_TOTAL
 
@@ -458,3 +460,45 @@ def test_large_items_get_small_ones_beside_them() -> None:
     large = costs.ravel() == 500
     assert (nodes[result.rank_of_item] == nodes[homes])[large].all()
     assert result.inter_node_volume == 2 * 6 * (50 + 5)  # six small ones to each of two nodes, six others back
+
+
+def random_instance(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, bool]:
+    """Costs, homes, nodes, eps and whether counts are equal: a few long among many short, and nodes that differ."""
+    rng = np.random.default_rng(seed)
+    ranks, a_rank = 32, int(rng.choice([8, 16, 40]))
+    costs = rng.lognormal(5.5, 1, ranks * a_rank) + 1
+    costs = np.where(rng.random(len(costs)) < 0.2, rng.integers(1000, 8000, len(costs)), costs).astype(np.int64)
+    eps = 0.001 if seed % 3 else 0.05
+    return costs, np.repeat(np.arange(ranks), a_rank), np.arange(ranks) // 8, eps, seed % 7 == 0
+
+
+def test_a_way_is_given_up_only_where_it_would_have_moved_more(monkeypatch):
+    """Also where volumes are no multiple of costs, or lie on several ranks, of which nothing is foretold."""
+    foretold, given_up = auto._move_amounts, []
+
+    def watched(*arguments, **keywords):
+        left = foretold(*arguments, **keywords)
+        given_up.append(left == GIVEN_UP)
+        return left
+
+    def to_the_end(*arguments, most=None, **keywords):
+        return foretold(*arguments, **keywords)
+
+    for seed in range(examples(20)):
+        costs, home, nodes, eps, equal = random_instance(seed)
+        spread = (np.arange(len(costs) + 1), home, 2 * costs) if seed % 5 == 0 else None
+        found = []
+        for way in (watched, to_the_end):
+            monkeypatch.setattr(auto, "_move_amounts", way)
+            homes = None if spread else home
+            found.append(relocate(costs, homes, nodes, affinity=spread, eps=eps, equal_counts=equal).rank_of_item)
+        assert found[0].tolist() == found[1].tolist(), seed
+    assert any(given_up)
+
+
+def test_sums_beyond_what_a_foretelling_could_hold():
+    """Room for more than 2^61: nothing is foretold, and no sum of it wraps around."""
+    costs = np.full(40, 2**56)
+    costs[0] = 2**61
+    result = relocate(costs, np.zeros(40, dtype=np.int64), np.arange(16) // 4, cap=2**62)
+    assert (result.makespan <= 2**62, result.inter_node_volume) == (True, 0)

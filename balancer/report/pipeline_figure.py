@@ -17,7 +17,6 @@ Floats = NDArray[np.float64]
 
 _FORWARD, _BACKWARD = 0, 2  # of the colours of phases
 _LEAST_WIDTH = 0.012  # of an op, as a part of the axis, for its micro-batch's number to be written into it
-_NUMBERS = "#ffffff"
 
 
 def pipeline_section(
@@ -75,7 +74,9 @@ def gantt(figure: Any, runs: Mapping[str, PipelineRun], unit: tuple[float, str],
             (run.backward_start, run.backward_end, colors.phases[_BACKWARD]),
         ):
             for stage in range(starts.shape[1]):
-                _draw_ops(axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, color, end)
+                _draw_ops(
+                    axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, (color, colors.page), end
+                )
         axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
         axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005), yticks=range(devices))
         axis.set_title(
@@ -84,10 +85,10 @@ def gantt(figure: Any, runs: Mapping[str, PipelineRun], unit: tuple[float, str],
     axes[-1].set_xlabel(name)
 
 
-def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end: float) -> None:
+def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[str, str], end: float) -> None:
     there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
     spans = [(starts[k], ends[k] - starts[k]) for k in there]
-    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=color, edgecolors="#ffffff", linewidth=0.3)
+    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.3)
     for k, (start, width) in zip(there, spans, strict=True):
         if width >= _LEAST_WIDTH * end:
-            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=_NUMBERS)
+            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=colors[1])

@@ -2,11 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
+from chromium import CHROMIUM, SCHEMES, opened
 from page_cases import HOSTILE, plans_of, run_of
 from simulation_cases import log_of, simulated
 
@@ -18,16 +17,9 @@ from balancer import MicroBatches, PipelineStages, orchestrate
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_page import write_simulation_page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
-QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
-    "--allow-file-access-from-files", "--virtual-time-budget=10000",
-)  # fmt: skip
 WIDTHS = {"phone": 390, "desktop": 1280}
-SCHEMES = {"dark": 0, "light": 1}  # as Blink counts them
 CHARTS = {"plan": 3 * 4 + 2, "simulation": 5}
 NAMES = [name.replace(":", "").replace("=", "") for name in HOSTILE[:1] + HOSTILE[3:]]
 
@@ -57,16 +49,6 @@ onload = () => {{
 """
 
 
-def chromium(folder, file, *options):
-    """Run it on a file, and return what it prints; nothing may have been said on the console."""
-    flags = (*QUIET, f"--user-data-dir={folder / 'profile'}", *options)
-    ended = subprocess.run([CHROMIUM, *flags, (folder / file).as_uri()], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    console = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
-    assert console == []  # what the page's policy keeps from being fetched would be told here too
-    return ended.stdout
-
-
 @pytest.fixture(scope="module", params=CHARTS)
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
@@ -83,7 +65,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.mark.parametrize("device", WIDTHS)
 def test_charts_are_drawn_and_nothing_overflows(folder, device):
-    printed = chromium(folder, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+    printed = opened(folder, f"{device}.html", "light", "--window-size=1300,1500", "--dump-dom")
     found = json.loads(
         re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1].replace("&lt;", "<").replace("&gt;", ">")
     )
@@ -102,7 +84,7 @@ def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
     plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=cut)
     write_page(str(tmp_path / "page.html"), *run_of([plan]), "a pipeline")
     (tmp_path / f"{device}.html").write_text(FRAMED.format(width=WIDTHS[device]))
-    printed = chromium(tmp_path, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+    printed = opened(tmp_path, f"{device}.html", "light", "--window-size=1300,1500", "--dump-dom")
     found = json.loads(re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1])
     assert found["overflow"] <= 0
     assert len(found["charts"]) == 5  # profile, pipeline, step by step, lengths of two phases
@@ -114,8 +96,7 @@ def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
 @pytest.mark.parametrize("device", WIDTHS)
 def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
     picture = folder / f"{device}-{scheme}.png"
-    blink = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    chromium(folder, f"{device}.html", "--window-size=1300,5000", f"--screenshot={picture}", blink)
+    opened(folder, f"{device}.html", scheme, "--window-size=1300,5000", f"--screenshot={picture}")
     pixels = imread(picture)[:5000, : WIDTHS[device], :3]
     assert pixels.std() > 0.03
     assert (pixels.mean() < 0.4) if scheme == "dark" else (pixels.mean() > 0.8)
@@ -123,5 +104,5 @@ def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
 
 
 def test_it_prints(folder):
-    chromium(folder, "page.html", f"--print-to-pdf={folder / 'page.pdf'}")
+    opened(folder, "page.html", "light", f"--print-to-pdf={folder / 'page.pdf'}")
     assert (folder / "page.pdf").stat().st_size > 20_000

@@ -19,7 +19,7 @@ def opened(folder, file, scheme="light", *options, but=""):
         f"--user-data-dir={folder / 'profile'}",
         f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}",
     )
-    command = [CHROMIUM, *flags, "--virtual-time-budget=300000", *options, (folder / file).as_uri()]
+    command = [CHROMIUM, *flags, "--virtual-time-budget=10000", *options, (folder / file).as_uri()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-2000:]
     console = [line for line in ended.stderr.splitlines() if "CONSOLE" in line and not (but and but in line)]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.report.canvas import IN_PAGE, Colors, svg_of
+from balancer.report.numbers import ops
 from balancer.report.skeleton import chart, section, table
 from balancer.report.table import as_bytes, as_percent
 from solvers.pipeline import PipelineRun
@@ -53,7 +54,9 @@ def pipeline_section(
         f'<li><span class="key" style="background:var(--phase-{color})"></span>{name}</li>'
         for name, color in (("forward", _FORWARD), ("backward", _BACKWARD))
     )
-    drawn = chart("pipeline", "", "Timeline of the stages of one pipeline", svg, note, wide=True)
+    ends = ", ".join(f"{name} {run.makespan / unit[0]:.4g}" for name, run in runs.items())
+    described = f"Timeline of the stages of one pipeline, which ends at: {ends}"
+    drawn = chart("pipeline", "", described, svg, ops(runs, unit[0]), note, wide=True)
     return section(title, words, [drawn], f'<ul class="keys">{colors}</ul>', table(columns, [("", rows)]))
 
 

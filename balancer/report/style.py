@@ -28,28 +28,39 @@ STYLE = f"""
 STYLE += """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main, footer { max-width: 72rem; margin: 0 auto; padding: 1rem; }
+header, main, footer { max-width: 100rem; margin: 0 auto; padding: 0 1rem; }
+.lead { font-size: 1.25rem; line-height: 1.4; }
+.skip { position: absolute; left: -99rem; padding: .5rem 1rem; background: var(--page); color: var(--ink); }
+.skip:focus { left: 0; top: 0; }
+:focus-visible { outline: 3px solid var(--after); outline-offset: 2px; }
+.parts { display: grid; gap: 0 2rem; grid-template-columns: minmax(0, 1fr); }
+@media (min-width: 64rem) { .parts { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .parts > section { grid-column: 1 / -1; } .parts > section.half { grid-column: auto; }
+  .parts > section.tall { grid-row: span 2; } }
 h1 { font-size: 1.5rem; margin: .5rem 0 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2rem 0 0; overflow-wrap: anywhere; }
-header p, section > p { margin: .25rem 0 .75rem; max-width: 46rem; }
+header p, section > p { margin: .25rem 0 .75rem; max-width: 50rem; }
+header .lead { max-width: 60rem; }
 footer, .note { color: var(--faint); }
 .note { margin: .25rem .5rem; font-size: .85rem; }
 .cards, .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)); }
-.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 .card, figure { background: var(--card); border-radius: .5rem; padding: .75rem; margin: 0; min-width: 0; }
 .cards { margin-top: 1rem; }
-.card { max-width: 34rem; }
+.card { max-width: 46rem; }
 .card h2 { margin: 0; font-size: 1rem; }
 .card p { margin: 0; }
 .big { font-size: 1.6rem; font-weight: 600; }
-.before { color: var(--before); }
-.after { color: var(--after); }
+.before { color: var(--before); white-space: nowrap; }
+.after { color: var(--after); white-space: nowrap; }
 dl { margin: .5rem 0 0; font-size: .9rem; }
 dl div { display: flex; justify-content: space-between; gap: .75rem; }
 dt { color: var(--ink); overflow-wrap: anywhere; }
 dd { margin: 0; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figcaption { font-weight: 600; overflow-wrap: anywhere; }
-figure { padding: .5rem; max-width: 34rem; }
+figure { padding: .5rem; }
+details { margin: .25rem .5rem; font-size: .9rem; } summary { cursor: pointer; color: var(--faint); }
+details .wide { max-height: 24rem; overflow: auto; }
 figure.broad { max-width: none; grid-column: 1 / -1; }
 figure.broad > div { overflow-x: auto; }
 figure.broad svg { min-width: 44rem; }
@@ -71,6 +82,7 @@ tbody th[scope=rowgroup] { padding-top: .9rem; }
 footer { font-size: .85rem; }
 @media print {
   body { font-size: 11pt; } figure, .card { break-inside: avoid; } h2 { break-after: avoid; }
-  .cards, .charts { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; } tr { break-inside: avoid; }
+  .cards, .charts { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; }
+  details { display: none; } tr { break-inside: avoid; }
   section > p, .keys, thead, th[scope=rowgroup] { break-after: avoid; break-inside: avoid; } }
 """

@@ -16,6 +16,7 @@ from matplotlib.image import imread
 from balancer import MicroBatches, PipelineStages, orchestrate
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_page import write_simulation_page
+from balancer.report.style import DARK, LIGHT
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -37,7 +38,39 @@ onload = () => {{
     const svg = text.closest("svg");
     return parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
   }};
+  const look = page.defaultView.getComputedStyle.bind(page.defaultView);
+  const rgb = (color) => (color.match(/[0-9.]+/g) || [0, 0, 0, 0]).map(Number);
+  const light = (color) => {{
+    const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb(color).map((c) => linear(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  }};
+  const behind = (element) => {{
+    for (; element; element = element.parentElement) {{
+      const color = look(element).backgroundColor;
+      if ((rgb(color)[3] ?? 1) > 0) return color;
+    }}
+    return "rgb(255, 255, 255)";
+  }};
+  const contrast = (element) => {{
+    const drawn = element.closest("svg");
+    const ink = drawn ? look(element).fill : look(element).color;
+    if (drawn && ink === look(page.body).backgroundColor) return 21;  // numbers on bars: another test
+    const [a, b] = [light(ink), light(behind(element))].sort((a, b) => b - a);
+    return (a + 0.05) / (b + 0.05);
+  }};
+  page.querySelectorAll("details").forEach((details) => (details.open = true));
+  const words = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), seen = [];
+  for (let node; (node = words.nextNode()); ) if (node.data.trim()) seen.push(node.parentElement);
   document.querySelector("pre").textContent = JSON.stringify({{
+    contrast: Math.min(...seen.map(contrast)),
+    unnamed: [...page.querySelectorAll("section, figure [role=img]")].filter((part) => {{
+      const title = page.getElementById(part.getAttribute("aria-labelledby"));
+      return !(part.getAttribute("aria-label") || (title && title.textContent)).trim();
+    }}).length,
+    landmarks: ["header", "main", "footer"].map((name) => page.body.querySelectorAll(`:scope > ${{name}}`).length),
+    tables: page.querySelectorAll("figure details table").length,
+    columns: new Set([...page.querySelectorAll("section.half")].map((part) => part.getBoundingClientRect().left)).size,
     overflow: page.documentElement.scrollWidth - page.documentElement.clientWidth,
     charts: charts.map(drawn),
     text: Math.min(...[...page.querySelectorAll("svg text")].map(size)),
@@ -63,15 +96,20 @@ def folder(request, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("device", WIDTHS)
-def test_charts_are_drawn_and_nothing_overflows(folder, device):
-    printed = opened(folder, f"{device}.html", "light", "--window-size=1300,1500", "--dump-dom")
+@pytest.mark.parametrize(("device", "scheme"), [("phone", "dark"), ("desktop", "light"), ("desktop", "dark")])
+def test_charts_are_drawn_and_nothing_overflows(folder, device, scheme):
+    printed = opened(folder, f"{device}.html", scheme, "--window-size=1300,1500", "--dump-dom")
     found = json.loads(
         re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1].replace("&lt;", "<").replace("&gt;", ">")
     )
     assert found["overflow"] <= 0
     assert len(found["charts"]) == CHARTS[re.sub("[0-9]", "", folder.name)]
     assert min(found["charts"]) > 5
+    assert found["contrast"] >= 4.5
+    assert found["landmarks"] == [1, 1, 1]
+    assert found["unnamed"] == 0
+    assert found["tables"] == len(found["charts"])
+    assert found["columns"] == (2 if device == "desktop" else 1)
     assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
     assert found["heading"].startswith(HOSTILE[-1][:50])
     assert found["names"][0].startswith(HOSTILE[0])
@@ -106,3 +144,15 @@ def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
 def test_it_prints(folder):
     opened(folder, "page.html", "light", f"--print-to-pdf={folder / 'page.pdf'}")
     assert (folder / "page.pdf").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_numbers_on_bars_can_be_read(colors):
+    def light(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05
+
+    for name in ("phase-0", "phase-2"):
+        low, high = sorted((light(colors["page"]), light(colors[name])))
+        assert high / low >= 4.5

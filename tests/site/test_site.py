@@ -60,7 +60,8 @@ def test_pages_as_a_browser_shows_them(tmp_path, width, scheme):
     assert len(pages) > 100
     looked = LOOKED_AT.format(pages=json.dumps(pages), width=width, site=SITE.as_uri())
     (tmp_path / "looked_at.html").write_text(looked)
-    printed = opened(tmp_path, "looked_at.html", scheme, "--dump-dom", but="[PST]")  # what the theme tells of itself
+    wait = "--virtual-time-budget=300000"
+    printed = opened(tmp_path, "looked_at.html", scheme, wait, "--dump-dom", but="[PST]")  # the theme tells of itself
     shown = re.search(r"<pre hidden[^>]*>(.*?)</pre>", printed, re.DOTALL)[1]
     found = json.loads(shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert sorted(found) == pages

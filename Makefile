@@ -7,7 +7,7 @@ comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
-.PHONY: demo notebooks pictures docs release test nightly lint coverage wheel bench clean
+.PHONY: demo notebooks pictures site docs release test nightly lint coverage wheel bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -36,11 +36,15 @@ pictures: $(VENV)/installed  ## The pictures of the README and the site, light a
 	$(BIN)/python docs/draw.py
 
 $(VENV)/docs: pyproject.toml constraints.txt $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt '.[docs]' --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs  ## The site in out/site, a warning being an error; then each page is looked at in a browser
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/doctrees docs out/site
+# NOTEBOOKS=off leaves their pictures out; `make test` executes them anyway.
+site: $(VENV)/docs  ## The site in out/site, a warning being an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/doctrees \
+	    --define nb_execution_mode=$(or $(NOTEBOOKS),cache) docs out/site
+
+docs: site  ## The site, and each of its pages looked at in a browser, wide and narrow, light and dark
 	$(BIN)/python -m pytest -q tests/site
 
 release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fresh environment

@@ -7,7 +7,7 @@ comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
-.PHONY: demo notebooks pictures site docs release test nightly lint coverage wheel bench clean
+.PHONY: demo pictures site docs release test nightly lint coverage wheel bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -26,11 +26,6 @@ demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and mak
 	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 \
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
 	$(BIN)/balancer report out/plan.parquet --html out/report.html
-
-notebooks: $(VENV)/installed  ## Each notebook, executed, as a page with its pictures: out/*.html
-	mkdir -p out
-	$(BIN)/pip install --quiet --constraint constraints.txt nbconvert
-	$(BIN)/jupyter nbconvert --to html --execute --output-dir out notebooks/*.ipynb
 
 pictures: $(VENV)/installed  ## The pictures of the README and the site, light and dark: docs/pictures/
 	$(BIN)/python docs/draw.py

@@ -27,7 +27,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["**/README.md"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:mod", r"(solvers|balancer)\..*"),  # whose source the names are linked to

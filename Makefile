@@ -7,12 +7,7 @@ comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
-PHASES := --phase vision=image_patches --outputs vision=image_tokens --phase audio=audio_frames \
-    --outputs audio=audio_tokens --phase llm=text_tokens+image_tokens+audio_tokens --own llm=text_tokens
-MODELS := --model vision=internvit-6b --pieces vision=1024 --model audio=whisper-large-v3-encoder --model llm=qwen2-72b \
-    --bytes vision=1176,16384 --bytes audio=256,16384 --bytes llm=4
-
-.PHONY: demo notebooks pictures test nightly lint coverage wheel bench clean
+.PHONY: demo pictures site docs release test nightly lint coverage wheel bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -32,18 +27,26 @@ demo: $(VENV)/demo  ## Plan a real log, check the plan that was written, and mak
 	    --length text_tokens+image_tokens+audio_tokens --out out/plan.parquet
 	$(BIN)/balancer report out/plan.parquet --html out/report.html
 
-notebooks: $(VENV)/installed  ## Each notebook, executed, as a page with its pictures: out/*.html
-	mkdir -p out
-	$(BIN)/pip install --quiet --constraint constraints.txt nbconvert
-	$(BIN)/jupyter nbconvert --to html --execute --output-dir out notebooks/*.ipynb
+pictures: $(VENV)/installed  ## The pictures of the README and the site, light and dark: docs/pictures/
+	$(BIN)/python docs/draw.py
 
-pictures: $(VENV)/installed  ## The pictures that the README and docs/simulate.md show
-	mkdir -p out
-	$(BIN)/balancer plan data/omni_mix_dev.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 $(PHASES) \
-	    --out out/phases.parquet
-	$(BIN)/balancer report out/phases.parquet --plot docs/loads.png
-	$(BIN)/balancer simulate data/omni_mix_dev.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --steps 100 \
-	    --checkpointing $(PHASES) $(MODELS) --plot docs/split.png
+$(VENV)/docs: pyproject.toml constraints.txt $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+# NOTEBOOKS=off leaves their pictures out; `make test` executes them anyway.
+site: $(VENV)/docs  ## The site in out/site, a warning being an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/doctrees \
+	    --define nb_execution_mode=$(or $(NOTEBOOKS),cache) docs out/site
+
+docs: site  ## The site, and each of its pages looked at in a browser, wide and narrow, light and dark
+	$(BIN)/python -m pytest -q tests/site
+
+release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fresh environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tools/check_wheel.py dist/*.whl
 
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
 	$(BIN)/python -m pytest -q -n 2

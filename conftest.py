@@ -4,5 +4,9 @@ from importlib.util import find_spec
 
 from solvers._as_python import compile_at_once
 
-collect_ignore_glob = ["tests/integrations/run_*", *([] if find_spec("torch") else ["balancer/executor/*"])]
+collect_ignore_glob = [
+    "tests/integrations/run_*",
+    "docs/*.py",
+    *([] if find_spec("torch") else ["balancer/executor/*"]),
+]
 compile_at_once()  # kernels are tested as they are after their first calls

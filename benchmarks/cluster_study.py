@@ -1,6 +1,7 @@
 """An 84B-class model of three modalities on 2,560 H100s: what strategies of balancing are worth, by the simulator.
 
-Run: python benchmarks/cluster_study.py [STEPS]. Prints its assumptions, then tables; docs/simulate.md explains them.
+Run: python benchmarks/cluster_study.py [STEPS]. Prints its assumptions, then tables, which
+docs/benchmarks/cluster_study.md explains.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Pipelines: makespans over proven bounds, beside others' methods; memory's price; speed; CP-SAT on DFLOP's objective.
 
-Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [min_max] [orders] [--picture FILE]. What is
-planned is frozen here (INSTANCES, STEPS) and in data/omni_mix_dev.parquet: InternViT-6B (images of a sample are alike),
+Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [min_max] [orders]. What is planned is
+frozen here (INSTANCES, STEPS) and in data/omni_mix_dev.parquet: InternViT-6B (images of a sample are alike),
 Whisper-large-v3's encoder and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward,
 no hop, samples of up to 8,192 tokens. Seconds are of this thread, after compilation and with the linear program's
 solution kept; all plans are checked.
@@ -145,12 +145,11 @@ FREE = tuple(name for name in solvers.PIPELINERS if name not in solvers.pipeline
 LIMITS = (1.05, 1.1, 1.2, 1.4, 1.6)
 
 
-def price(log, picture):
+def price(log):
     """Makespan over the bound where no stage may hold more than so many times what equal slots hold."""
     print("\n| stages (encoder's), replicas, slots, samples a slot | vector LPT: in flight, makespan | "
           + " | ".join(f"{limit:g}" for limit in LIMITS) + " | no cap | it holds |")  # fmt: skip
     print("|---|--:|" + "--:|" * (len(LIMITS) + 2))
-    curves = {}
     for instance in INSTANCES[:5]:
         rows = []
         for step in instance.steps:
@@ -169,11 +168,8 @@ def price(log, picture):
                     row.append(float("nan"))
             rows.append([*row, free.makespan / bound, most_held(free, tokens) / equal])
         means = np.mean(rows, axis=0)
-        curves[str(instance)] = means
         shown = [f"{means[0]:.2f}, {means[1]:.4f}", *(f"{x:.4f}" for x in means[2:-1]), f"{means[-1]:.2f}"]
         print(f"| {instance} | " + " | ".join(shown) + " |", flush=True)
-    if picture:
-        draw(curves, picture)
 
 
 def most_held(result, tokens):
@@ -182,23 +178,6 @@ def most_held(result, tokens):
     np.add.at(held, (result.replica_of_item, result.slot_of_item), tokens)
     width = min(result.num_slots, result.order.num_stages)
     return max(int(np.convolve(row, np.ones(width, dtype=np.int64), "valid").max()) for row in held)
-
-
-def draw(curves, path):
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for name, means in curves.items():
-        (line,) = axes.plot(LIMITS, means[2:-2], marker="o", markersize=3, label=name)
-        axes.plot([means[0]], [means[1]], marker="x", color=line.get_color())
-    axes.set_xlabel("tokens in flight at the first stage, over those of equal slots (x: vector LPT)")
-    axes.set_ylabel("makespan over the proven bound")
-    axes.legend(title="stages (encoder's), replicas, slots, samples", fontsize=7, title_fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
 
 
 @kernel
@@ -315,15 +294,10 @@ def orders(log):
 
 def main() -> None:
     asked = sys.argv[1:]
-    picture = None
-    if "--picture" in asked:
-        at = asked.index("--picture")
-        picture = asked[at + 1]
-        asked[at : at + 2] = []
     log = samples()
     solve(problem(log, INSTANCES[0], 0)[0], INSTANCES[0], budget=1e-3)  # compiles
     parts = {
-        "table": lambda: table(log), "methods": lambda: methods(log), "price": lambda: price(log, picture),
+        "table": lambda: table(log), "methods": lambda: methods(log), "price": lambda: price(log),
         "speed": speed, "min_max": lambda: min_max(log), "orders": lambda: orders(log),
     }  # fmt: skip
     for name, run in parts.items():

@@ -16,6 +16,7 @@ from typing import Any
 
 from balancer.errors import InputError
 from balancer.io._atomic import reported, write_whole
+from balancer.report.style import LIGHT
 
 __all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "check_plot", "phase_variable", "plot_to_file",
            "require_matplotlib", "svg_of"]  # fmt: skip
@@ -28,6 +29,7 @@ _PICTURES = (".png", ".svg")
 class Colors:
     """What a chart is drawn in."""
 
+    page: str
     ink: str
     faint: str
     before: str
@@ -35,19 +37,19 @@ class Colors:
     phases: tuple[str, ...]
 
 
-ON_PAPER = Colors(
-    "#1a1a1a", "#8a8a8a", "#d55e00", "#0072b2", ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d")
-)
-"""Okabe and Ito's colours (2008), which colour-blind readers can tell apart."""
+_PHASES = tuple(f"phase-{i}" for i in range(NUM_PHASE_COLORS))
 
-IN_PAGE = Colors("#010101", "#010102", "#010103", "#010104", tuple(f"#01011{i}" for i in range(NUM_PHASE_COLORS)))
+ON_PAPER = Colors(
+    LIGHT["page"], LIGHT["ink"], LIGHT["faint"], LIGHT["before"], LIGHT["after"], tuple(LIGHT[name] for name in _PHASES)
+)
+
+IN_PAGE = Colors(
+    "#010100", "#010101", "#010102", "#010103", "#010104", tuple(f"#01011{i}" for i in range(NUM_PHASE_COLORS))
+)
 """Marks that :func:`svg_of` replaces by the page's variables, so that one chart suits light, dark and print."""
 
 _VARIABLE_OF = {
-    IN_PAGE.ink: "--ink",
-    IN_PAGE.faint: "--faint",
-    IN_PAGE.before: "--before",
-    IN_PAGE.after: "--after",
+    **{getattr(IN_PAGE, name): f"--{name}" for name in ("page", "ink", "faint", "before", "after")},
     **{mark: f"--phase-{i}" for i, mark in enumerate(IN_PAGE.phases)},
 }
 

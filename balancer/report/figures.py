@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from balancer.report.canvas import IN_PAGE, NUM_PHASE_COLORS, ON_PAPER, Colors, plot_to_file
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, StepPicture
 from balancer.report.text import printable
 
-__all__ = ["by_step", "lengths", "plot_loads", "profile", "timeline", "traffic"]
+__all__ = ["by_step", "lengths", "mean_steps", "plot_loads", "profile", "shown_lengths", "timeline", "traffic",
+           "traffic_unit"]  # fmt: skip
+
+Floats = NDArray[np.float64]
 
 MOST_STEPS = 150
 """Points of a curve over steps; more are averaged."""
@@ -48,7 +52,7 @@ def timeline(figure: Any, picture: StepPicture, colors: Colors = IN_PAGE) -> Non
 def traffic(figure: Any, data: PageData, colors: Colors = IN_PAGE) -> None:
     """Draw what moves from node to node."""
     axis = figure.subplots()
-    scale, unit = _scaled(float(data.traffic.max()), "B" if data.of_bytes else "elements")
+    scale, unit = traffic_unit(data)
     end = len(data.traffic) * data.nodes_a_row
     extent = (-0.5, end - 0.5, end - 0.5, -0.5)  # ticks in the middle of nodes
     image = axis.imshow(data.traffic / scale, cmap="cividis", vmin=0, extent=extent, interpolation="none")
@@ -58,7 +62,9 @@ def traffic(figure: Any, data: PageData, colors: Colors = IN_PAGE) -> None:
     figure.colorbar(image, ax=axis, label=f"{unit} over all steps")
 
 
-def _scaled(largest: float, unit: str) -> tuple[float, str]:
+def traffic_unit(data: PageData) -> tuple[float, str]:
+    """Return what volumes are divided by to be shown, and what they then are."""
+    largest, unit = float(data.traffic.max()), "B" if data.of_bytes else "elements"
     for power, prefix, word in ((12, "T", "trillion"), (9, "G", "billion"), (6, "M", "million"), (3, "K", "thousand")):
         if largest >= 10.0**power:
             return 10.0**power, f"{prefix}{unit}" if unit == "B" else f"{word} {unit}"
@@ -68,25 +74,36 @@ def _scaled(largest: float, unit: str) -> tuple[float, str]:
 def lengths(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
     """Draw how many items have which length."""
     axis = figure.subplots()
-    there = np.flatnonzero(phase.length_counts)
-    if not len(there):
+    bins = shown_lengths(phase)
+    if not len(bins):
         axis.text(0.5, 0.5, "no item longer than 0", ha="center", transform=axis.transAxes)
         axis.set_axis_off()
         return
-    bins = np.arange(there[0], there[-1] + 2)
     counts = phase.length_counts[bins[:-1]]
     axis.stairs(counts, 2.0 ** (bins / BINS_AN_OCTAVE), color=colors.after, fill=True)
     axis.set(xscale="log", xlabel="length", ylabel="items", ylim=0)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
+def shown_lengths(phase: PhaseData) -> NDArray[np.int64]:
+    """Return the bins of lengths from the first that holds items to the one behind the last; none if all are 0."""
+    there = np.flatnonzero(phase.length_counts)
+    return np.arange(there[0], there[-1] + 2) if len(there) else there
+
+
+def mean_steps(values: ArrayLike) -> tuple[NDArray[np.int64], int, Floats]:
+    """Average neighbours, so that at most :data:`MOST_STEPS` are left: where each begins, how many make one, means."""
+    of_steps = np.asarray(values, dtype=np.float64)
+    width = -(-len(of_steps) // MOST_STEPS)
+    starts = np.arange(0, len(of_steps), width)
+    counts = np.diff(np.append(starts, len(of_steps))).reshape(-1, *[1] * (of_steps.ndim - 1))
+    return starts, width, np.add.reduceat(of_steps, starts, axis=0) / counts
+
+
 def by_step(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
     """Draw the imbalance ratio of every step: before, after, and at the proven lower bound."""
     axis = figure.subplots()
-    ratios = np.asarray(phase.ratios)
-    width = -(-len(ratios) // MOST_STEPS)
-    starts = np.arange(0, len(ratios), width)
-    mean = np.add.reduceat(ratios, starts, axis=0) / np.diff(np.append(starts, len(ratios)))[:, None]
+    starts, width, mean = mean_steps(phase.ratios)
     marker = "o" if len(starts) == 1 else ""
     axis.plot(starts, mean[:, 0], color=colors.before, linestyle="--", linewidth=1.2, marker=marker, label="before")
     axis.plot(starts, mean[:, 1], color=colors.after, linewidth=2, marker=marker, label="after")

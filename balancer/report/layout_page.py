@@ -36,7 +36,10 @@ def layout_page(found: Configuration, source: str) -> str:
         cards.append(_card("DFLOP's formula", found.formula, first))
     about = f"{given.num_gpus:,} GPUs, {given.steps[0].num_samples:,} samples a step. {escaped(in_words(first))}."
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
-    return document(source, "layouts", about, cards, list(_sections(found)), footer)
+    slower = max(each.seconds for each in found.best.values())
+    lead = f"The fastest layout found takes {as_seconds(first.seconds)} a step"
+    lead += f", where the best of another mode takes {as_seconds(slower)}." if slower > first.seconds else "."
+    return document(source, "layouts", lead, about, cards, list(_sections(found)), footer)
 
 
 def _card(name: str, each: Priced, first: Priced) -> str:
@@ -54,7 +57,11 @@ def _sections(found: Configuration) -> list[str]:
         [escaped(in_words(each)), each.layout.mode, f"{each.seconds:.4g}", *numbers_of(each)] for each in found.table
     ]
     words = "Of all layouts that were scheduled those that none is both faster and smaller than, the fastest first."
-    drawn = chart("pareto", "", "Seconds of a step by gibibytes of a GPU", svg, "Hollow: the best of the other modes.")
+    others = [each for mode, each in found.best.items() if each not in found.table]
+    points = [(escaped(in_words(each)), f"{each.seconds:.4g}", numbers_of(each)[-1]) for each in others]
+    numbers = table([("layout", False), ("s a step", True), ("GiB", True)], [("hollow", points)])
+    note = "Hollow: the best of the other modes."
+    drawn = chart("pareto", "", "Seconds of a step by gibibytes of a GPU", svg, numbers, note)
     parts = [section("Time and memory", words, [drawn], after=table(columns, [("", rows)]))]
     run = timeline(found.case, _TIMELINE_S)
     if run is not None:

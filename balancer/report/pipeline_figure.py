@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.report.canvas import IN_PAGE, Colors, svg_of
+from balancer.report.numbers import ops
 from balancer.report.skeleton import chart, section, table
 from balancer.report.table import as_bytes, as_percent
 from balancer.simulate.layout_price import Timeline
@@ -18,7 +19,6 @@ Floats = NDArray[np.float64]
 
 _FORWARD, _TASK, _BACKWARD = 0, 1, 2  # of the colours of phases
 _LEAST_WIDTH = 0.012  # of an op, as a part of the axis, for its micro-batch's number to be written into it
-_NUMBERS = "#ffffff"
 
 
 def pipeline_section(
@@ -51,7 +51,9 @@ def pipeline_section(
     rows.append(["all", *(cell for cells in of_all for cell in cells)])
     note = f"In flight is what a device holds between forwards and backwards, in {held}; the last row has the mean " \
            "bubble and the most of any device."  # fmt: skip
-    drawn = chart("pipeline", "", "Timeline of the stages of one pipeline", svg, note, wide=True)
+    ends = ", ".join(f"{name} {run.makespan / unit[0]:.4g}" for name, run in runs.items())
+    described = f"Timeline of the stages of one pipeline, which ends at: {ends}"
+    drawn = chart("pipeline", "", described, svg, ops(runs, unit[0]), note, wide=True)
     return section(
         title, words, [drawn], _keys((("forward", _FORWARD), ("backward", _BACKWARD))), table(columns, [("", rows)])
     )
@@ -64,15 +66,16 @@ def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[
 
 def timeline_section(title: str, words: str, shown: Timeline, unit: tuple[float, str]) -> str:
     """Return the section that shows one pipeline, with encoders in its gaps if there are some."""
+    runs: Mapping[str, PipelineRun | MultiplexResult] = {"slowest replica": shown.run}
 
     def draw(figure: Any) -> None:
-        axes = gantt(figure, {"slowest replica": shown.run}, unit)
-        _draw_tasks(axes[0], shown, unit[0], IN_PAGE.phases[_TASK])
+        axes = gantt(figure, runs, unit)
+        _draw_tasks(axes[0], shown, unit[0], (IN_PAGE.phases[_TASK], IN_PAGE.page))
 
     svg = svg_of("timeline", draw, 1.2 + 0.24 * len(shown.run.busy), 9.5)
     kinds = [("forward", _FORWARD), ("backward", _BACKWARD)]
     kinds += [("encoders", _TASK)] * isinstance(shown.run, MultiplexResult)
-    drawn = chart("timeline", "", "Timeline of the stages of one pipeline", svg, wide=True)
+    drawn = chart("timeline", "", "Timeline of the stages of one pipeline", svg, ops(runs, unit[0]), wide=True)
     return section(title, words, [drawn], _keys(kinds))
 
 
@@ -98,7 +101,9 @@ def gantt(
             (run.backward_start, run.backward_end, colors.phases[_BACKWARD]),
         ):
             for stage in range(starts.shape[1]):
-                _draw_ops(axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, color, end)
+                _draw_ops(
+                    axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, (color, colors.page), end
+                )
         axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
         axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005), yticks=range(devices))
         axis.set_title(
@@ -108,16 +113,16 @@ def gantt(
     return axes
 
 
-def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end: float) -> None:
+def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[str, str], end: float) -> None:
     there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
     spans = [(starts[k], ends[k] - starts[k]) for k in there]
-    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=color, edgecolors="#ffffff", linewidth=0.3)
+    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.3)
     for k, (start, width) in zip(there, spans, strict=True):
         if width >= _LEAST_WIDTH * end:
-            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=_NUMBERS)
+            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=colors[1])
 
 
-def _draw_tasks(axis: Any, shown: Timeline, scale: float, color: str) -> None:
+def _draw_tasks(axis: Any, shown: Timeline, scale: float, colors: tuple[str, str]) -> None:
     """Draw encoders' work between the ops, forwards and backwards."""
     run = shown.run
     if not isinstance(run, MultiplexResult):
@@ -126,4 +131,4 @@ def _draw_tasks(axis: Any, shown: Timeline, scale: float, color: str) -> None:
         for device in range(len(run.busy)):
             here = (run.task_device == device) & (starts >= 0)
             spans = list(zip((starts[here] / scale).tolist(), (durations[here] / scale).tolist(), strict=True))
-            axis.broken_barh(spans, (device - 0.44, 0.88), facecolors=color, edgecolors="#ffffff", linewidth=0.2)
+            axis.broken_barh(spans, (device - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.2)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from balancer.report import figures
+from balancer.report import figures, numbers
 from balancer.report.canvas import svg_of
-from balancer.report.page_data import PageData, StepPicture, WorstStep
+from balancer.report.page_data import PageData, PhaseData, StepPicture, WorstStep
 from balancer.report.pipeline_figure import pipeline_section
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary, as_range
@@ -44,10 +44,30 @@ def page(summary: RunSummary, data: PageData, source: str) -> str:
     return document(
         source,
         "rank balance",
+        _lead(summary),
         _about(summary, data),
         cards + _traffic_headline(summary),
         _sections(summary, data),
         footer,
+    )
+
+
+def _lead(summary: RunSummary) -> str:
+    """Return what a plan is worth in one sentence, by the phase in which it saves most."""
+    phases = {name: phase for name, phase in summary.phases.items() if not phase.follows}
+    name, phase = max(phases.items(), key=lambda found: found[1].ratio_before / found[1].ratio_after)
+    waiting, left, least = (
+        as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
+    )
+    where = f"In {named(name, 40)}, where it saves most, this plan" if len(phases) > 1 else "This plan"
+    who = "stages" if phase.num_stages else "ranks"
+    proof = "proven to be the least possible" if left == least else f"proven: at least {least} under any plan"
+    saved = 1 - phase.ratio_after / phase.ratio_before
+    if saved < 0.0005:
+        return f"{where} saves no time: {who} wait {left} of theirs, as before ({proof})."
+    return (
+        f"{where} makes a step take <strong>{as_percent(saved)} less time</strong>: {who} wait "
+        f'<span class="after">{left}</span> of theirs in place of <span class="before">{waiting}</span> ({proof}).'
     )
 
 
@@ -130,7 +150,7 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     yield section(
         "Where ranks wait",
         words,
-        _charts(data, "profile", "Load of ranks, before and after", figures.profile),
+        _charts(data, "profile", _of_profile, figures.profile, numbers.profile),
     )
     if data.picture is not None and data.picture.pipelines:
         yield _pipelines(data.picture, data.asked_step is not None)
@@ -141,13 +161,13 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     yield section(
         "Step by step",
         f"Imbalance ratio of each step: {_what_is_uneven(summary)}. Between plan and proven bound lies the gap.",
-        _charts(data, "steps", "Imbalance of each step", figures.by_step),
+        _charts(data, "steps", _of_steps, figures.by_step, numbers.by_step),
     )
     yield _worst(data)
     yield section(
         "How long items are",
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
-        _charts(data, "lengths", "Distribution of lengths", figures.lengths),
+        _charts(data, "lengths", _of_lengths, figures.lengths, numbers.lengths),
     )
     yield _asked(summary, data)
 
@@ -161,15 +181,36 @@ def _what_is_uneven(summary: RunSummary) -> str:
     return "what it takes, as ranks meet with micro-batches, over what it would if all of them were even"
 
 
-def _charts(data: PageData, kind: str, description: str, draw: Callable[..., None]) -> list[str]:
-    """Return a chart of one kind for each phase."""
+def _of_profile(phase: PhaseData) -> str:
+    before, after = (loads[0] / len(phase.ratios) for loads in (phase.profile_before, phase.profile_after))
+    return f"Load of ranks over the mean: the busiest {before:.2f} before, {after:.2f} after"
+
+
+def _of_steps(phase: PhaseData) -> str:
+    worst = [max(ratio[when] for ratio in phase.ratios) for when in (0, 1)]
+    return f"Imbalance ratio of each step: at most {worst[0]:.2f} before, {worst[1]:.2f} after"
+
+
+def _of_lengths(phase: PhaseData) -> str:
+    return f"Number of items by length, {int(phase.length_counts.sum()):,} in all"
+
+
+def _charts(
+    data: PageData,
+    kind: str,
+    description: Callable[[PhaseData], str],
+    draw: Callable[..., None],
+    behind: Callable[[PhaseData], str],
+) -> list[str]:
+    """Return a chart of one kind for each phase, with its description and its numbers."""
     charts = []
     for i, (name, phase) in enumerate(data.phases.items()):
         if name in data.following and kind != "lengths":
             continue
         svg = svg_of(f"{kind}-{i}", partial(draw, phase=phase))
         note = f"Left out: {phase.zeros:,} of length 0" if kind == "lengths" and phase.zeros else ""
-        charts.append(chart(f"{kind}-{i}", named(name), f"{description}, phase {name}", svg, note))
+        words = f"{description(phase)}; phase {name}"
+        charts.append(chart(f"{kind}-{i}", named(name), words, svg, behind(phase), note))
     return charts
 
 
@@ -195,9 +236,15 @@ def _timeline(picture: StepPicture, asked_for: bool) -> str:
         f"Step {picture.step:,} by rank",
         f"This is {which}. A phase starts when the slowest rank has ended the one before; what is blank is waiting. "
         f"Phases are drawn in units of their own mean load.{each}",
-        [chart("timeline", "", "Timeline of one step by rank, before and after", svg)],
+        [chart("timeline", "", _of_timeline(picture), svg, numbers.timeline(picture))],
         before=keys(picture.phases),
+        tall=True,
     )
+
+
+def _of_timeline(picture: StepPicture) -> str:
+    before, after = (sum(float(loads[when].max()) for loads in picture.phases.values()) for when in (0, 1))
+    return f"Timeline of one step by rank: it takes {before:.2f} before, {after:.2f} after, in units of the mean load"
 
 
 def _between_nodes(data: PageData) -> str:
@@ -208,7 +255,9 @@ def _between_nodes(data: PageData) -> str:
     each = f" Each row and column stands for {data.nodes_a_row} nodes." if data.nodes_a_row > 1 else ""
     svg = svg_of("traffic", lambda figure: figures.traffic(figure, data), height=4)
     words = f"From each node to each other, all steps together; what stays within a node is left out.{each}"
-    return section(title, words, [chart("traffic", "", "Heat map of traffic between nodes", svg)])
+    return section(
+        title, words, [chart("traffic", "", "Heat map of traffic between nodes", svg, numbers.traffic(data))]
+    )
 
 
 def _worst(data: PageData) -> str:

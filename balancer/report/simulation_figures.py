@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from balancer.report.canvas import IN_PAGE, NUM_PHASE_COLORS, ON_PAPER, Colors, plot_to_file
-from balancer.report.figures import MOST_STEPS
+from balancer.report.figures import mean_steps
 from balancer.report.simulation_data import StepBars
 from balancer.simulate.run import StrategyTotals
 
@@ -82,9 +82,7 @@ def steps(figure: Any, seconds: Mapping[str, Sequence[float]], colors: Colors = 
     axis = figure.subplots()
     width = 1
     for i, (name, values) in enumerate(seconds.items()):
-        width = -(-len(values) // MOST_STEPS)
-        starts = np.arange(0, len(values), width)
-        mean = np.add.reduceat(np.asarray(values), starts) / np.diff(np.append(starts, len(values)))
+        starts, width, mean = mean_steps(values)
         style: dict[str, Any] = {
             "color": colors.phases[i % NUM_PHASE_COLORS],
             "marker": "o" if len(values) == 1 else "",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from balancer.cost.throughput import SaturatingThroughput
 from balancer.offline.settings import LogSettings
+from balancer.report import numbers
 from balancer.report import simulation_figures as figures
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import MOST_ROWS
@@ -81,7 +82,13 @@ def simulation_page(found: Simulation, data: SimulationData, assumed: Assumption
     cards = [_headline(name, run, first, base, data) for name, run in found.strategies.items()]
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
     return document(
-        source, "predicted step time", _about(found, assumed), cards, _sections(found, data, assumed), footer
+        source,
+        "predicted step time",
+        _lead(found),
+        _about(found, assumed),
+        cards,
+        _sections(found, data, assumed),
+        footer,
     )
 
 
@@ -92,6 +99,30 @@ def as_seconds(value: float) -> str:
             number = value / least
             return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"
     return "0 s" if value == 0 else f"{value:.1e} s"
+
+
+def _of_same_batches(totals: Mapping[str, StrategyTotals]) -> list[str]:
+    """Return the strategies that see the batches as they come, if there are any."""
+    return [name for name in totals if name != "sorted_batches"] or list(totals)
+
+
+def _lead(found: Simulation) -> str:
+    """Return what is predicted in one sentence."""
+    totals = found.strategies
+    alike = _of_same_batches(totals)
+    first, best = totals[alike[0]], max(alike, key=lambda name: totals[name].samples_per_s)
+    run = totals[best]
+    step, mfu = as_seconds(run.seconds / run.steps), as_percent(run.mfu)
+    if len(alike) == 1:
+        return f"By this prediction a step takes <strong>{step}</strong>, at an MFU of {mfu}."
+    faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
+    if faster < 1.0005:
+        return f"By this prediction nothing is faster than {_plain(alike[0])}: {step} a step, at an MFU of {mfu}."
+    return (
+        f"By this prediction the same GPUs train <strong>{faster:.2f} times as fast</strong>: a step takes "
+        f'<span class="after">{step}</span> {_plain(best)}, in place of '
+        f'<span class="before">{as_seconds(first.seconds / first.steps)}</span> {_plain(alike[0])}.'
+    )
 
 
 def _about(found: Simulation, assumed: Assumptions) -> str:
@@ -143,14 +174,15 @@ def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> 
     phases = list(next(iter(totals.values())).phases)
     height = 1.2 + 0.34 * len(totals)
     split = svg_of("split", lambda figure: figures.time_split(figure, totals), height)
-    charts = [chart("split", "", "Seconds of a step by strategy: compute, waiting, exchange", split)]
+    described = f"Seconds of a step by strategy, of compute, waiting and exchange: {_steps_of(totals)}"
+    charts = [chart("split", "", described, split, numbers.split(totals))]
     words = (
         "A step is the mean of what ranks compute, what they wait for the slowest, and what of the exchanges is not "
         "hidden."
     )
     if data.waits == "phase" and len(phases) > 1 and not data.pipelines:
         each = svg_of("waiting", lambda figure: figures.waiting_by_phase(figure, totals), height)
-        charts.append(chart("waiting", keys(phases), "Waiting by phase and strategy", each))
+        charts.append(chart("waiting", keys(phases), "Waiting by phase and strategy", each, numbers.waiting(totals)))
         words += " Ranks wait after every phase: the second chart says in which."
     yield section("Where the time goes", words + _other_batches(found), charts)
     if data.pipelines:
@@ -158,12 +190,17 @@ def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> 
     elif data.bars:
         yield _timeline(data, phases)
     each = svg_of("steps", lambda figure: figures.steps(figure, data.seconds))
+    described = f"Seconds of every step by strategy; on average {_steps_of(totals)}"
     words = f"Seconds of each of the {found.steps:,} steps that the numbers above are the mean of."
-    yield section("Step by step", words, [chart("steps", "", "Seconds of every step by strategy", each)])
+    yield section("Step by step", words, [chart("steps", "", described, each, numbers.seconds_by_step(data.seconds))])
     yield _memory(totals, phases, assumed, height)
     yield _slow(found, data)
     yield _exchanges(totals)
     yield _assumptions(found, assumed)
+
+
+def _steps_of(totals: Mapping[str, StrategyTotals]) -> str:
+    return ", ".join(f"{_plain(name)} {as_seconds(run.seconds / run.steps)}" for name, run in totals.items())
 
 
 def _other_batches(found: Simulation) -> str:
@@ -196,8 +233,10 @@ def _timeline(data: SimulationData, phases: Sequence[str]) -> str:
         f"The same samples by each strategy; {met}. What is blank is waiting, grey is exchange that is not hidden."
         f"{many} This is one step of many, not picked for what it shows; --step draws another."
     )
-    drawn = [chart("timeline", "", "Timeline of one step by rank, a panel a strategy", svg)]
-    return section(f"Step {data.drawn_step:,} by rank", words, drawn, before=keys(phases))
+    ends = ", ".join(f"{_plain(name)} {as_seconds(step.seconds)}" for name, step in bars.items())
+    described = f"Timeline of one step by rank, a panel a strategy, which takes: {ends}"
+    drawn = [chart("timeline", "", described, svg, numbers.bars_by_rank(bars))]
+    return section(f"Step {data.drawn_step:,} by rank", words, drawn, before=keys(phases), tall=True)
 
 
 def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed: Assumptions, height: float) -> str:
@@ -217,7 +256,7 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
         "What a rank holds",
         "The most activations on any GPU in any step, estimated, and below, the most elements that any rank holds of a "
         f"phase at a time, padding included{_in_micro_batches(assumed)}.{warning}",
-        [chart("memory", "", "Activations of the fullest GPU by strategy", svg)],
+        [chart("memory", "", "Activations of the fullest GPU by strategy", svg, numbers.memory(totals))],
         after=table(columns, [("", rows)]),
     )
 
@@ -229,8 +268,7 @@ def _in_micro_batches(assumed: Assumptions) -> str:
 def _slow(found: Simulation, data: SimulationData) -> str:
     """Return the table of the slowest steps, and what caps them."""
     names = list(found.strategies)
-    alike = [name for name in names if name != "sorted_batches"] or names  # of the same batches as the first
-    best = max(alike, key=lambda name: found.strategies[name].samples_per_s)
+    best = max(_of_same_batches(found.strategies), key=lambda name: found.strategies[name].samples_per_s)
     columns = (
         ("step", True), ("seconds", True), ("waiting", True), ("most in", False), ("capped by row", True),
         ("length", True),

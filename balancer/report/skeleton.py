@@ -1,5 +1,6 @@
 """Parts of pages: a document without scripts that loads nothing, sections, cards, charts, tables, names."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from balancer._version import __version__
@@ -16,7 +17,9 @@ LONGEST_NAME = 120
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def document(source: str, what: str, about: str, cards: Iterable[str], sections: Iterable[str], footer: str) -> str:
+def document(
+    source: str, what: str, lead: str, about: str, cards: Iterable[str], sections: Iterable[str], footer: str
+) -> str:
     """Return a page as HTML.
 
     Parameters
@@ -25,19 +28,23 @@ def document(source: str, what: str, about: str, cards: Iterable[str], sections:
         What the page is about, such as a file's path: its heading, in a user's words.
     what : str
         Stands behind `source` in the title.
+    lead : str
+        HTML of the one sentence that a reader shall take away.
     about, footer : str
-        HTML of a line below the heading, and at the end.
+        HTML of a line below it, and at the end.
     cards, sections : iterable of str
         HTML, as :func:`card` and :func:`section` return it.
     """
-    header = f"<header><h1>{named(source)}</h1><p>{about}</p></header>"
-    body = f'{header}<section class="cards">{"".join(cards)}</section>{"".join(sections)}'
+    header = f'<header><h1>{named(source)}</h1><p class="lead">{lead}</p><p>{about}</p></header>'
+    short = f'<section class="cards" aria-label="In short">{"".join(cards)}</section>'
+    body = f'{header}<main id="main">{short}<div class="parts">{"".join(sections)}</div></main>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_plain(source)}: {what}</title><style>{STYLE}</style></head>\n"
-        f"<body><main>{body}</main><footer>seqbalancer {escaped(__version__)}. {footer}</footer></body></html>\n"
+        f'<body><a class="skip" href="#main">To the numbers</a>{body}'
+        f"<footer>seqbalancer {escaped(__version__)}. {footer}</footer></body></html>\n"
     )
 
 
@@ -70,21 +77,31 @@ def card(title: str, big: str, words: str, rows: Iterable[tuple[str, str]]) -> s
     return f'<article class="card"><h2>{title}</h2><p class="big">{big}</p><p>{words}</p><dl>{listed}</dl></article>'
 
 
-def section(title: str, words: str, charts: Iterable[str] = (), before: str = "", after: str = "") -> str:
-    """Return a part of the page: words of HTML, charts side by side, and HTML before and after those."""
-    drawn = "".join(charts)
-    side_by_side = f'<div class="charts">{drawn}</div>' if drawn else ""
-    return f"<section><h2>{title}</h2><p>{words}</p>{before}{side_by_side}{after}</section>"
+def section(
+    title: str, words: str, charts: Iterable[str] = (), before: str = "", after: str = "", tall: bool = False
+) -> str:
+    """Return a part of the page: words of HTML, charts side by side, and HTML before and after those.
+
+    With several charts, or a broad one, it takes the whole width of a screen; others stand two and two, and two beside
+    a tall one.
+    """
+    drawn = list(charts)
+    side_by_side = f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
+    full = len(drawn) > 1 or any('class="broad"' in one for one in drawn)
+    half = "" if full else ' class="half tall"' if tall else ' class="half"'
+    key = re.sub(r"\W+", "-", title.lower())
+    head = f'<section{half} aria-labelledby="{key}"><h2 id="{key}">{title}</h2><p>{words}</p>'
+    return f"{head}{before}{side_by_side}{after}</section>"
 
 
-def chart(key: str, caption: str, description: str, svg: str, note: str = "", wide: bool = False) -> str:
-    """Return one figure; the description, which may hold names, is for screen readers."""
+def chart(key: str, caption: str, description: str, svg: str, numbers: str, note: str = "", wide: bool = False) -> str:
+    """Return one figure with its numbers, a table of HTML; the description, which may hold names, is read aloud."""
     size = ' class="broad"' if wide else ""
     below = f'<p class="note">{note}</p>' if note else ""
     head = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return (
-        f'<figure id="{key}"{size}>{head}<div role="img" aria-label="{_plain(description)}">{svg}</div>{below}</figure>'
-    )
+    drawn = f'<div role="img" aria-label="{escaped(description)}">{svg}</div>'
+    behind = f"<details><summary>The numbers</summary>{numbers}</details>"
+    return f'<figure id="{key}"{size}>{head}{drawn}{below}{behind}</figure>'
 
 
 def keys(names: Iterable[str]) -> str:
@@ -111,11 +128,12 @@ def table(columns: Sequence[tuple[str, bool]], groups: Iterable[tuple[str, Itera
     Each column has a title, and whether it holds numbers.
     """
     marks = [" class=num" if number else "" for _, number in columns]
-    head = "".join(f"<th{mark}>{title}</th>" for mark, (title, _) in zip(marks, columns, strict=True))
+    head = "".join(f"<th{mark} scope=col>{title}</th>" for mark, (title, _) in zip(marks, columns, strict=True))
     bodies = []
     for heading, rows in groups:
         body = f'<tr><th colspan={len(columns)} scope="rowgroup">{heading}</th></tr>' if heading else ""
         for row in rows:
             body += f"<tr>{''.join(f'<td{mark}>{cell}</td>' for mark, cell in zip(marks, row, strict=True))}</tr>"
         bodies.append(f"<tbody>{body}</tbody>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{"".join(bodies)}</table></div>'
+    scrolls = 'class="wide" tabindex="0" role="group" aria-label="Table"'
+    return f"<div {scrolls}><table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table></div>"

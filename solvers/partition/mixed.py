@@ -159,7 +159,7 @@ def mixed(
     equal_counts: bool = False,
     time_budget: float = 0.01,
 ) -> PartitionResult:
-    """Partition under mixed costs: minimise the largest sum(costs in S) + |S| * max(row_costs in S) of a group S.
+    """Partition under mixed costs: minimise the largest sum(costs in S) + len(S) * max(row_costs in S) of a group S.
 
     As for an audio encoder: a convolution over rows padded to the longest, and a transformer over packed rows.
 

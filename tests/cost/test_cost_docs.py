@@ -1,4 +1,4 @@
-"""What docs/cost_models.md shows is what comes out."""
+"""What docs/how_to/cost_models.md shows is what comes out."""
 
 import doctest
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from balancer.cost import MODELS, flops, module
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "cost_models.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how_to" / "cost_models.md"
 
 
 def test_examples():

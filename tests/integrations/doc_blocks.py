@@ -1,9 +1,9 @@
-"""The code blocks of docs/in_your_trainer.md, which tests run as they stand."""
+"""The code blocks of docs/how_to/in_your_trainer.md, which tests run as they stand."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "in_your_trainer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "in_your_trainer.md"
 
 
 def block(heading):

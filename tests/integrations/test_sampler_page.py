@@ -1,4 +1,4 @@
-"""docs/in_your_trainer.md: every block about the sampler and about packing runs as it stands."""
+"""docs/how_to/data_loader.md: every block about the sampler and about packing runs as it stands."""
 
 import sys
 import types
@@ -18,7 +18,7 @@ from balancer.compat import BalancedBatchSampler, verl  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-PAGE = Path(__file__).parents[2] / "docs" / "in_your_trainer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "data_loader.md"
 OURS = [heading for heading in blocks(PAGE) if heading.startswith(("Two lines", "Sampler:", "Packing:"))]
 LAUNCHED = {"Sampler: Hugging Face Trainer", "Sampler: Accelerate", "Sampler: Lightning"}
 

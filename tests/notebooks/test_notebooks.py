@@ -20,7 +20,8 @@ def code_cells(notebook):
 
 
 def test_notebooks_are_there():
-    assert {"quickstart", "choosing_a_solver", "multimodal_batch", "cluster_study"} <= {path.stem for path in NOTEBOOKS}
+    names = {"quickstart", "choosing_a_solver", "multimodal_batch", "cluster_study", "long_samples_and_pipelines"}
+    assert names <= {path.stem for path in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -108,7 +108,7 @@ def test_names_of_files_are_text(name, monkeypatch):
     seen = Seen(page(*run, name))
     assert_same_but_names(seen, Seen(page(*run, "plan")))
     assert sum(piece.startswith(shown(name)) for piece in seen.text) == 2  # title and heading
-    assert max(map(len, seen.text)) < 4000
+    assert max(map(len, seen.text)) < 6000
 
 
 def test_a_name_that_is_no_text_ends_no_run(tmp_path):

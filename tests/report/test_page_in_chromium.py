@@ -2,11 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
+from chromium import CHROMIUM, SCHEMES, opened
 from page_cases import HOSTILE, plans_of, run_of
 from simulation_cases import log_of, simulated
 
@@ -17,17 +16,11 @@ from matplotlib.image import imread
 from balancer import MicroBatches, PipelineStages, orchestrate
 from balancer.report.plan_page import write_page
 from balancer.report.simulation_page import write_simulation_page
+from balancer.report.style import DARK, LIGHT
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
-QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
-    "--allow-file-access-from-files", "--virtual-time-budget=10000",
-)  # fmt: skip
 WIDTHS = {"phone": 390, "desktop": 1280}
-SCHEMES = {"dark": 0, "light": 1}  # as Blink counts them
 CHARTS = {"plan": 3 * 4 + 2, "simulation": 5}
 NAMES = [name.replace(":", "").replace("=", "") for name in HOSTILE[:1] + HOSTILE[3:]]
 
@@ -45,7 +38,39 @@ onload = () => {{
     const svg = text.closest("svg");
     return parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
   }};
+  const look = page.defaultView.getComputedStyle.bind(page.defaultView);
+  const rgb = (color) => (color.match(/[0-9.]+/g) || [0, 0, 0, 0]).map(Number);
+  const light = (color) => {{
+    const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb(color).map((c) => linear(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  }};
+  const behind = (element) => {{
+    for (; element; element = element.parentElement) {{
+      const color = look(element).backgroundColor;
+      if ((rgb(color)[3] ?? 1) > 0) return color;
+    }}
+    return "rgb(255, 255, 255)";
+  }};
+  const contrast = (element) => {{
+    const drawn = element.closest("svg");
+    const ink = drawn ? look(element).fill : look(element).color;
+    if (drawn && ink === look(page.body).backgroundColor) return 21;  // numbers on bars: another test
+    const [a, b] = [light(ink), light(behind(element))].sort((a, b) => b - a);
+    return (a + 0.05) / (b + 0.05);
+  }};
+  page.querySelectorAll("details").forEach((details) => (details.open = true));
+  const words = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), seen = [];
+  for (let node; (node = words.nextNode()); ) if (node.data.trim()) seen.push(node.parentElement);
   document.querySelector("pre").textContent = JSON.stringify({{
+    contrast: Math.min(...seen.map(contrast)),
+    unnamed: [...page.querySelectorAll("section, figure [role=img]")].filter((part) => {{
+      const title = page.getElementById(part.getAttribute("aria-labelledby"));
+      return !(part.getAttribute("aria-label") || (title && title.textContent)).trim();
+    }}).length,
+    landmarks: ["header", "main", "footer"].map((name) => page.body.querySelectorAll(`:scope > ${{name}}`).length),
+    tables: page.querySelectorAll("figure details table").length,
+    columns: new Set([...page.querySelectorAll("section.half")].map((part) => part.getBoundingClientRect().left)).size,
     overflow: page.documentElement.scrollWidth - page.documentElement.clientWidth,
     charts: charts.map(drawn),
     text: Math.min(...[...page.querySelectorAll("svg text")].map(size)),
@@ -55,16 +80,6 @@ onload = () => {{
 }};
 </script>
 """
-
-
-def chromium(folder, file, *options):
-    """Run it on a file, and return what it prints; nothing may have been said on the console."""
-    flags = (*QUIET, f"--user-data-dir={folder / 'profile'}", *options)
-    ended = subprocess.run([CHROMIUM, *flags, (folder / file).as_uri()], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    console = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
-    assert console == []  # what the page's policy keeps from being fetched would be told here too
-    return ended.stdout
 
 
 @pytest.fixture(scope="module", params=CHARTS)
@@ -81,15 +96,20 @@ def folder(request, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("device", WIDTHS)
-def test_charts_are_drawn_and_nothing_overflows(folder, device):
-    printed = chromium(folder, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+@pytest.mark.parametrize(("device", "scheme"), [("phone", "dark"), ("desktop", "light"), ("desktop", "dark")])
+def test_charts_are_drawn_and_nothing_overflows(folder, device, scheme):
+    printed = opened(folder, f"{device}.html", scheme, "--window-size=1300,1500", "--dump-dom")
     found = json.loads(
         re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1].replace("&lt;", "<").replace("&gt;", ">")
     )
     assert found["overflow"] <= 0
     assert len(found["charts"]) == CHARTS[re.sub("[0-9]", "", folder.name)]
     assert min(found["charts"]) > 5
+    assert found["contrast"] >= 4.5
+    assert found["landmarks"] == [1, 1, 1]
+    assert found["unnamed"] == 0
+    assert found["tables"] == len(found["charts"])
+    assert found["columns"] == (2 if device == "desktop" else 1)
     assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
     assert found["heading"].startswith(HOSTILE[-1][:50])
     assert found["names"][0].startswith(HOSTILE[0])
@@ -102,7 +122,7 @@ def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
     plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=cut)
     write_page(str(tmp_path / "page.html"), *run_of([plan]), "a pipeline")
     (tmp_path / f"{device}.html").write_text(FRAMED.format(width=WIDTHS[device]))
-    printed = chromium(tmp_path, f"{device}.html", "--window-size=1300,1500", "--dump-dom")
+    printed = opened(tmp_path, f"{device}.html", "light", "--window-size=1300,1500", "--dump-dom")
     found = json.loads(re.search(r"<pre[^>]*>(.*?)</pre>", printed, re.DOTALL)[1])
     assert found["overflow"] <= 0
     assert len(found["charts"]) == 5  # profile, pipeline, step by step, lengths of two phases
@@ -114,8 +134,7 @@ def test_the_timeline_of_a_pipeline_is_drawn_and_can_be_read(tmp_path, device):
 @pytest.mark.parametrize("device", WIDTHS)
 def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
     picture = folder / f"{device}-{scheme}.png"
-    blink = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    chromium(folder, f"{device}.html", "--window-size=1300,5000", f"--screenshot={picture}", blink)
+    opened(folder, f"{device}.html", scheme, "--window-size=1300,5000", f"--screenshot={picture}")
     pixels = imread(picture)[:5000, : WIDTHS[device], :3]
     assert pixels.std() > 0.03
     assert (pixels.mean() < 0.4) if scheme == "dark" else (pixels.mean() > 0.8)
@@ -123,5 +142,17 @@ def test_screenshots_are_light_or_dark_and_not_blank(folder, device, scheme):
 
 
 def test_it_prints(folder):
-    chromium(folder, "page.html", f"--print-to-pdf={folder / 'page.pdf'}")
+    opened(folder, "page.html", "light", f"--print-to-pdf={folder / 'page.pdf'}")
     assert (folder / "page.pdf").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_numbers_on_bars_can_be_read(colors):
+    def light(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05
+
+    for name in ("phase-0", "phase-2"):
+        low, high = sorted((light(colors["page"]), light(colors[name])))
+        assert high / low >= 4.5

@@ -1,4 +1,4 @@
-"""What docs/simulate.md and docs/layouts.md show is what comes out."""
+"""What docs/how_to/clusters.md and layouts.md show is what comes out."""
 
 import doctest
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from balancer.simulate import read_cluster
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "simulate.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how_to" / "clusters.md"
 
 
 def test_examples():

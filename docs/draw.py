@@ -1,0 +1,270 @@
+"""The pictures of the README and the site, light and dark: docs/pictures/*.svg.
+
+Run: python docs/draw.py [NAME ...]. Some are drawn from a plan made here, by the figures of `balancer report`; those of
+long measurements from the tables in benchmarks/README.md, which the scripts named there print.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import balancer
+import solvers
+from balancer import Phase, SequenceGroups, Topology
+from balancer.io.logs import open_log
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import plan_log
+from balancer.problem.setup import Setup
+from balancer.report import figures
+from balancer.report.canvas import IN_PAGE, svg_of
+from balancer.report.page_data import PageData
+from balancer.report.pipeline_figure import gantt
+from balancer.report.simulation_figures import time_split
+from balancer.report.style import DARK, LIGHT
+from balancer.simulate import CLUSTERS, PhaseModel, simulate_log
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG = ROOT / "data" / "omni_mix_dev.parquet"
+TOKENS = "text_tokens+image_tokens+audio_tokens"
+PHASES = {
+    "vision": Phase("vision", "image_patches", outputs="image_tokens"),
+    "audio": Phase("audio", "audio_frames", outputs="audio_tokens"),
+    "llm": Phase("llm", TOKENS, own="text_tokens"),
+}
+MODELS = ("internvit-6b", "whisper-large-v3-encoder", "qwen2-72b")
+WIDTH = 6.8  # inches: on a phone, where pictures are 640 pixels wide and scroll, text has 12 pixels
+LINES = ("-", "--", "-.", ":", (0, (5, 1)))
+MARKS = "os^Dv*Xph<>P8d"
+
+
+def columns() -> dict[str, np.ndarray]:
+    """Return the columns of the shipped log, and the tokens of each sample."""
+    table = pq.read_table(LOG)
+    found = {name: table[name].to_numpy() for name in table.column_names if "source" not in name}
+    return found | {"tokens": sum(found[name] for name in TOKENS.split("+"))}
+
+
+def table_of(heading: str, which: int = 0) -> Iterator[list[str]]:
+    """Yield the rows of a table of benchmarks/README.md, the first of a section or a later one."""
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    section = re.split(rf"^## {re.escape(heading)}.*$", text, flags=re.M)[1].split("\n## ")[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.M)
+    for line in tables[which].splitlines()[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def step() -> tuple[str, float, float]:
+    """Load of every rank in one step, as sampled and planned."""
+    ranks, each, which = 64, 16, 50
+    lengths = columns()["tokens"][which * ranks * each : (which + 1) * ranks * each]
+    plan = balancer.balance(lengths, ranks, 8, np.repeat(np.arange(ranks), each))
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, values, color, name in (
+            (axes[0], plan.home_loads, IN_PAGE.before, "as sampled"),
+            (axes[1], plan.loads, IN_PAGE.after, "planned"),
+        ):
+            axis.bar(range(ranks), values / 1000, color=color, width=0.86)
+            axis.axhline(values.max() / 1000, color=IN_PAGE.ink, linestyle="--", linewidth=1)
+            axis.set(xlabel="rank", xlim=(-1, ranks))
+            axis.set_title(f"{name}: {1 - values.mean() / values.max():.1%} of all time is waiting", fontsize=10)
+        axes[0].set_ylabel("thousand tokens")
+
+    return svg_of("step", draw, 2.8, WIDTH), WIDTH, 2.8
+
+
+def loads() -> tuple[str, float, float]:
+    """Load of every rank in three phases, before and after."""
+    data = PageData()
+    for plan in plan_log(open_log(LOG), LogSettings(Setup(Topology.uniform(64, 8), tuple(PHASES.values())), 16)):
+        data.add(plan)
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, 3, sharey=True)
+        for axis, (name, phase) in zip(axes, data.phases.items(), strict=True):
+            figures.profile(figure, phase, axis=axis)
+            axis.set_title(name, fontsize=10)
+            axis.set_ylim(0, 3.2)
+        for axis in axes[1:]:
+            axis.set_ylabel("")
+            axis.get_legend().remove()
+
+    return svg_of("loads", draw, 2.8, WIDTH), WIDTH, 2.8
+
+
+def gap() -> tuple[str, float, float]:
+    """Gap to the proven bound against time, of every method and public package."""
+    rows = [row for row in table_of("Public packages") if row[1].startswith("16,384")]
+
+    def number(cell: str) -> float:
+        return float(cell.removesuffix(" ppm").replace(",", ""))
+
+    names = list(dict.fromkeys(row[2] for row in rows))
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, costs in zip(axes, ("linear", "quadratic"), strict=True):
+            for row in (row for row in rows if row[0] == costs):
+                i, ours = names.index(row[2]), row[2].startswith("seqbalancer")
+                style = {"color": IN_PAGE.after, "s": 90, "zorder": 3} if ours else {"color": IN_PAGE.before, "s": 38}
+                label = row[2].replace("seqbalancer", "ours:").replace("_", " ")
+                axis.scatter(number(row[5]), max(number(row[3]), 1e-2), marker=MARKS[i], label=label, **style)
+            axis.axhline(1e-2, color=IN_PAGE.faint, linestyle=":", linewidth=1)
+            axis.set(xscale="log", yscale="log", xlabel="milliseconds", title=f"{costs} costs")
+        axes[0].set_ylabel("gap to the proven bound, ppm")
+        axes[0].set_yticks([1e-2, 1, 100, 1e4, 1e6], ["0: proven", "1", "100", "1 %", "100 %"])
+        axes[0].minorticks_off()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
+
+    return svg_of("gap", draw, 4.6, WIDTH), WIDTH, 4.6
+
+
+def crossing() -> tuple[str, float, float]:
+    """What crosses nodes against eps: relocation, its proven bound, and rearrangement."""
+    ranks, each, which = 64, 16, 50
+    lengths = columns()["tokens"][which * ranks * each : (which + 1) * ranks * each]
+    home = np.repeat(np.arange(ranks), each)
+    every = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.2, 0.3)
+
+    def share(volume: int) -> float:
+        return 100 * volume / int(lengths.sum())
+
+    plans = [balancer.balance(lengths, ranks, 8, home, eps=eps, time_budget=0.1) for eps in every]
+    moved = share(balancer.balance(lengths, ranks, 8, home, placement="rearrange").inter_node_volume)
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        percent = [100 * eps for eps in every]
+        axis.axhline(moved, color=IN_PAGE.before, linestyle="--", linewidth=2)
+        axis.text(percent[0], moved * 0.93, "rearranged: balanced first, then laid on nodes", va="top")
+        axis.plot(percent, [share(plan.inter_node_volume) for plan in plans], color=IN_PAGE.after, marker="o",
+                  linewidth=2, label="relocated")  # fmt: skip
+        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE.ink, linestyle=":",
+                  label="must cross, proven")  # fmt: skip
+        axis.set(
+            xscale="log", ylim=0, xlabel="eps: how much longer a step may take, %", ylabel="tokens that cross nodes, %"
+        )
+        axis.legend(loc="center left", bbox_to_anchor=(0, 0.35))
+
+    return svg_of("crossing", draw, 3.2, WIDTH), WIDTH, 3.2
+
+
+def ramp() -> tuple[str, float, float]:
+    """The stages of one pipeline over time: even micro-batches above, a ramp below."""
+    replicas, slots, stages = 4, 12, 4
+    tokens = columns()["tokens"]
+    work = tokens[tokens <= 8192][: replicas * slots * 8, None]
+    forward = np.ones((1, stages), dtype=np.int64)
+    order = solvers.pipeline.one_f_one_b(slots, stages)
+    runs = {}
+    for title, method in (("even micro-batches", "vector_lpt"), ("a ramp", "auto")):
+        result = solvers.schedule_pipeline(work, forward, 2 * forward, replicas, slots, method, time_budget=0.5)
+        held = np.zeros((replicas, slots, 1), dtype=np.int64)
+        np.add.at(held, (result.replica_of_item, result.slot_of_item), work)
+        slowest = held[int(np.argmax(result.makespans))]
+        runs[title] = solvers.pipeline.run(slowest, forward, 2 * forward, order)
+    unit = 3 * int(work.sum()) / replicas, "time; without bubbles the mean pipeline would take 1"
+    return svg_of("ramp", lambda figure: gantt(figure, runs, unit), 3.2, WIDTH), WIDTH, 3.2
+
+
+def groups() -> tuple[str, float, float]:
+    """The ranks of one step over time, where long samples run on several."""
+    ranks, each = 32, 12
+    lengths = columns()["tokens"][104 * ranks * each : 105 * ranks * each].copy()
+    lengths[:6] = 90_000, 40_000, 28_000, 26_000, 20_000, 20_000  # this step has no long ones
+    shared = SequenceGroups((1, 2, 4, 8), 16_384, 2)
+    plan = balancer.balance(lengths, ranks, 8, sequence_groups=shared)
+    whole = float(lengths.sum()) / ranks
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        start, seen = 0.0, set()
+        for slot in range(plan.num_slots):
+            here = plan.groups(slot)
+            for group in here:
+                color = IN_PAGE.phases[{1: 4, 2: 2, 4: 1, 8: 0}[group.degree]]
+                box = {"height": 0.92 * group.degree, "align": "edge", "linewidth": 0}
+                many = f"{group.degree} ranks" if group.degree > 1 else "single ranks"
+                label = {} if many in seen else {"label": many}
+                seen.add(many)
+                axis.barh(group.ranks[0], group.load / whole, left=start, color=color, **box, **label)
+            start += max(group.load for group in here) / whole
+            axis.axvline(start, color=IN_PAGE.ink, linewidth=0.9)
+        axis.set(
+            ylim=(ranks, 0),
+            xlim=0,
+            ylabel="rank",
+            xlabel="time over what an even step would take; lines: all ranks meet",
+        )
+        axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, handlelength=1.2)
+
+    return svg_of("groups", draw, 3.6, WIDTH), WIDTH, 3.6
+
+
+def in_flight() -> tuple[str, float, float]:
+    """Makespan over the bound against what a pipeline may hold between forward and backward."""
+    limits = (1.05, 1.1, 1.2, 1.4, 1.6)
+    rows = list(table_of("Pipelines", 2))
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        for i, (name, lpt, *cells) in enumerate(rows):
+            color = IN_PAGE.phases[(0, 1, 2, 3, 5)[i]]
+            stages, _, slots, samples = name.replace(" (", ",(").split(", ")
+            label = f"{stages.split(',')[0]} stages, {slots} micro-batches of {samples}"
+            axis.plot(limits, list(map(float, cells[:5])), color=color, marker=MARKS[i], markersize=4,
+                      linestyle=LINES[i], label=label)  # fmt: skip
+            held, ratio = map(float, lpt.split(", "))
+            axis.plot([held], [ratio], marker="x", color=color, markersize=7)
+        axis.set(xlabel="most tokens in flight, over those of equal micro-batches (x: equal ones, as made of samples)",
+                 ylabel="makespan over the bound")  # fmt: skip
+        axis.legend(fontsize=8.5)
+
+    return svg_of("in_flight", draw, 3.6, WIDTH), WIDTH, 3.6
+
+
+def split() -> tuple[str, float, float]:
+    """Compute, waiting and exchange of a step on 64 H100s, by strategy."""
+    peak, names = CLUSTERS["h100"].peak_flops, dict(zip(PHASES, MODELS, strict=True))
+    models = {
+        name: PhaseModel.on(model, peak, 0.5, piece=1024 if name == "vision" else None, checkpointing=True)
+        for name, model in names.items()
+    }
+    moved = {"vision": (1176, 16384), "audio": (256, 16384), "llm": (4, 1)}
+    phases = tuple(
+        replace(phase, cost=models[name].cost_model(), bytes_in=moved[name][0], bytes_out=moved[name][1])
+        for name, phase in PHASES.items()
+    )
+    settings = LogSettings(Setup(CLUSTERS["h100"].topology(64), phases), 16)
+    found = simulate_log(open_log(LOG), settings, models, CLUSTERS["h100"], num_steps=100)
+    return svg_of("split", lambda figure: time_split(figure, found.strategies), 3, WIDTH), WIDTH, 3
+
+
+PICTURES: dict[str, Callable[[], tuple[str, float, float]]] = {
+    draw.__name__: draw for draw in (step, loads, gap, crossing, ramp, groups, in_flight, split)
+}
+
+
+def main(names: list[str]) -> None:
+    for name in names or PICTURES:
+        drawn, width, height = PICTURES[name]()
+        for scheme, colors in (("light", LIGHT), ("dark", DARK)):
+            svg = drawn.replace(' aria-hidden="true"', "", 1)
+            svg = svg.replace(
+                "<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{96 * width:.0f}" height="{96 * height:.0f}" '
+                'font-family="system-ui, sans-serif" ', 1)  # fmt: skip
+            for variable, color in colors.items():
+                svg = svg.replace(f"var(--{variable})", color)
+            (ROOT / "docs" / "pictures" / f"{name}-{scheme}.svg").write_text(svg + "\n")
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

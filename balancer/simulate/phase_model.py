@@ -5,15 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.cost import AudioEncoder, CostModel, Decoder, LengthPolynomial, Module, VisionEncoder, module
-from balancer.cost.layers import Block, Experts
+from balancer.cost import AudioEncoder, CostModel, LengthPolynomial, Module, module
+from balancer.cost.memory import kept_bytes
 from balancer.cost.throughput import SaturatingThroughput, Throughput
 from solvers.arguments import as_count
 
 __all__ = ["PhaseModel"]
-
-_BYTES = 2  # of an activation: bfloat16
-_LOGIT_BYTES = 6  # logits stand once in bfloat16, and once in float32 for the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +65,12 @@ class PhaseModel:
             A piece that is no count.
         """
         found = module(model) if isinstance(model, str) else model
-        kept, working = _activation_bytes(found, checkpointing)
+        kept = kept_bytes(found, recompute=checkpointing)
         executed = found.flops(checkpointing=checkpointing)
         size = None if piece is None else as_count("piece", piece)
         stem = found.stem_flops(checkpointing=checkpointing) if isinstance(found, AudioEncoder) else None
-        return cls(found.flops(), executed, throughput, kept, working, size, stem)
+        whole = found.layers * kept.per_layer + kept.head
+        return cls(found.flops(), executed, throughput, whole, kept.at_work, size, stem)
 
     @classmethod
     def on(
@@ -108,34 +106,3 @@ class PhaseModel:
         if self.piece is not None:
             return np.asarray(lengths * (flops.exact(self.piece) / self.piece), dtype=np.float64)
         return np.where(lengths > 0, flops(lengths), 0.0)
-
-
-def _activation_bytes(found: Module, checkpointing: bool) -> tuple[float, float]:
-    """Bytes an element kept for the backward pass, and besides while a layer is at work.
-
-    What each product needs of its inputs, as Korthikanti et al. (2022) count, without their dropout masks and with
-    attention that keeps no weights (fused).
-    """
-    if isinstance(found, Decoder):
-        per_layer, per_element = _block_values(found.block) * _BYTES, 1.0
-        around = found.vocabulary * _LOGIT_BYTES
-    elif isinstance(found, VisionEncoder):
-        per_layer, per_element, around = _block_values(found.block) * _BYTES, 1.0, 0
-    elif isinstance(found, AudioEncoder):
-        per_layer, per_element = _block_values(found.block) * _BYTES, 1 / found.frames_per_token
-        around = 0
-    else:
-        return 0.0, 0.0  # a shape of the caller's own: unknown
-    if checkpointing:
-        inputs = found.layers * found.block.hidden * _BYTES
-        return (inputs + around) * per_element, per_layer * per_element
-    return (found.layers * per_layer + around) * per_element, 0.0
-
-
-def _block_values(block: Block) -> int:
-    """Values a token that a block keeps: inputs of norms and products, queries, keys, values, and the MLP's inside."""
-    attention, mlp = block.attention, block.mlp
-    values = 4 * block.hidden + 2 * attention.head_dim * (attention.heads + attention.kv_heads)
-    if isinstance(mlp, Experts):
-        return values + mlp.active * (3 * mlp.intermediate + mlp.hidden) + 3 * mlp.shared_intermediate
-    return values + (2 + mlp.gated) * mlp.intermediate

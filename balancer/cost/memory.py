@@ -1,0 +1,92 @@
+"""What a module holds on a GPU: parameters, gradients and optimizer by ZeRO stage, and what each layer keeps of tokens.
+
+Parameters and gradients are bfloat16, Adam's two moments and a master copy float32: 2 + 2 + 12 bytes a parameter
+(Rajbhandari et al. 2020, arXiv:1910.02054). Of a token each layer keeps what its products need of their inputs for the
+backward (Korthikanti et al. 2022, arXiv:2205.05198), bfloat16, without dropout, and with attention that keeps no
+weights (fused): their ``34 + 5 a s / h`` bytes a value of hidden size, less 2 for masks and all that grows with s.
+"""
+
+from typing import NamedTuple
+
+from balancer.cost.layers import Block, Experts
+from balancer.cost.shapes import AudioEncoder, Decoder, Module, VisionEncoder
+
+__all__ = ["ZERO_STAGES", "Kept", "kept_bytes", "state_bytes"]
+
+ZERO_STAGES = (0, 1, 2, 3)
+"""What data-parallel ranks share: nothing; the optimizer; gradients too; parameters too."""
+
+_BYTES = 2  # of an activation, a parameter, a gradient: bfloat16
+_OPTIMIZER_BYTES = 12
+_LOGIT_BYTES = 6  # logits stand once in bfloat16, and once in float32 for the loss
+
+
+class Kept(NamedTuple):
+    """Bytes of one element of length, before any sharding.
+
+    Attributes
+    ----------
+    per_layer : float
+        That a layer keeps for the backward.
+    at_work : float
+        Of the one layer that is recomputed, besides; 0 without recomputation.
+    head : float
+        Of the vocabulary head.
+    """
+
+    per_layer: float
+    at_work: float
+    head: float
+
+
+def state_bytes(parameters: float, zero_stage: int, num_shards: int, *, trained: bool = True) -> float:
+    """Bytes of parameters, gradients and optimizer on a GPU.
+
+    Parameters
+    ----------
+    parameters : float
+        That the GPU computes with, tensor and pipeline parallelism considered.
+    zero_stage : int
+        One of :data:`ZERO_STAGES`.
+    num_shards : int
+        Ranks that share what is sharded.
+    trained : bool
+        Without, there are parameters alone.
+
+    Examples
+    --------
+    The figures of the ZeRO paper, 7.5 billion parameters on 64 GPUs, in GB:
+
+    >>> [round(state_bytes(7.5, stage, 64), 1) for stage in (0, 1, 2, 3)]
+    [120.0, 31.4, 16.6, 1.9]
+    """
+    parts = (_BYTES, _BYTES, _OPTIMIZER_BYTES) if trained else (_BYTES, 0, 0)
+    shared_from = (3, 2, 1)
+    return parameters * sum(
+        part / (num_shards if zero_stage >= stage else 1) for part, stage in zip(parts, shared_from, strict=True)
+    )
+
+
+def kept_bytes(module: Module, *, recompute: bool) -> Kept:
+    """Bytes that a module keeps of one element of length; with `recompute` layers keep their inputs alone."""
+    if isinstance(module, Decoder):
+        per_element, head = 1.0, float(module.vocabulary * _LOGIT_BYTES)
+    elif isinstance(module, VisionEncoder):
+        per_element, head = 1.0, 0.0
+    elif isinstance(module, AudioEncoder):
+        per_element, head = 1 / module.frames_per_token, 0.0
+    else:
+        return Kept(0.0, 0.0, 0.0)  # a shape of the caller's own: unknown
+    whole = _block_values(module.block) * _BYTES * per_element
+    if recompute:
+        return Kept(module.block.hidden * _BYTES * per_element, whole, head)
+    return Kept(whole, 0.0, head)
+
+
+def _block_values(block: Block) -> int:
+    """Values a token that a block keeps: inputs of norms and products, queries, keys, values, and the MLP's inside."""
+    attention, mlp = block.attention, block.mlp
+    values = 4 * block.hidden + 2 * attention.head_dim * (attention.heads + attention.kv_heads)
+    if isinstance(mlp, Experts):
+        return values + mlp.active * (3 * mlp.intermediate + mlp.hidden) + 3 * mlp.shared_intermediate
+    return values + (2 + mlp.gated) * mlp.intermediate

@@ -1,0 +1,291 @@
+"""Layouts: how the GPUs of a step are split for each module; encoders are stages, or run before, or between."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from balancer.cost import Module
+from balancer.cost.memory import ZERO_STAGES
+from balancer.errors import InputError
+from solvers.arguments import as_count
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError
+
+__all__ = ["LAYOUT_MODES", "ModuleLayout", "StepLayout", "misfit", "read_layout"]
+
+LAYOUT_MODES = ("stages", "before", "multiplexed")
+"""Encoders are the first stages of the pipeline, run on all GPUs before it, or in its gaps."""
+
+_EXPERTS = ("ep", "etp", "expert_parallel", "expert_parallelism")
+_COUNTS = ("tp", "pp", "dp", "cp", "sp", "chunks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleLayout:
+    """How the GPUs of one module are split: ``tp * cp * sp`` are a device of its pipeline, ``pp`` of these a replica.
+
+    Attributes
+    ----------
+    tp : int
+        Tensor shards of each layer, with what is between them sharded too (sequence parallelism of Megatron-LM).
+    pp : int
+        Pipeline devices.
+    dp : int
+        Replicas: data-parallel ranks.
+    cp : int
+        Context shards of each sample: keys and values go round a ring.
+    sp : int
+        Ulysses shards of each sample: heads for tokens, all to all. Both kinds multiply the GPUs.
+    chunks : int
+        Stages of each device; over 1 they are interleaved.
+    zero_stage : int
+        What the ``dp * cp * sp`` ranks with the same parameters share: nothing (0), the optimizer (1), gradients (2),
+        parameters (3).
+    recompute : bool
+        Whether layers keep their inputs alone, and backwards run the forward again.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    sp: int = 1
+    chunks: int = 1
+    zero_stage: int = 1
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            object.__setattr__(self, name, as_count(name, getattr(self, name)))
+        stage = as_count("zero_stage", self.zero_stage, 0)
+        if stage not in ZERO_STAGES:
+            raise ArgumentError("zero_stage", "be 0, 1, 2 or 3", stage)
+        if not isinstance(self.recompute, bool):
+            raise ArgumentTypeError("recompute", "be true or false", repr(self.recompute))
+
+    @property
+    def sequence_shards(self) -> int:
+        """GPUs that share each sample."""
+        return self.cp * self.sp
+
+    @property
+    def device_gpus(self) -> int:
+        """GPUs of one device of its pipeline."""
+        return self.tp * self.sequence_shards
+
+    @property
+    def num_gpus(self) -> int:
+        """All of them."""
+        return self.device_gpus * self.pp * self.dp
+
+    def in_words(self) -> str:
+        """Say what is not 1, as ``tp 8 pp 4 dp 16``."""
+        parts = [f"{name} {getattr(self, name)}" for name in _COUNTS if getattr(self, name) > 1]
+        parts += [f"zero {self.zero_stage}"] * (self.zero_stage != 1) + ["recompute"] * self.recompute
+        return " ".join(parts) or "one GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLayout:
+    """How a step's modules are laid out: encoders, and the language model last.
+
+    Attributes
+    ----------
+    modules : mapping of str to ModuleLayout
+        By phase, in the order of the phases.
+    mode : {"stages", "before", "multiplexed"}
+        Encoders are first stages of the replicas' pipelines, all in the same ones, each with as many ranks in a replica
+        as divide evenly; or they run on all GPUs before it, and their backward after it; or on all GPUs in its gaps.
+    micro_batches : int or None
+        Of each replica, where that is decided.
+    micro_batch_tokens : int or None
+        The most of the last phase's lengths that one holds, likewise.
+
+    Examples
+    --------
+    >>> llm, vision = ModuleLayout(tp=8, pp=3, dp=16), ModuleLayout(pp=1, dp=128)
+    >>> layout = StepLayout({"vision": vision, "llm": llm})
+    >>> layout.num_gpus, layout.num_stages, layout.encoder_share
+    (512, 4, 8)
+    """
+
+    modules: Mapping[str, ModuleLayout] = field(hash=False)
+    mode: str = "stages"
+    micro_batches: int | None = None
+    micro_batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.modules, Mapping) or not self.modules:
+            raise ArgumentTypeError("modules", "map phases, the language model last, to layouts", repr(self.modules))
+        for name, layout in self.modules.items():
+            if not isinstance(layout, ModuleLayout) or not isinstance(name, str):
+                raise ArgumentTypeError(f"modules[{name!r}]", "be a ModuleLayout", repr(layout))
+        object.__setattr__(self, "modules", dict(self.modules))
+        if self.mode not in LAYOUT_MODES:
+            raise UsageError("unknown {mode} {given!r}", f"known are {', '.join(LAYOUT_MODES)}", given=self.mode)
+        for name in ("micro_batches", "micro_batch_tokens"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_count(name, getattr(self, name)))
+        for name, layout in self.encoders.items():
+            self._check_encoder(name, layout)
+
+    def _check_encoder(self, name: str, layout: ModuleLayout) -> None:
+        """Refuse an encoder that does not go with the language model, or with the other encoders."""
+        llm, where, first = self.llm, f"modules[{name!r}]", next(iter(self.encoders.values()))
+        if layout.chunks > 1 or (self.mode == "stages" and llm.chunks > 1):
+            raise ArgumentError(
+                f"{where}.chunks", "be 1, and the last module's too where encoders are stages",
+                max(layout.chunks, llm.chunks), remedy="use {mode='before'}",
+            )  # fmt: skip
+        if self.mode == "stages":
+            if layout.dp % llm.dp:
+                raise ArgumentError(f"{where}.dp", f"be a multiple of {llm.dp}, the last module's replicas", layout.dp)
+            if (layout.pp, layout.num_gpus) != (first.pp, first.num_gpus):
+                rule = f"be as for the first encoder, whose stages it shares: pp {first.pp} on {first.num_gpus} GPUs"
+                raise ArgumentError(where, rule, f"pp {layout.pp} on {layout.num_gpus}")
+            return
+        if layout.pp > 1:
+            raise ArgumentError(f"{where}.pp", f"be 1 with mode {self.mode!r}: no encoder is cut there", layout.pp)
+        if layout.num_gpus != llm.num_gpus:
+            rule = f"be on the {llm.num_gpus} GPUs of the last module with mode {self.mode!r}"
+            raise ArgumentError(where, rule, f"{layout.num_gpus} GPUs")
+        if self.mode == "multiplexed" and llm.device_gpus % layout.device_gpus:
+            rule = f"have tp * cp * sp that divide the {llm.device_gpus} GPUs of a device of the last module"
+            raise ArgumentError(where, rule, layout.device_gpus)
+        if self.mode == "multiplexed" and layout.zero_stage == 3:
+            raise ArgumentError(
+                f"{where}.zero_stage", "be 0, 1 or 2 with mode 'multiplexed': to gather parameters, all devices would "
+                "have to run encoder tasks in one order", 3,
+            )  # fmt: skip
+
+    @property
+    def llm(self) -> ModuleLayout:
+        """The last module's."""
+        return list(self.modules.values())[-1]
+
+    @property
+    def encoders(self) -> dict[str, ModuleLayout]:
+        """Those of all modules but the last."""
+        return dict(list(self.modules.items())[:-1])
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that are used."""
+        beside = next(iter(self.encoders.values())).num_gpus if self.encoders and self.mode == "stages" else 0
+        return self.llm.num_gpus + beside
+
+    @property
+    def encoder_stages(self) -> int:
+        """Stages of the pipeline that encoders are."""
+        return next(iter(self.encoders.values())).pp if self.encoders and self.mode == "stages" else 0
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of a replica's pipeline."""
+        return self.encoder_stages + self.llm.pp * self.llm.chunks
+
+    @property
+    def encoder_share(self) -> int:
+        """Ranks of the first encoder for each replica, where encoders are stages: they share a micro-batch's items."""
+        return next(iter(self.encoders.values())).dp // self.llm.dp if self.encoders else 1
+
+    @property
+    def stage_counts(self) -> dict[str, int]:
+        """What :meth:`balancer.PipelineStages.of` takes as its layout."""
+        last = list(self.modules)[-1]
+        counts = {last: self.llm.pp * self.llm.chunks}
+        return {"+".join(self.encoders): self.encoder_stages, **counts} if self.encoder_stages else counts
+
+    def check_phases(self, names: Sequence[str]) -> None:
+        """Raise ValueError unless the layout is of exactly these phases, in this order."""
+        if list(self.modules) != list(names):
+            raise UsageError(
+                "{layout} must be of the phases {named} in this order, got {given}", named=", ".join(names),
+                given=", ".join(self.modules),
+            )  # fmt: skip
+
+    def check_models(self, models: Mapping[str, Module], gpus_per_node: int) -> None:
+        """Raise ValueError where a model cannot be cut like this: heads, layers, or tensor shards across nodes."""
+        for name, layout in self.modules.items():
+            why = misfit(layout, models[name], gpus_per_node)
+            if why is not None:
+                raise UsageError("{layout}, module {name!r}: {why}", name=name, why=why)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a file holds it."""
+        found = {"mode": self.mode, "modules": {name: asdict(layout) for name, layout in self.modules.items()}}
+        more = {name: getattr(self, name) for name in ("micro_batches", "micro_batch_tokens")}
+        return found | {name: value for name, value in more.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, found: Any) -> "StepLayout":
+        """Read back what :meth:`to_json` wrote; TypeError or ValueError that names what is wrong. Key `found` is free.
+
+        Examples
+        --------
+        >>> StepLayout.from_json({"modules": {"all": {"tp": 8, "dp": 2}}}).num_gpus
+        16
+        """
+        if not isinstance(found, Mapping) or "modules" not in found:
+            raise ArgumentTypeError("layout", "be an object with 'modules'", f"{found!r:.80}")
+        _refuse_others("layout", found, [*(each.name for each in fields(cls)), "found"])
+        given = found["modules"]
+        if not isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in given.values()):
+            raise ArgumentTypeError("modules", "map phases to objects", f"{given!r:.80}")
+        modules = {}
+        for name, each in given.items():
+            _refuse_others(f"modules[{name!r}]", each, [each.name for each in fields(ModuleLayout)])
+            modules[name] = ModuleLayout(**each)
+        rest = {name: value for name, value in found.items() if name not in ("modules", "found")}
+        return cls(modules, **rest)
+
+    def in_words(self) -> str:
+        """Say what it is, in a line."""
+        each = "; ".join(f"{name}: {layout.in_words()}" for name, layout in self.modules.items())
+        return f"{self.mode}; {each}" if self.encoders else each
+
+
+def _refuse_others(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name in _EXPERTS:
+            raise UsageError(
+                "{where}: expert parallelism ({name}) is not planned: which expert a token goes to is in no log of "
+                "lengths, so that what its ranks do cannot be foretold",
+                "lay experts out with tp, or leave them whole", where=where, name=name,
+            )  # fmt: skip
+        if name not in known:
+            raise UsageError("{where}: unknown field {name!r}", f"known are {', '.join(known)}", where=where, name=name)
+
+
+def misfit(layout: ModuleLayout, model: Module, gpus_per_node: int) -> str | None:
+    """Say why a model cannot be cut like this, or None."""
+    attention = model.block.attention
+    if layout.tp > gpus_per_node:
+        return f"tp {layout.tp} is more than the {gpus_per_node} GPUs of a node"
+    heads, shared, parts = attention.heads, attention.kv_heads, layout.tp * layout.sp
+    if heads % parts or (shared % parts and parts % shared):
+        return f"tp * sp = {parts} does not divide its {heads} heads ({shared} of keys and values)"
+    if model.layers < layout.pp * layout.chunks:
+        return f"pp {layout.pp} with {layout.chunks} chunks are more stages than its {model.layers} layers"
+    return None
+
+
+def read_layout(path: str | os.PathLike[str]) -> StepLayout:
+    """Read a layout from a JSON file, such as ``balancer configure --out`` writes.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read, or that holds no layout; it names the file and the field.
+    """
+    where = os.fspath(path)
+    try:
+        with open(path, encoding="utf-8") as handle:
+            return StepLayout.from_json(json.load(handle))
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except WordedError as error:
+        raise InputError.of(error.within(where)) from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{where}: cannot be read as a layout: {str(error).splitlines()[0][:200]}") from error

@@ -1,0 +1,119 @@
+"""What each pipeline device of a layout holds on one of its GPUs: states, and bytes of what is in flight."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import Decoder, Module
+from balancer.cost.memory import kept_bytes, state_bytes
+from balancer.problem.layout import ModuleLayout, StepLayout
+
+__all__ = ["DeviceMemory", "layers_of_stages", "memory_of_devices"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceMemory:
+    """Bytes on one GPU of every pipeline device of a replica.
+
+    Attributes
+    ----------
+    states : float64[devices]
+        Parameters, gradients and optimizer of all modules that are there.
+    kept : dict of str to float64[devices]
+        By module, of each element of its lengths that the device holds between forward and backward; 0 where the
+        module is not trained and nothing before it is. Interleaved, of each of its stages.
+    at_work : dict of str to float64[devices]
+        Besides, of each element that is at work.
+    parameters : float64[devices]
+        That the GPU computes with.
+    """
+
+    states: Floats
+    kept: dict[str, Floats]
+    at_work: dict[str, Floats]
+    parameters: Floats
+
+
+def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: Collection[str] = ()) -> DeviceMemory:
+    """Return what devices hold, from models' shapes.
+
+    Parameters
+    ----------
+    layout : StepLayout
+    models : mapping of str to Module
+        Of every module of it.
+    frozen : collection of str
+        Modules that are not trained.
+
+    Examples
+    --------
+    >>> from balancer.cost import module
+    >>> llm = module("qwen2-72b")
+    >>> layout = StepLayout({"llm": ModuleLayout(tp=8, pp=4, dp=16)})
+    >>> (memory_of_devices(layout, {"llm": llm}).states / 2**30).round(1).tolist()
+    [10.4, 9.7, 9.7, 10.4]
+    """
+    devices = layout.encoder_stages + layout.llm.pp
+    trained_before = any(name not in frozen for name in layout.encoders)
+    states, held, kept, at_work = np.zeros(devices), np.zeros(devices), {}, {}
+    for name, one in layout.modules.items():
+        first, count = _place(layout, name, devices)
+        here = slice(first, first + count)
+        parameters = _parameters(models[name], one, count, cut=count == one.pp) / one.tp
+        shards = one.dp * one.sequence_shards
+        trained = name not in frozen
+        states[here] += [state_bytes(each, one.zero_stage, shards, trained=trained) for each in parameters]
+        held[here] += parameters
+        bytes_, shared = kept_bytes(models[name], recompute=one.recompute), _shards(layout, name)
+        layers = np.array(layers_of_stages(models[name], one.pp * one.chunks), dtype=np.float64)
+        most = layers.reshape(one.chunks, one.pp).max(axis=0) if count == one.pp else np.full(count, layers.sum())
+        each = most * bytes_.per_layer
+        each[-1] += bytes_.head if count == one.pp else 0.0
+        waits = trained or (name == list(layout.modules)[-1] and trained_before)
+        kept[name], at_work[name] = np.zeros(devices), np.zeros(devices)
+        kept[name][here] = each / shared * waits
+        at_work[name][here] = bytes_.at_work / shared * waits
+    return DeviceMemory(states, kept, at_work, held)
+
+
+def layers_of_stages(model: Module, stages: int) -> list[int]:
+    """Return how many layers are in each stage: as even as can be, more in the first."""
+    return [model.layers // stages + (i < model.layers % stages) for i in range(stages)]
+
+
+def _place(layout: StepLayout, name: str, devices: int) -> tuple[int, int]:
+    """Return the first device that a module is on, and how many; on all, whole, where encoders are no stages."""
+    if name not in layout.encoders:
+        return layout.encoder_stages, layout.llm.pp
+    return (0, layout.encoder_stages) if layout.mode == "stages" else (0, devices)
+
+
+def _shards(layout: StepLayout, name: str) -> int:
+    """Return how many GPUs of a device share a module's elements."""
+    one = layout.modules[name]
+    if name not in layout.encoders or layout.mode == "before":  # there ranks have items of their own
+        return one.device_gpus
+    if layout.mode == "stages":
+        return one.device_gpus * (one.dp // layout.llm.dp)
+    return layout.llm.device_gpus
+
+
+def _parameters(model: Module, one: ModuleLayout, count: int, cut: bool) -> Floats:
+    """Return the parameters on each device, before tensor sharding: embedding first, head last, or all."""
+    if not cut:
+        return np.full(count, float(model.parameters))
+    stages = one.pp * one.chunks
+    layers = np.array(layers_of_stages(model, stages), dtype=np.float64)
+    ends = 0.0
+    if isinstance(model, Decoder):
+        ends = float(model.block.hidden * model.vocabulary)
+    around = ends * (1 if isinstance(model, Decoder) and model.tied else 2)
+    each = layers * ((model.parameters - around) / model.layers)
+    each[0] += ends
+    if stages > 1 or around > ends:  # a tied head of its own stage is a copy
+        each[-1] += ends
+    return np.asarray(each.reshape(one.chunks, one.pp).sum(axis=0), dtype=np.float64)

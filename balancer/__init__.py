@@ -45,6 +45,7 @@ __all__ = [
     "Topology",
     "__version__",
     "balance",
+    "configure",
     "load_plan",
     "load_plans",
     "load_steps",
@@ -59,4 +60,8 @@ def __getattr__(name: str) -> object:
         from balancer.offline import load
 
         return getattr(load, name)
+    if name == "configure":  # it brings in all that simulates
+        from balancer.simulate.configure import configure
+
+        return configure
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")

@@ -46,7 +46,15 @@ from solvers.partition import (
     round_robin,
     slack,
 )
-from solvers.pipeline import PIPELINERS, PipelineCut, PipelineResult, check_pipeline, schedule_pipeline
+from solvers.pipeline import (
+    PIPELINERS,
+    MultiplexedResult,
+    PipelineCut,
+    PipelineResult,
+    check_pipeline,
+    schedule_multiplexed,
+    schedule_pipeline,
+)
 from solvers.rearrangement import (
     REARRANGERS,
     RearrangementResult,
@@ -92,6 +100,7 @@ __all__ = [
     "InfeasibilityCertificate",
     "InfeasibleError",
     "LongShortResult",
+    "MultiplexedResult",
     "PackingResult",
     "PartitionResult",
     "PipelineCut",
@@ -141,6 +150,7 @@ __all__ = [
     "relocation_frontier",
     "round_robin",
     "schedule_micro_batches",
+    "schedule_multiplexed",
     "schedule_pipeline",
     "sequence_groups",
     "sequence_groups_lower_bound",

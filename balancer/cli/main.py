@@ -1,4 +1,4 @@
-"""The command line, ``balancer plan | report | compare | simulate | solve | fit | warmup``: reads words and prints."""
+"""The command line, ``balancer plan | report | compare | simulate | configure | ...``: reads words and prints."""
 
 import io
 import os
@@ -9,6 +9,7 @@ import click
 
 from balancer import __version__
 from balancer.cli.compare_command import compare_command
+from balancer.cli.configure_command import configure_command
 from balancer.cli.fit_command import fit_command
 from balancer.cli.parser import Command
 from balancer.cli.plan_command import plan_command
@@ -86,6 +87,7 @@ for one in (
     report_command,
     compare_command,
     simulate_command,
+    configure_command,
     solve_command,
     fit_command,
     warmup_command,

@@ -10,11 +10,12 @@ from balancer.cost import EXCHANGES
 from balancer.offline.engines import ENGINES
 from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
+from balancer.problem.cluster import CLUSTERS
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
-__all__ = ["add_options", "budget_option", "comparison_options", "engine_options", "json_option", "method_option",
-           "planning_options"]  # fmt: skip
+__all__ = ["add_options", "budget_option", "cluster_option", "comparison_options", "engine_options", "json_option",
+           "method_option", "module_options", "planning_options", "rate_options"]  # fmt: skip
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
@@ -27,6 +28,37 @@ def add_options(command: Any, options: Iterable[Any]) -> Any:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+cluster_option = click.option(
+    "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file of a cluster's fields."
+)
+
+module_options: tuple[Any, ...] = (
+    click.option(
+        "--model", "models", metavar="[NAME=]MODEL", **_SEVERAL,
+        help="Model of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
+    ),
+    click.option(
+        "--pieces", metavar="[NAME=]L", **_SEVERAL,
+        help="Items are cut into pieces of L elements, such as tiles; attention stays within them.",
+    ),
+)  # fmt: skip
+
+rate_options: tuple[Any, ...] = (
+    click.option(
+        "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
+        help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
+    ),
+    click.option(
+        "--throughput", "curves", metavar="[NAME=]FILE.csv", **_SEVERAL,
+        help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
+    ),
+    click.option(
+        "--overlap", type=float, default=0.0, show_default=True, metavar="F",
+        help="Assumed fraction of every exchange that overlaps with computing.",
+    ),
+)  # fmt: skip
 
 
 def engine_options(command: Any) -> Any:
@@ -204,6 +236,11 @@ def _micro_batch_options(command: Any) -> Any:
             help="Stages that each phase is cut into, in order: vision+audio=1,llm=3 puts both encoders into the first "
             "of four. Steps are then run exactly (1F1B), and the order of micro-batches is planned. With --cost "
             "NAME=flops:MODEL for all phases stages hold whole layers, else equal parts of a phase's cost.",
+        ),
+        click.option(
+            "--layout", "layouts", metavar="FILE.json", **_SEVERAL,
+            help="A layout, such as configure --out writes, in place of --stages and what goes with it; simulate takes "
+            "several, and compares what steps of the same samples take by each.",
         ),
         click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),

@@ -17,6 +17,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
+from balancer.problem.layout import read_layout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.pipeline_stages import PipelineStages
@@ -246,6 +247,34 @@ def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | N
     return PipelineStages.of(stage_layout(text, piped), models, pieces=pieces or {}, **more)
 
 
+def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) -> None:
+    """Set the options that a layout stands for."""
+    paths = options.pop("layouts")
+    if not paths:
+        return
+    if len(paths) > 1:
+        raise InputError(f"--layout must be given once, got {', '.join(paths)}; simulate takes several")
+    refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
+    layout = read_layout(paths[0])
+    layout.check_phases(names)
+    if layout.mode == "multiplexed" and layout.encoders:
+        raise InputError(
+            f"{paths[0]}: a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned; "
+            "compare it with simulate --layout, or take the best of --mode stages+before"
+        )
+    if layout.llm.dp != num_ranks:
+        raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {paths[0]}, got {num_ranks}")
+    keywords = layout.pipeline_keywords()
+    options["stages"] = ",".join(f"{name}={count}" for name, count in layout.stage_counts.items())
+    options["chunks"], options["recompute"] = keywords["chunks"], keywords["recompute"]
+    if layout.encoders and layout.mode == "before":
+        options["encoders"] = "step"
+    if options["micro_batches"] is None and layout.micro_batches is not None:
+        options["micro_batches"] = str(layout.micro_batches)
+    if options["micro_batch_tokens"] is None:
+        options["micro_batch_tokens"] = layout.micro_batch_tokens
+
+
 def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> MicroBatches | None:
     """Take the micro-batch options out of all options."""
     tokens = options.pop("micro_batch_tokens")
@@ -315,6 +344,7 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         columns = {SINGLE_PHASE: "+".join(of_log)}
     if options["group_degrees"] is not None:
         refuse(options, ("stages", *_WITH_STAGES), "--group-degrees")
+    _take_layout(options, tuple(columns), topology.num_ranks)
     stages = _stages(options, tuple(columns))
     phases, groups = _sequence_groups(options, _phases(options, columns))
     cut = groups or _micro_batches(options, stages)

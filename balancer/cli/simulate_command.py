@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.cli.options import add_options, comparison_options, json_option, planning_options
+from balancer.cli.layouts import compare_layouts
+from balancer.cli.options import (
+    add_options,
+    cluster_option,
+    comparison_options,
+    json_option,
+    module_options,
+    planning_options,
+    rate_options,
+)
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
@@ -19,7 +28,7 @@ from balancer.errors import InputError
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
 from balancer.report.text import printable
-from balancer.simulate import CLUSTERS, WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
+from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
 
 if TYPE_CHECKING:
     from balancer.report.simulation_page import Assumptions
@@ -29,33 +38,12 @@ __all__ = ["simulate_command"]
 
 def _model_options(command: Any) -> Any:
     """Add what runs, and on what."""
-    several: dict[str, Any] = {"multiple": True}
     options = (
-        click.option(
-            "--cluster", required=True, metavar="C", help=f"{' | '.join(CLUSTERS)} | a JSON file of a cluster's fields."
-        ),
+        cluster_option,
         click.option("--gpus-per-rank", type=int, metavar="G", help="GPUs that one data-parallel rank has."),
-        click.option(
-            "--model", "models", metavar="[NAME=]MODEL", **several,
-            help="Model of every phase: qwen2-7b or another known name, or the path of a config.json[#module].",
-        ),
-        click.option(
-            "--pieces", metavar="[NAME=]L", **several,
-            help="Items are cut into pieces of L elements, such as tiles; attention stays within them.",
-        ),
+        *module_options,
         click.option("--checkpointing", is_flag=True, help="Activations are recomputed for the backward pass."),
-        click.option(
-            "--efficiency", type=float, default=0.5, show_default=True, metavar="E",
-            help="Fraction of peak FLOP/s that computing reaches; MFU is proportional to it.",
-        ),
-        click.option(
-            "--throughput", "curves", metavar="[NAME=]FILE.csv", **several,
-            help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
-        ),
-        click.option(
-            "--overlap", type=float, default=0.0, show_default=True, metavar="F",
-            help="Assumed fraction of every exchange that overlaps with computing.",
-        ),
+        *rate_options,
         click.option(
             "--waits", type=click.Choice(WAITS), default="phase", show_default=True,
             help="Ranks wait for each other after every phase, or once a step.",
@@ -90,6 +78,9 @@ def simulate_command(
     gpus_per_rank = options.pop("gpus_per_rank")
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
+    if options["layouts"]:
+        compare_layouts(log, options, cluster, steps or 1, as_json)
+        return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
     overlap, waits = options.pop("overlap"), options.pop("waits")
     assumed = {"efficiency": options["efficiency"], "checkpointing": options["checkpointing"], "overlap": overlap,

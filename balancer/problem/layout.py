@@ -197,6 +197,11 @@ class StepLayout:
         counts = {last: self.llm.pp * self.llm.chunks}
         return {"+".join(self.encoders): self.encoder_stages, **counts} if self.encoder_stages else counts
 
+    def pipeline_keywords(self) -> dict[str, Any]:
+        """Return the rest of what it takes: chunks, and which of the pipeline's modules recompute."""
+        piped = self.modules if self.encoder_stages else list(self.modules)[-1:]
+        return {"chunks": self.llm.chunks, "recompute": [name for name in piped if self.modules[name].recompute]}
+
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the layout is of exactly these phases, in this order."""
         if list(self.modules) != list(names):

@@ -28,14 +28,14 @@ class DeviceMemory:
         module is not trained and nothing before it is. Interleaved, of each of its stages.
     at_work : dict of str to float64[devices]
         Besides, of each element that is at work.
-    parameters : float64[devices]
-        That the GPU computes with.
+    parameters : dict of str to float64[devices]
+        By module, that the GPU computes with.
     """
 
     states: Floats
     kept: dict[str, Floats]
     at_work: dict[str, Floats]
-    parameters: Floats
+    parameters: dict[str, Floats]
 
 
 def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: Collection[str] = ()) -> DeviceMemory:
@@ -59,7 +59,7 @@ def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: 
     """
     devices = layout.encoder_stages + layout.llm.pp
     trained_before = any(name not in frozen for name in layout.encoders)
-    states, held, kept, at_work = np.zeros(devices), np.zeros(devices), {}, {}
+    states, held, kept, at_work = np.zeros(devices), {}, {}, {}
     for name, one in layout.modules.items():
         first, count = _place(layout, name, devices)
         here = slice(first, first + count)
@@ -67,7 +67,8 @@ def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: 
         shards = one.dp * one.sequence_shards
         trained = name not in frozen
         states[here] += [state_bytes(each, one.zero_stage, shards, trained=trained) for each in parameters]
-        held[here] += parameters
+        held[name] = np.zeros(devices)
+        held[name][here] = parameters
         bytes_, shared = kept_bytes(models[name], recompute=one.recompute), _shards(layout, name)
         layers = np.array(layers_of_stages(models[name], one.pp * one.chunks), dtype=np.float64)
         most = layers.reshape(one.chunks, one.pp).max(axis=0) if count == one.pp else np.full(count, layers.sum())

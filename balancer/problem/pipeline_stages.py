@@ -114,7 +114,7 @@ class PipelineStages:
         *,
         pieces: Mapping[str, int | None] | None = None,
         chunks: int = 1,
-        recompute: bool = False,
+        recompute: bool | Iterable[str] = False,
         frozen: Iterable[str] = (),
         hop: int = 0,
         overhead: int = 0,
@@ -136,8 +136,9 @@ class PipelineStages:
             Of a phase whose items are cut into pieces, such as tiles, their length: attention stays within one.
         chunks : int
             Stages of each device.
-        recompute : bool
-            Whether backwards run the forward again, and so take three times as long as it, not twice.
+        recompute : bool or iterable of str
+            Whether backwards run the forward again, and so take three times as long as it, not twice: of all phases, or
+            of these.
         frozen : iterable of str
             Phases that are not trained. An encoder's backward then takes nothing; that of the last phase, if an encoder
             before it is trained, as long as its forward (gradients of inputs alone).
@@ -157,10 +158,12 @@ class PipelineStages:
         spans = _spans({SINGLE_PHASE: layout} if isinstance(layout, int) else layout)
         names, count = list(spans), max(last for _, last in spans.values())
         still = {frozen} if isinstance(frozen, str) else set(frozen)
+        again = (set(names) if recompute else set()) if isinstance(recompute, bool) else set(recompute)
         if models is not None and set(models) != set(names):
             raise ArgumentError("models", f"be of the phases of {{layout}}: {', '.join(names)}", list(models))
-        if odd := sorted(still - set(names)):
-            raise ArgumentError("frozen", f"be phases of {{layout}}: {', '.join(names)}", repr(odd[0]))
+        for argument, given in (("frozen", still), ("recompute", again)):
+            if odd := sorted(given - set(names)):
+                raise ArgumentError(argument, f"be phases of {{layout}}: {', '.join(names)}", repr(odd[0]))
         parts = _even_parts(spans, count) if models is None else _parts_of_models(spans, count, models, pieces or {})
         trained = [name for name in names[:-1] if name not in still]
         backward: dict[str, Times] = {}
@@ -168,7 +171,7 @@ class PipelineStages:
             times = 2
             if name in still:
                 times = int(name == names[-1] and bool(trained))
-            times += recompute and times > 0
+            times += name in again and times > 0
             backward[name] = tuple(times * t for t in row)
         return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens)
 

@@ -1,6 +1,6 @@
 """The timeline of pipelines, which is a Gantt chart: which stage computes which micro-batch when."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from balancer.report.canvas import IN_PAGE, Colors, svg_of
 from balancer.report.skeleton import chart, section, table
 from balancer.report.table import as_bytes, as_percent
-from solvers.pipeline import PipelineRun
+from balancer.simulate.layout_price import Timeline
+from solvers.pipeline import MultiplexResult, PipelineRun
 
-__all__ = ["gantt", "pipeline_section"]
+__all__ = ["gantt", "pipeline_section", "timeline_section"]
 
 Floats = NDArray[np.float64]
 
-_FORWARD, _BACKWARD = 0, 2  # of the colours of phases
+_FORWARD, _TASK, _BACKWARD = 0, 1, 2  # of the colours of phases
 _LEAST_WIDTH = 0.012  # of an op, as a part of the axis, for its micro-batch's number to be written into it
 _NUMBERS = "#ffffff"
 
@@ -50,12 +51,10 @@ def pipeline_section(
     rows.append(["all", *(cell for cells in of_all for cell in cells)])
     note = f"In flight is what a device holds between forwards and backwards, in {held}; the last row has the mean " \
            "bubble and the most of any device."  # fmt: skip
-    colors = "".join(
-        f'<li><span class="key" style="background:var(--phase-{color})"></span>{name}</li>'
-        for name, color in (("forward", _FORWARD), ("backward", _BACKWARD))
-    )
     drawn = chart("pipeline", "", "Timeline of the stages of one pipeline", svg, note, wide=True)
-    return section(title, words, [drawn], f'<ul class="keys">{colors}</ul>', table(columns, [("", rows)]))
+    return section(
+        title, words, [drawn], _keys((("forward", _FORWARD), ("backward", _BACKWARD))), table(columns, [("", rows)])
+    )
 
 
 def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[str, str]:
@@ -63,8 +62,32 @@ def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[
     return as_percent(bubble), shown(int(run.in_flight[device]))
 
 
-def gantt(figure: Any, runs: Mapping[str, PipelineRun], unit: tuple[float, str], colors: Colors = IN_PAGE) -> None:
-    """Draw a panel a run: a row a device, a box an op, with the number of its micro-batch where there is room."""
+def timeline_section(title: str, words: str, shown: Timeline, unit: tuple[float, str]) -> str:
+    """Return the section that shows one pipeline, with encoders in its gaps if there are some."""
+
+    def draw(figure: Any) -> None:
+        axes = gantt(figure, {"slowest replica": shown.run}, unit)
+        _draw_tasks(axes[0], shown, unit[0], IN_PAGE.phases[_TASK])
+
+    svg = svg_of("timeline", draw, 1.2 + 0.24 * len(shown.run.busy), 9.5)
+    kinds = [("forward", _FORWARD), ("backward", _BACKWARD)]
+    kinds += [("encoders", _TASK)] * isinstance(shown.run, MultiplexResult)
+    drawn = chart("timeline", "", "Timeline of the stages of one pipeline", svg, wide=True)
+    return section(title, words, [drawn], _keys(kinds))
+
+
+def _keys(kinds: Iterable[tuple[str, int]]) -> str:
+    """Return which colour stands for what."""
+    colors = "".join(
+        f'<li><span class="key" style="background:var(--phase-{color})"></span>{name}</li>' for name, color in kinds
+    )
+    return f'<ul class="keys">{colors}</ul>'
+
+
+def gantt(
+    figure: Any, runs: Mapping[str, PipelineRun | MultiplexResult], unit: tuple[float, str], colors: Colors = IN_PAGE
+) -> Any:
+    """Draw a panel a run: a row a device, a box an op, with its micro-batch's number where that fits; return them."""
     axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     scale, name = unit
     end = max(run.makespan for run in runs.values()) / scale or 1.0
@@ -82,6 +105,7 @@ def gantt(figure: Any, runs: Mapping[str, PipelineRun], unit: tuple[float, str],
             f"{title}: {run.makespan / scale:,.4g}, bubble {as_percent(run.bubble)}", loc="left", fontsize=10
         )
     axes[-1].set_xlabel(name)
+    return axes
 
 
 def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end: float) -> None:
@@ -91,3 +115,15 @@ def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, color: str, end
     for k, (start, width) in zip(there, spans, strict=True):
         if width >= _LEAST_WIDTH * end:
             axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=_NUMBERS)
+
+
+def _draw_tasks(axis: Any, shown: Timeline, scale: float, color: str) -> None:
+    """Draw encoders' work between the ops, forwards and backwards."""
+    run = shown.run
+    if not isinstance(run, MultiplexResult):
+        return
+    for starts, durations in ((run.task_forward_start, shown.forward), (run.task_backward_start, shown.backward)):
+        for device in range(len(run.busy)):
+            here = (run.task_device == device) & (starts >= 0)
+            spans = list(zip((starts[here] / scale).tolist(), (durations[here] / scale).tolist(), strict=True))
+            axis.broken_barh(spans, (device - 0.44, 0.88), facecolors=color, edgecolors="#ffffff", linewidth=0.2)

@@ -1,0 +1,71 @@
+"""What ``configure`` and ``simulate --layout`` share: options that say what a step is, and tables of layouts."""
+
+import json
+import re
+import time
+from typing import Any
+
+import click
+
+from balancer.cli.run import table_console
+from balancer.cli.settings import by_phase
+from balancer.cost.throughput import ThroughputCurve
+from balancer.errors import InputError
+from balancer.problem.cluster import Cluster
+from balancer.problem.layout import read_layout
+from balancer.problem.phases import Phase
+from balancer.simulate.configure import price_layouts
+from balancer.simulate.given import given_of
+
+__all__ = ["compare_layouts", "layout_arguments"]
+
+
+def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that say what a step is as :func:`balancer.configure` takes them."""
+    columns = by_phase("--phase", options["phases"])
+    if not columns:
+        raise InputError("layouts are of phases: name them with --phase NAME=COL[+COL...], the language model last")
+    items = by_phase("--items", options["items"], columns)
+    pieces = by_phase("--pieces", options["pieces"], columns)
+    for name, text in pieces.items():
+        if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+            raise InputError(f"--pieces {name} must be a whole number >= 1, got {text!r}")
+    curves = by_phase("--throughput", options["curves"], columns)
+    return {
+        "phases": tuple(
+            Phase(name, items.get(name, column), totals=column if name in items else None)
+            for name, column in columns.items()
+        ),
+        "models": by_phase("--model", options["models"], columns),
+        "pieces": {name: int(text) for name, text in pieces.items()},
+        "throughput": {name: ThroughputCurve.from_csv(path) for name, path in curves.items()},
+        "frozen": options["frozen"] or (),
+        "efficiency": options["efficiency"],
+        "overlap": options["overlap"],
+    }
+
+
+def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
+    """Print what steps of the same samples take by each of some layouts."""
+    started = time.perf_counter()
+    layouts = {path: read_layout(path) for path in options["layouts"]}
+    given = given_of(
+        log, max(layout.num_gpus for layout in layouts.values()), batch=options["ranks"] * options["batch_per_rank"],
+        cluster=cluster, num_steps=num_steps, **layout_arguments(options),
+    )  # fmt: skip
+    found = dict(zip(layouts, price_layouts(given, list(layouts.values())), strict=True))
+    runtime_s = time.perf_counter() - started
+    if as_json:
+        told = {path: None if each is None else each.to_json() for path, each in found.items()}
+        click.echo(json.dumps({"layouts": told, "runtime_s": runtime_s}, indent=2))
+        return
+    from balancer.report.layouts import assumptions, print_layouts
+
+    console = table_console()
+    if fitting := [(f"{each.layout.mode}", each) for each in found.values() if each is not None]:
+        print_layouts(console, fitting, "layouts")
+    for path, each in found.items():
+        if each is None:
+            console.print(f"{path} does not fit the memory of a GPU", markup=False, highlight=False, soft_wrap=True)
+    for line in (*assumptions(given), f"{runtime_s:.1f} s"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,87 @@
+"""Tables of layouts: what each takes and holds, how many were excluded, and what was assumed."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from balancer.problem.layout import ModuleLayout
+from balancer.report.table import as_percent
+from balancer.simulate.configure import Configuration
+from balancer.simulate.given import Given
+from balancer.simulate.layout_price import Priced
+
+__all__ = ["assumptions", "excluded", "in_words", "numbers_of", "print_configuration", "print_layouts"]
+
+_MOST_ROWS = 12
+_MARKS = {"bound": "slower", "close": "at most 3 % faster", "memory": "do not fit", "left": "not reached",
+          "scheduled": "scheduled"}  # fmt: skip
+
+
+def print_layouts(console: Console, rows: Iterable[tuple[str, Priced]], title: str) -> None:
+    """Print a row a layout, each with a name, and below what the layouts are."""
+    found = list(rows)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(title, no_wrap=True)
+    for name in ("s a step", "over its bound", "idle", "MFU", "GiB"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for i, (name, each) in enumerate(found, 1):
+        table.add_row(f"{i}  {name}", f"{each.seconds:.4g}", *numbers_of(each))
+    console.print(table)
+    for i, (_, each) in enumerate(found, 1):
+        console.print(f"{i}  {in_words(each)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def in_words(each: Priced) -> str:
+    """Return what a layout is, those of encoders that are alike together."""
+    alike: dict[ModuleLayout, list[str]] = {}
+    for name, one in each.layout.modules.items():
+        alike.setdefault(one, []).append(name)
+    told = "; ".join(f"{'+'.join(names)}: {one.in_words()}" for one, names in alike.items())
+    return f"{told}; {each.layout.micro_batches} micro-batches"
+
+
+def numbers_of(each: Priced) -> tuple[str, str, str, str]:
+    """Return how far a layout's time is over its bound, what is idle, MFU, and GiB."""
+    over = each.seconds / each.lower_bound_s - 1 if each.lower_bound_s else 0.0
+    return as_percent(over), as_percent(each.idle), as_percent(each.mfu), f"{each.bytes / 2**30:.1f}"
+
+
+def print_configuration(console: Console, found: Configuration, runtime_s: float) -> None:
+    """Print the fastest layouts by memory, the best of each mode, how many there were, and what was assumed."""
+    print_layouts(console, [(each.layout.mode, each) for each in found.table[:_MOST_ROWS]], "fastest by memory")
+    others = [(mode, each) for mode, each in found.best.items() if each not in found.table]
+    if found.formula is not None:
+        others.append(("DFLOP's formula", found.formula))
+    if others:
+        print_layouts(console, others, "for comparison")
+    for line in (*excluded(found), *assumptions(found.case.given), f"{runtime_s:.1f} s"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def excluded(found: Configuration) -> Iterator[str]:
+    """Say what became of all layouts, and what the formula said."""
+    for mode, counts in found.counts.items():
+        total = sum(counts.values())
+        told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
+        yield f"{mode}: {total:,} layouts; {told}"
+    behind = found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0
+    yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind:.1%} of it."
+    if found.formula is not None:
+        slower = found.formula.seconds / found.winner.seconds
+        yield (
+            f"DFLOP's formula, (micro-batches + stages - 1) x the largest stage's, says {found.formula_s:.4g} s of "
+            f"its choice, which takes {found.formula.seconds:.4g} s: {slower:.3f} of the first's."
+        )
+
+
+def assumptions(given: Given) -> Iterator[str]:
+    """Say what was assumed."""
+    steps = f"{len(given.steps)} step{'s' * (len(given.steps) > 1)} of {given.steps[0].num_samples:,} samples"
+    yield (
+        f"Assumed: {given.num_gpus:,} GPUs, {steps}; {given.overlap:.0%} of exchanges hidden; whole layers; encoders "
+        "that share stages are cut alike, and their items spread evenly over the ranks of a stage or device; a GPU "
+        "computes at the same rate whatever the shards; the optimizer takes no time; a tenth of the memory stays free."
+    )

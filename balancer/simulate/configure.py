@@ -1,0 +1,328 @@
+"""Which layout a cluster is to have: all that there are, most of them excluded by proof, the rest scheduled."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from balancer.cost import Module
+from balancer.cost.throughput import Throughput
+from balancer.io.logs import LengthLog
+from balancer.problem.cluster import Cluster
+from balancer.problem.layout import LAYOUT_MODES, StepLayout
+from balancer.problem.layout_memory import memory_of_devices
+from balancer.problem.phases import Phase
+from balancer.simulate.given import Given, given_of
+from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
+from balancer.simulate.layout_price import Priced, price
+from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
+from solvers.arguments import as_budget, unknown
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError
+
+__all__ = ["REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
+
+REASONS = ("memory", "bound", "close", "scheduled", "left")
+"""Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
+faster; it was scheduled; or the budget ended before."""
+
+_CLOSE = 0.03
+_EACH_S = 0.02  # of a schedule's search, for each step
+_LAST_S = 0.2  # of the winner's
+_FIRST = 2  # of each mode that are scheduled before all others
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What was found.
+
+    Attributes
+    ----------
+    winner : Priced
+        The fastest.
+    table : tuple of Priced
+        Of all that were scheduled those that none is both faster and smaller than, the fastest first.
+    best : dict of str to Priced
+        The fastest of each mode.
+    counts : dict of str to dict of str to int
+        By mode, how many layouts there are for each of :data:`REASONS`.
+    lower_bound_s : float
+        No layout of those enumerated takes less.
+    formula : Priced or None
+        The layout that DFLOP's formula chooses among encoders as stages, scheduled as all others.
+    formula_s : float
+        What the formula says that it takes.
+    case : LayoutCase
+        The winner's, of which :func:`balancer.simulate.layout_price.timeline` makes a picture.
+    """
+
+    winner: Priced
+    table: tuple[Priced, ...]
+    best: dict[str, Priced]
+    counts: dict[str, dict[str, int]]
+    lower_bound_s: float
+    formula: Priced | None
+    formula_s: float
+    case: LayoutCase
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it by name."""
+        return {
+            "winner": self.winner.to_json(),
+            "table": [each.to_json() for each in self.table],
+            "best": {mode: each.to_json() for mode, each in self.best.items()},
+            "counts": self.counts,
+            "lower_bound_s": self.lower_bound_s,
+            "formula": None if self.formula is None else {"says_s": self.formula_s, **self.formula.to_json()},
+        }
+
+
+class _Search:
+    """Layouts in the order of their quick bounds; most are never looked at closer."""
+
+    def __init__(self, given: Given, stubs: Sequence[Stub], budget: float, tick: Callable[[int], None]) -> None:
+        quick = QuickBound(given)
+        self.given, self.left_s, self.tick = given, budget, tick
+        self.stubs = sorted(((quick.of(stub), i) for i, stub in enumerate(stubs)), key=lambda pair: pair)
+        self.stub_of = stubs
+        self.cases: dict[int, list[LayoutCase]] = {}
+        self.priced: dict[LayoutCase, Priced | None] = {}
+        self.best_s = inf
+
+    def run(self) -> None:
+        """Schedule the most promising of each mode; then all that no bound excludes, as far as the budget goes."""
+        for mode in dict.fromkeys(stub.mode for stub in self.stub_of):
+            self._begin(pair for pair in self.stubs if self.stub_of[pair[1]].mode == mode)
+        alive = [case for bound, i in self.stubs if bound < self.best_s for case in self.cases_of(i)]
+        alive.sort(key=lambda case: case.estimate_s)
+        for close in (_CLOSE, 0.0):  # first what may be much faster
+            for case in alive:
+                if case not in self.priced and case.bound_s < self.best_s / (1 + close):
+                    self.schedule(case)
+
+    def cases_of(self, i: int) -> list[LayoutCase]:
+        """Return the numbers of micro-batches with which a layout fits, none if it does not."""
+        if i not in self.cases:
+            layout, room = self.stub_of[i].layout(self.given), room_of(self.given)
+            memory = memory_of_devices(layout, self.given.models, self.given.frozen)
+            numbers = numbers_of_slots(self.given, layout) if (memory.states < room).all() else []
+            cases = [LayoutCase.of(self.given, layout, k, memory) for k in numbers]
+            self.cases[i] = [case for case in cases if case.least_bytes <= room]
+        return self.cases[i]
+
+    def schedule(self, case: LayoutCase, always: bool = False) -> Priced | None:
+        """Schedule it if the budget allows."""
+        if case in self.priced:
+            return self.priced[case]
+        self.left_s -= _cost_s(case, _EACH_S)
+        if self.left_s < 0 and self.best_s < inf and not always:
+            return None
+        found = self.priced[case] = price(case, _EACH_S)
+        self.tick(1)
+        if found is not None:
+            self.best_s = min(self.best_s, found.seconds)
+        return found
+
+    def formula_pick(self) -> tuple[LayoutCase, float] | None:
+        """Return what DFLOP's formula chooses among encoders as stages, and what it says."""
+        best: tuple[LayoutCase, float] | None = None
+        for bound, i in self.stubs:
+            if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
+                for case in self.cases_of(i):
+                    if best is None or case.formula_s < best[1]:
+                        best = case, case.formula_s
+        return best
+
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Count layouts by mode and reason."""
+        counts: dict[str, Counter[str]] = {}
+        for bound, i in self.stubs:
+            counts.setdefault(self.stub_of[i].mode, Counter())[self._reason(bound, i)] += 1
+        return {mode: {reason: count[reason] for reason in REASONS} for mode, count in counts.items()}
+
+    def _reason(self, bound: float, i: int) -> str:
+        if i not in self.cases and bound >= self.best_s:
+            return "bound"
+        cases = self.cases_of(i)
+        if not cases:
+            return "memory"
+        if all(case in self.priced for case in cases):
+            return "scheduled" if any(self.priced[case] for case in cases) else "memory"
+        least = min(case.bound_s for case in cases if case not in self.priced)
+        if least >= self.best_s:
+            return "scheduled" if any(case in self.priced for case in cases) else "bound"
+        return "close" if least >= self.best_s / (1 + _CLOSE) else "left"
+
+    def lower_bound_s(self) -> float:
+        """Return what no layout takes less than: of those that were scheduled, their own bound."""
+        least = self.best_s
+        for bound, i in self.stubs:
+            if bound < least:
+                for case in self.cases_of(i):
+                    found = self.priced.get(case)
+                    least = min(least, case.bound_s if found is None else found.lower_bound_s)
+        return least
+
+    def result(self) -> Configuration:
+        """Return what was found, the winner scheduled with more time."""
+        pick = self.formula_pick()
+        formula = None if pick is None else self.schedule(pick[0], always=True)
+        found = {case: each for case, each in self.priced.items() if each is not None}
+        if not found:
+            raise InfeasibleError(
+                f"none of {len(self.stubs)} layouts of {self.given.num_gpus} {{gpus}} fits their memory",
+                InfeasibilityCertificate("memory", [], [], len(self.stubs), 0), "give more {gpus}, or larger ones",
+            )  # fmt: skip
+        first = min(found, key=lambda case: found[case].seconds)
+        better = price(first, _LAST_S)
+        if better is not None and better.seconds < found[first].seconds:
+            found[first] = self.priced[first] = better
+            self.best_s = better.seconds
+        table: list[Priced] = []
+        best: dict[str, Priced] = {}
+        for each in sorted(found.values(), key=lambda each: (each.seconds, each.bytes)):
+            best.setdefault(each.layout.mode, each)
+            if not table or each.bytes < table[-1].bytes:
+                table.append(each)
+        return Configuration(
+            table[0], tuple(table), best, self.reasons(), self.lower_bound_s(), formula, pick[1] if pick else 0.0, first
+        )
+
+    def _begin(self, numbers: Iterable[tuple[float, int]]) -> None:
+        """Schedule those whose estimates are best; none further on has a better one."""
+        fitting: list[LayoutCase] = []
+        for bound, i in numbers:
+            if len(fitting) >= _FIRST and bound >= min(case.estimate_s for case in fitting):
+                break
+            fitting += self.cases_of(i)
+        for case in sorted(fitting, key=lambda each: each.estimate_s)[:_FIRST]:
+            self.schedule(case)
+
+
+def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: float = 1.0) -> list[Priced | None]:
+    """Schedule layouts for the same steps, each with its number of micro-batches, or the best of some.
+
+    Parameters
+    ----------
+    given : Given
+        As :func:`balancer.simulate.given.given_of` makes it.
+    layouts : sequence of StepLayout
+    time_budget : float
+        Seconds' worth of work, for each.
+
+    Returns
+    -------
+    list of (Priced or None)
+        None for those that do not fit the memory.
+
+    Raises
+    ------
+    ValueError
+        Layouts of other phases or more GPUs, or that a model cannot be cut into.
+    """
+    found: list[Priced | None] = []
+    for layout in layouts:
+        layout.check_phases(list(given.models))
+        layout.check_models(given.models, given.cluster.gpus_per_node)
+        if layout.num_gpus > given.num_gpus:
+            raise ArgumentError("layouts", f"be of at most {given.num_gpus} GPUs", layout.num_gpus)
+        numbers = [layout.micro_batches] if layout.micro_batches else numbers_of_slots(given, layout)
+        each_s = as_budget(time_budget) / max(1, len(numbers) * len(given.steps))
+        priced = [price(LayoutCase.of(given, layout, k), each_s) for k in numbers]
+        found.append(min((each for each in priced if each), key=lambda each: each.seconds, default=None))
+    return found
+
+
+def modes_of(text: str) -> tuple[str, ...]:
+    """Read ``any``, or modes with ``+`` between them."""
+    if text == "any":
+        return LAYOUT_MODES
+    chosen = tuple(dict.fromkeys(text.split("+")))
+    for mode in chosen:
+        if mode not in LAYOUT_MODES:
+            raise unknown("mode", mode, ("any", *LAYOUT_MODES))
+    return chosen
+
+
+def _cost_s(case: LayoutCase, seconds: float) -> float:
+    """About how many seconds a schedule takes: its search, its linear program, its samples."""
+    cells = case.num_slots * case.layout.num_stages
+    return sum(seconds + 2e-5 * step.num_samples + 5e-6 * cells**2 for step in case.given.steps)
+
+
+def configure(
+    log: str | LengthLog,
+    num_gpus: int,
+    phases: Sequence[Phase] | Mapping[str, str],
+    models: Mapping[str, str | Module],
+    batch: int,
+    *,
+    cluster: str | Cluster = "h100",
+    mode: str = "any",
+    num_steps: int = 1,
+    pieces: Mapping[str, int] | None = None,
+    frozen: Iterable[str] = (),
+    efficiency: float = 0.5,
+    throughput: Mapping[str, Throughput] | None = None,
+    overlap: float = 0.0,
+    time_budget: float = 5.0,
+    tick: Callable[[int], None] = lambda _: None,
+) -> Configuration:
+    """Choose how GPUs are split for the modules of a step, by exact schedules of a log's samples, and proofs.
+
+    Parameters
+    ----------
+    log : str or LengthLog
+        A path, or what :func:`balancer.io.logs.open_log` returns.
+    num_gpus : int
+    phases : sequence of Phase, or mapping of str to str
+        Encoders, and the language model last.
+    models : mapping of str to str or Module
+        Of each phase: a name or ``config.json`` as for :func:`balancer.cost.module`, or a shape.
+    batch : int
+        Samples of a global batch.
+    cluster : str or Cluster
+    mode : str
+        One of :data:`LAYOUT_MODES`, several with ``+`` between them, or ``"any"``.
+    num_steps : int
+        Global batches that every layout is judged by: so many of the log's, evenly spread.
+    pieces : mapping of str to int, optional
+        Of phases whose items are cut into pieces, such as tiles, their length.
+    frozen : iterable of str
+        Phases that are not trained.
+    efficiency : float
+        Fraction of a GPU's peak that computing reaches.
+    throughput : mapping of str to Throughput, optional
+        Measured FLOP/s of one GPU, by phase, in place of that.
+    overlap : float
+        Fraction of every exchange that computing hides.
+    time_budget : float
+        Seconds' worth of schedules, counted and not timed. Layouts that it does not reach are counted.
+    tick : callable
+        Told of every schedule that is made.
+
+    Returns
+    -------
+    Configuration
+
+    Raises
+    ------
+    InputError, TypeError, ValueError
+        A log, a model, a cluster or an argument that cannot be used.
+    InfeasibleError
+        If no layout fits the memory.
+
+    Notes
+    -----
+    Deterministic. An interrupt (Ctrl-C) ends the search, not the call, once some layout is scheduled.
+    """
+    given = given_of(
+        log, num_gpus, phases, models, batch, cluster=cluster, num_steps=num_steps, pieces=pieces, frozen=frozen,
+        efficiency=efficiency, throughput=throughput, overlap=overlap,
+    )  # fmt: skip
+    modes = modes_of(mode)
+    search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
+    with suppress(KeyboardInterrupt) if search.stubs else nullcontext():
+        search.run()
+    return search.result()

@@ -1,0 +1,211 @@
+"""What there is to do, whatever the layout: some global batches of a log, models, and what they run on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import Module, SaturatingThroughput, module
+from balancer.cost.throughput import Throughput
+from balancer.errors import InputError
+from balancer.io.logs import LengthLog, open_log
+from balancer.offline.settings import LogSettings
+from balancer.offline.steps import Steps, rows_of_steps
+from balancer.problem.cluster import Cluster, read_cluster
+from balancer.problem.phases import Phase, PhaseItems
+from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.setup import Setup, as_phases
+from balancer.problem.topology import Topology
+from solvers.arguments import as_count
+from solvers.errors import ArgumentError, UsageError
+
+__all__ = ["Given", "StepItems", "backward_times", "given_of"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepItems:
+    """The items of a global batch, by phase.
+
+    Attributes
+    ----------
+    flops, lengths : dict of str to float64[k]
+        Of each item: FLOPs of its forward, and elements.
+    sample : dict of str to int64[k]
+    of_sample : dict of str to float64[2, n]
+        FLOPs and elements of each sample.
+    total : dict of str to (float, float)
+        Their sums.
+    largest : int64[w]
+        Samples that have most FLOPs in a phase.
+    num_samples : int
+    """
+
+    flops: dict[str, Floats]
+    lengths: dict[str, Floats]
+    sample: dict[str, Ints]
+    of_sample: dict[str, Floats]
+    total: dict[str, tuple[float, float]]
+    largest: Ints
+    num_samples: int
+
+    @classmethod
+    def of(
+        cls, items: tuple[PhaseItems, ...], models: Mapping[str, Module], pieces: Mapping[str, int | None], samples: int
+    ) -> "StepItems":
+        """Take what phases were found to have."""
+        flops: dict[str, Floats] = {}
+        lengths: dict[str, Floats] = {}
+        sample: dict[str, Ints] = {}
+        of_sample: dict[str, Floats] = {}
+        for phase in items:
+            name = phase.phase.name
+            each = models[name].flops(backward=False)
+            lengths[name], sample[name] = phase.lengths.astype(np.float64), phase.sample_of_item
+            if piece := pieces.get(name):
+                flops[name] = lengths[name] * (each.exact(piece) / piece)
+            else:
+                flops[name] = np.where(lengths[name] > 0, each(lengths[name]), 0.0)
+            of_sample[name] = np.stack(
+                [np.bincount(sample[name], values, samples) for values in (flops[name], lengths[name])]
+            )
+        total = {name: (float(both[0].sum()), float(both[1].sum())) for name, both in of_sample.items()}
+        largest = np.unique([int(np.argmax(both[0])) for both in of_sample.values()])
+        return cls(flops, lengths, sample, of_sample, total, largest, samples)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """What there is to do, and what it runs on, whatever the layout.
+
+    Attributes
+    ----------
+    models : dict of str to Module
+        By phase, the language model last.
+    rates : dict of str to Throughput
+        Of one GPU, by the elements that it has at a time.
+    cluster : Cluster
+    num_gpus : int
+    steps : tuple of StepItems
+    pieces : dict of str to (int or None)
+    frozen : frozenset of str
+    overlap : float
+    """
+
+    models: dict[str, Module]
+    rates: dict[str, Throughput]
+    cluster: Cluster
+    num_gpus: int
+    steps: tuple[StepItems, ...]
+    pieces: dict[str, int | None]
+    frozen: frozenset[str]
+    overlap: float
+    _parts: dict[tuple[object, ...], Ints] = field(default_factory=dict)
+
+    def parts(self, names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> Ints:
+        """Return each stage's part of these modules, int64[M, S]; the same for many layouts, and kept.
+
+        Encoders that share stages are all cut as the one with most work.
+        """
+        if (names, counts) not in self._parts:
+            models: dict[str, Any] = {name: self.models[name] for name in names}
+            pieces = {name: self.pieces.get(name) for name in names}
+            stages = PipelineStages.of(dict(counts), models, pieces=pieces)
+            rows = [stages.forward[name] for name in names]
+            largest = max(range(len(names) - 1), key=lambda m: self.total(names[m])[0], default=0)
+            rows[:-1] = [rows[largest]] * (len(rows) - 1)
+            self._parts[names, counts] = np.array(rows, dtype=np.int64)
+        return self._parts[names, counts]
+
+    @property
+    def exposed(self) -> float:
+        """The part of exchanges that computing does not hide."""
+        return 1.0 - self.overlap
+
+    def total(self, name: str) -> tuple[float, float]:
+        """FLOPs and elements of a phase in all steps."""
+        return sum(step.total[name][0] for step in self.steps), sum(step.total[name][1] for step in self.steps)
+
+    def useful_flops(self, step: StepItems) -> float:
+        """Forward and backward, nothing recomputed."""
+        return sum(
+            step.total[name][0] * (1 + backward_times(name, tuple(self.models), self.frozen, recompute=False))
+            for name in self.models
+        )
+
+    def bandwidth(self, gpus: int) -> float:
+        """Bytes a second of one GPU among so many neighbours."""
+        inside = gpus <= self.cluster.gpus_per_node
+        return self.cluster.intra_node_bytes_per_s if inside else self.cluster.inter_node_bytes_per_s
+
+
+def backward_times(name: str, names: tuple[str, ...], frozen: frozenset[str], *, recompute: bool) -> int:
+    """Return how many times its forward a module's backward takes."""
+    times = 2
+    if name in frozen:
+        times = int(name == names[-1] and any(other not in frozen for other in names[:-1]))
+    return times + (recompute and times > 0)
+
+
+def given_of(
+    log: str | LengthLog,
+    num_gpus: int,
+    phases: Sequence[Phase] | Mapping[str, str],
+    models: Mapping[str, str | Module],
+    batch: int,
+    *,
+    cluster: str | Cluster,
+    num_steps: int,
+    pieces: Mapping[str, int] | None,
+    frozen: Iterable[str],
+    efficiency: float,
+    throughput: Mapping[str, Throughput] | None,
+    overlap: float,
+) -> Given:
+    """Check, and read the steps; arguments as :func:`balancer.configure` has them."""
+    found = as_phases(phases)
+    names = [phase.name for phase in found]
+    for argument, given in (("models", models), ("pieces", pieces or {}), ("throughput", throughput or {})):
+        if odd := [name for name in given if name not in names]:
+            raise ArgumentError(argument, f"be of the phases {', '.join(names)}", repr(odd[0]))
+    if missing := [name for name in names if name not in models]:
+        raise UsageError("phase {name!r} has no model", "name one in {models}", name=missing[0])
+    still = frozenset([frozen] if isinstance(frozen, str) else frozen)
+    if still - set(names):
+        raise ArgumentError("frozen", f"be phases, of {', '.join(names)}", repr(min(still - set(names))))
+    for argument, value, least in (("efficiency", efficiency, 1e-9), ("overlap", overlap, 0.0)):
+        if not least <= value <= 1:
+            raise ArgumentError(argument, "be a fraction, up to 1" + " and over 0" * (least > 0), repr(value))
+    node = read_cluster(cluster) if isinstance(cluster, str) else cluster
+    shapes = {name: module(each) if isinstance(each := models[name], str) else each for name in names}
+    usual = SaturatingThroughput(efficiency * node.peak_flops)
+    parts = {name: (pieces or {}).get(name) for name in names}
+    return Given(
+        shapes, {name: (throughput or {}).get(name, usual) for name in names}, node, as_count("num_gpus", num_gpus),
+        _steps(log, found, shapes, parts, as_count("batch", batch), as_count("num_steps", num_steps)), parts, still,
+        overlap,
+    )  # fmt: skip
+
+
+def _steps(
+    log: str | LengthLog, phases: tuple[Phase, ...], models: Mapping[str, Module], pieces: Mapping[str, int | None],
+    batch: int, num_steps: int,
+) -> tuple[StepItems, ...]:  # fmt: skip
+    """Read so many full global batches, evenly spread over the log."""
+    opened = open_log(log) if isinstance(log, str) else log
+    settings = LogSettings(Setup(Topology.uniform(1, 1), phases), batch, drop_last=True)
+    total = sum(1 for _ in rows_of_steps(opened, settings))
+    if total < num_steps:
+        raise InputError(f"{opened.path}: has {total} full batches of {batch} rows, and {num_steps} are asked for")
+    wanted = {i * total // num_steps for i in range(num_steps)}
+    made, found = Steps(opened, settings), []
+    for rows in islice(rows_of_steps(opened, settings), max(wanted) + 1):
+        if rows.number in wanted:
+            step = made.of(rows)
+            found.append(StepItems.of(step.items, models, pieces, len(rows)))
+    return tuple(found)

@@ -1,0 +1,181 @@
+"""Layouts that need no schedule: what a step takes and holds at least, in closed form.
+
+The work of a pipeline's busiest device, or a sample's round trip; before it the encoders' mean work, or an item; in its
+gaps the mean work of all devices.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.layout_memory import DeviceMemory, memory_of_devices
+from balancer.simulate.given import Given, StepItems
+from balancer.simulate.layout_times import ModuleRate, PipelineTimes, gradient_seconds
+from balancer.simulate.layouts import Stub
+
+__all__ = ["LayoutCase", "QuickBound", "room_of", "slots_held"]
+
+Floats = NDArray[np.float64]
+_USABLE = 0.9  # of a GPU's memory; the rest is for buffers and fragments
+
+
+@dataclass(eq=False)
+class LayoutCase:
+    """A layout with a number of micro-batches, and what it takes and holds at least."""
+
+    given: Given
+    layout: StepLayout
+    num_slots: int
+    memory: DeviceMemory
+
+    @classmethod
+    def of(cls, given: Given, layout: StepLayout, num_slots: int, memory: DeviceMemory | None = None) -> "LayoutCase":
+        """Return it; the memory is the same for all numbers of micro-batches."""
+        memory = memory or memory_of_devices(layout, given.models, given.frozen)
+        return cls(given, layout, num_slots, memory)
+
+    @cached_property
+    def times(self) -> PipelineTimes:
+        """Of the pipeline."""
+        return PipelineTimes.of(self.given, self.layout, self.num_slots, self.memory.parameters)
+
+    @cached_property
+    def encoders(self) -> dict[str, ModuleRate]:
+        """Rates of encoders that are no stages: on one of their ranks, or, in gaps, on a device of the pipeline."""
+        found: dict[str, ModuleRate] = {}
+        for name, one in self.layout.encoders.items() if self.layout.mode != "stages" else ():
+            shards, ranks = one.device_gpus, one.dp
+            if self.layout.mode == "multiplexed":
+                shards, ranks = self.layout.llm.device_gpus, self.layout.llm.dp * self.num_slots
+            elements = self.given.total(name)[1] / len(self.given.steps) / ranks
+            found[name] = ModuleRate.of(self.given, name, one, shards, elements)
+        return found
+
+    @cached_property
+    def sync_s(self) -> float:
+        """Seconds of a step at gradients and parameters."""
+        return gradient_seconds(self.given, self.layout, self.memory.parameters)
+
+    @cached_property
+    def bound_s(self) -> float:
+        """Seconds that no step takes less than, the mean over the steps."""
+        return sum(map(self._bound, self.given.steps)) / len(self.given.steps) + self.sync_s
+
+    @cached_property
+    def formula_s(self) -> float:
+        """DFLOP's formula: a mean micro-batch in the busiest stage, times micro-batches and stages, less one."""
+        work = sum(float(self._busy(step).max()) for step in self.given.steps) / len(self.given.steps)
+        return work * (self.num_slots + self.layout.num_stages - 1) / self.num_slots
+
+    @cached_property
+    def estimate_s(self) -> float:
+        """What it may take: the bound, most of an even pipeline's ramps, and for few samples a slot, or little room."""
+        samples = sum(step.num_samples for step in self.given.steps) / len(self.given.steps)
+        each = samples / (self.layout.llm.dp * self.num_slots)
+        ramps = (0.2 if self.layout.mode == "multiplexed" else 0.6) * (self.layout.num_stages - 1) / self.num_slots
+        full = 0.1 * (self.least_bytes > 0.8 * room_of(self.given))
+        return self.bound_s * (1 + ramps + 0.2 / each + full)
+
+    @cached_property
+    def least_bytes(self) -> float:
+        """What a GPU holds at least, if replicas and micro-batches are even: some window of each stage is the mean."""
+        return max(float(self._held(step).max()) for step in self.given.steps)
+
+    def _busy(self, step: StepItems) -> Floats:
+        """Seconds of every device of the mean replica in its stages, float64[devices]."""
+        times, layout = self.times, self.layout
+        fixed = self.num_slots * (times.forward_overhead + times.backward_overhead)
+        busy = (times.totals(step) * (1 + times.backward)) @ times.shares / layout.llm.dp + fixed
+        return np.asarray(busy.reshape(layout.llm.chunks, -1).sum(axis=0), dtype=np.float64)
+
+    def _bound(self, step: StepItems) -> float:
+        times, layout, busy = self.times, self.layout, self._busy(step)
+        trips = np.zeros(len(step.largest))
+        for name, rate in zip(times.names, times.rates, strict=True):
+            trips += (1 + rate.backward) * rate.seconds(*step.of_sample[name][:, step.largest])
+        pipeline = max(float(busy.max()), float(trips.max(initial=0.0)))
+        spent = {name: _spent(step.total[name], rate) for name, rate in self.encoders.items()}
+        if layout.mode == "multiplexed":
+            return max(pipeline, float(busy.mean()) + sum(spent.values()) / (layout.llm.dp * layout.llm.pp))
+        ranks = [layout.encoders[name].dp for name in spent]
+        alike: Mapping[int, float] = {
+            r: sum(s for s, q in zip(spent.values(), ranks, strict=True) if q == r) for r in ranks
+        }
+        return pipeline + sum(s / r for r, s in alike.items())
+
+    def _held(self, step: StepItems) -> Floats:
+        memory, layout = self.memory, self.layout
+        held = memory.states.copy()
+        windows = -(-self.num_slots // slots_held(layout, self.num_slots))
+        for name, kept in memory.kept.items():
+            each = step.total[name][1] / layout.llm.dp
+            if name in self.encoders:
+                before = layout.mode == "before"
+                each = step.total[name][1] / (layout.encoders[name].dp if before else layout.llm.dp * layout.llm.pp)
+                held += kept * each / (1 if before else self.num_slots)
+                continue
+            held += kept * each / windows + memory.at_work[name] * each / self.num_slots
+        return held
+
+
+class QuickBound:
+    """Mean work alone, the same for all numbers of micro-batches: what thousands of layouts are put in order by."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self._kept: dict[tuple[object, ...], float] = {}
+
+    def of(self, stub: Stub) -> float:
+        """Return seconds that no step takes less than, the mean over the steps."""
+        *encoders, last = self.given.models
+        llm, one = stub.llm, stub.encoder
+        mean = self._seconds(last, llm, llm.device_gpus) / llm.dp
+        busiest = mean * self._largest_share(last, llm)
+        if one is None:
+            return busiest
+        if stub.mode == "stages":
+            share = self._largest_share(encoders[0], one)
+            beside = (self._seconds(name, one, one.device_gpus * (one.dp // llm.dp)) for name in encoders)
+            return max(busiest, sum(beside) / llm.dp * share)
+        if stub.mode == "before":
+            return busiest + sum(self._seconds(name, one, one.device_gpus) for name in encoders) / one.dp
+        between = sum(self._seconds(name, one, llm.device_gpus) for name in encoders) / llm.dp
+        return max(busiest, (mean + between) / llm.pp)
+
+    def _seconds(self, name: str, one: ModuleLayout, shards: int) -> float:
+        """Seconds of a module's forwards and backwards on one device, as fast as with all elements at a time."""
+        key = name, one.tp, one.cp, one.sp, one.recompute, shards
+        if key not in self._kept:
+            rate = ModuleRate.of(self.given, name, one, shards, self.given.total(name)[1])
+            self._kept[key] = _spent(self.given.total(name), rate) / len(self.given.steps)
+        return self._kept[key]
+
+    def _largest_share(self, name: str, one: ModuleLayout) -> float:
+        key = name, one.pp, one.chunks
+        if key not in self._kept:
+            parts = self.given.parts((name,), ((name, one.pp * one.chunks),))[0]
+            self._kept[key] = float(parts.reshape(one.chunks, one.pp).sum(axis=0).max() / parts.sum())
+        return self._kept[key]
+
+
+def room_of(given: Given) -> float:
+    """Bytes of a GPU that a layout may use."""
+    return _USABLE * given.cluster.memory_bytes
+
+
+def slots_held(layout: StepLayout, num_slots: int) -> NDArray[np.int64]:
+    """Return how many stages of micro-batches each device has in flight, int64[devices]."""
+    devices, chunks = layout.encoder_stages + layout.llm.pp, layout.llm.chunks
+    d = np.arange(devices)
+    if chunks == 1:
+        return np.asarray(np.minimum(num_slots, devices - d), dtype=np.int64)
+    most = 2 * (devices - d - 1) + (chunks - 1) * devices + 1
+    return np.asarray(np.maximum(1, np.minimum(num_slots * chunks, most) // chunks), dtype=np.int64)
+
+
+def _spent(total: tuple[float, float], rate: ModuleRate) -> float:
+    return (1 + rate.backward) * (rate.per_flop * total[0] + rate.per_element * total[1])

@@ -1,0 +1,174 @@
+"""How long the modules of a layout take: of every FLOP and element, of every op besides, and once a step.
+
+Exchanges count in full but for the fraction that is assumed to overlap. What a backward exchanges is taken for as many
+times its forward's as it computes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost.sequence_parallel import exchange_bytes
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.simulate.given import Given, StepItems, backward_times
+
+__all__ = ["ModuleRate", "PipelineTimes", "gradient_seconds"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_BYTES = 2  # of an activation, a parameter, a gradient: bfloat16
+_EXCHANGES_FORWARD, _EXCHANGES_BACKWARD = 4, 6  # of a layer cut by tensors: gathers and scatters of its tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRate:
+    """Seconds of the forward of a whole module, on one device.
+
+    Attributes
+    ----------
+    per_flop, per_element : float
+    backward : int
+        How many times that its backward takes.
+    """
+
+    per_flop: float
+    per_element: float
+    backward: int
+
+    @classmethod
+    def of(cls, given: Given, name: str, layout: ModuleLayout, shards: int, elements: float) -> "ModuleRate":
+        """Return the rate on a device of `shards` GPUs that has so many elements at a time."""
+        rate = float(given.rates[name].at(max(1.0, elements / (shards / layout.tp))))
+        backward = backward_times(name, tuple(given.models), given.frozen, recompute=layout.recompute)
+        seconds = _tensor_seconds(given, name, layout) + _sequence_seconds(given, name, layout)
+        ranks = shards // layout.device_gpus  # that share a micro-batch's items evenly
+        return cls(1 / (rate * shards), given.exposed * seconds / ranks, backward)
+
+    def seconds(self, flops: Floats, elements: Floats) -> Floats:
+        """Of a forward."""
+        return self.per_flop * flops + self.per_element * elements
+
+
+def _tensor_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
+    """Seconds a forward's element on one device at exchanges between tensor shards: a part of all passes."""
+    if layout.tp == 1:
+        return 0.0
+    model, tp = given.models[name], layout.tp
+    times = _EXCHANGES_FORWARD * (1 + layout.recompute) + _EXCHANGES_BACKWARD
+    volume = times * model.layers * model.block.hidden * _BYTES * (tp - 1) / tp
+    return volume / given.bandwidth(tp) / layout.sequence_shards / (3 + layout.recompute)
+
+
+def _sequence_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
+    """The same at exchanges between ranks that share samples."""
+    model, seconds = given.models[name], 0.0
+    for kind, degree in (("ring", layout.cp), ("ulysses", layout.sp)):
+        if degree > 1:
+            volume = (
+                exchange_bytes(model.block.attention, model.layers, degree, kind, checkpointing=layout.recompute)
+                / layout.tp
+            )
+            part = 1.0 if kind == "ring" else (degree - 1) / degree
+            seconds += volume * part / given.bandwidth(layout.device_gpus) / layout.sequence_shards
+    return seconds / (3 + layout.recompute)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineTimes:
+    """Seconds in the pipeline of a replica.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Modules that run in it.
+    rates : tuple of ModuleRate
+    parts : int64[M, S]
+        Each stage's part of a module.
+    forward_overhead, backward_overhead : float64[S]
+        Of every op besides: parameters that are gathered, and gradients that are scattered (ZeRO stage 3).
+    hop : float
+    """
+
+    names: tuple[str, ...]
+    rates: tuple[ModuleRate, ...]
+    parts: Ints
+    forward_overhead: Floats
+    backward_overhead: Floats
+    hop: float
+
+    @classmethod
+    def of(cls, given: Given, layout: StepLayout, num_slots: int, parameters: Mapping[str, Floats]) -> "PipelineTimes":
+        """Return the times with so many micro-batches; `parameters`, float64[devices] each, are those of a GPU."""
+        names = tuple(layout.modules) if layout.mode == "stages" else tuple(layout.modules)[-1:]
+        counts, last = layout.stage_counts, names[-1]
+        parts = given.parts(names, tuple(counts.items()))
+        slots = layout.llm.dp * num_slots * len(given.steps)
+        elements = {name: given.total(name)[1] / slots for name in names}
+        rates = []
+        for name in names:
+            one = layout.modules[name]
+            shards = one.device_gpus * (one.dp // layout.llm.dp)
+            rates.append(ModuleRate.of(given, name, one, shards, elements[name]))
+        ahead, back = _gathers(given, layout, parameters)
+        hop = 0.0
+        if parts.shape[1] > 1:
+            hidden, per_node = given.models[last].block.hidden, given.cluster.gpus_per_node
+            sent = elements[last] * hidden * _BYTES / layout.llm.device_gpus
+            hop = given.exposed * (given.cluster.inter_node_latency_s + sent / given.bandwidth(per_node + 1))
+        return cls(names, tuple(rates), parts, ahead, back, hop)
+
+    @property
+    def shares(self) -> Floats:
+        """Each stage's share of a module's forward, float64[M, S]."""
+        return np.asarray(self.parts / self.parts.sum(axis=1, keepdims=True), dtype=np.float64)
+
+    @property
+    def backward(self) -> Ints:
+        """How many times the forward each module's backward takes, int64[M]."""
+        return np.array([rate.backward for rate in self.rates], dtype=np.int64)
+
+    def totals(self, step: StepItems) -> Floats:
+        """Seconds of each module's forwards in a step, on one device after the other, float64[M]."""
+        sums = (step.total[name] for name in self.names)
+        return np.array(
+            [r.per_flop * flops + r.per_element * n for r, (flops, n) in zip(self.rates, sums, strict=True)]
+        )
+
+    def of_samples(self, step: StepItems) -> Floats:
+        """Seconds of each sample's forward in each module, float64[n, M]."""
+        return np.stack([r.seconds(*step.of_sample[name]) for name, r in zip(self.names, self.rates, strict=True)]).T
+
+
+def gradient_seconds(given: Given, layout: StepLayout, parameters: Mapping[str, Floats]) -> float:
+    """Seconds of a step at gradients and parameters of modules that gather none in every op.
+
+    Gradients are scattered and parameters gathered once; those of encoders before the pipeline that share parameters
+    (ZeRO stage 3) are gathered twice.
+    """
+    seconds = 0.0
+    for name, one in layout.modules.items():
+        in_ops = one.zero_stage == 3 and (layout.mode != "before" or name not in layout.encoders)
+        if name not in given.frozen and not in_ops:
+            times = 3 if one.zero_stage == 3 else 2
+            seconds += times * _shared_seconds(given, one, float(parameters[name].max()))
+    return seconds
+
+
+def _shared_seconds(given: Given, one: ModuleLayout, parameters: float) -> float:
+    """Seconds at gathering so many parameters, or scattering their gradients, among ranks that have the same."""
+    ranks = one.dp * one.sequence_shards
+    return given.exposed * parameters * _BYTES * (ranks - 1) / ranks / given.bandwidth(ranks * one.tp)
+
+
+def _gathers(given: Given, layout: StepLayout, parameters: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """Seconds of a forward, and of a backward, at gathering parameters that ranks share, float64[S] each."""
+    seconds = np.zeros(layout.num_stages)
+    names = layout.modules if layout.mode == "stages" else list(layout.modules)[-1:]
+    for name in names:
+        one = layout.modules[name]
+        if one.zero_stage == 3:
+            each = [_shared_seconds(given, one, float(p) / one.chunks) for p in parameters[name]]
+            seconds += np.tile(each, layout.llm.chunks)
+    return seconds, 2 * seconds

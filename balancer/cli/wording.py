@@ -21,7 +21,7 @@ OPTIONS = Wording({
     "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "num_micro_batches": "--micro-batches",
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
-    "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "models": "--model",
+    "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout", "models": "--model",
     "over_long='own'": "--over-long own", "over_long='drop'": "--over-long drop", "encoders='step'": "--encoders step",
     "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",
     "method='auto'": "--method auto", "method='exact'": "--method exact",

@@ -98,7 +98,7 @@ class Setup:
         meshes = {} if layout is None else {name: Mesh.of(each) for name, each in layout.modules.items()}
         if layout is not None:
             layout.check_phases([phase.name for phase in self.phases])
-            if layout.mode != "before":
+            if layout.mode != "before" and layout.encoders:
                 raise UsageError(
                     "{layouts} of mode {given!r} are not planned here: encoders in the pipeline take its slots and "
                     "ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,

@@ -36,7 +36,7 @@ def exchange():
     here = Placement.by_sample_order(rng.integers(0, LLM.dp, ITEMS).astype(np.int32), LLM.dp)
 
     def compose():
-        source = Shards.of(Mesh.of(ENCODER), there, lengths, tensor_padding=False)
+        source = Shards.of(Mesh.of(ENCODER), there, lengths)
         return Resharding.of("out", [Source(source)], Shards.of(Mesh.of(LLM), here, lengths), GPUS)
 
     return compose

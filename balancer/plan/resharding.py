@@ -57,9 +57,9 @@ class Shards(Record):
     @classmethod
     def of(
         cls, mesh: Mesh, place: Placement, lengths: NDArray[np.int64],
-        slots: tuple[NDArray[np.int32], int] | None = None, tensor_padding: bool = True,
+        slots: tuple[NDArray[np.int32], int] | None = None,
     ) -> "Shards":  # fmt: skip
-        """Share out items that lie on replicas.
+        """Share out items that lie on replicas: what a module takes in, and by the same rule what it puts out.
 
         Parameters
         ----------
@@ -68,12 +68,9 @@ class Shards(Record):
         lengths : int64[n]
         slots : (int32[n], int), optional
             The slot of each item, and how many there are.
-        tensor_padding : bool
-            Whether each item's share is a multiple of the tensor shards, so that all windows are equal: what a module
-            takes in. What one puts out need not be; its last window may be short.
         """
         none = np.zeros(len(lengths), dtype=np.int32), 1
-        return cls(mesh, place, lengths, mesh.shares(lengths, tensor_padding), *(slots or none))
+        return cls(mesh, place, lengths, mesh.shares(lengths), *(slots or none))
 
     @property
     def halves(self) -> int:
@@ -89,8 +86,8 @@ class Shards(Record):
 
     @property
     def windows(self) -> NDArray[np.int64]:
-        """Elements of a GPU's window of its shard's buffer: int64[replicas, slots]; only a last one may be shorter."""
-        return -(-self.slot_sizes // self.mesh.layout.tp)
+        """Elements of each GPU's window of its shard's buffer: int64[replicas, slots]."""
+        return self.slot_sizes // self.mesh.layout.tp
 
     def pieces(self, num_gpus: int, device: int = 0) -> Pieces:
         """Return what each GPU of one pipeline device has in its windows. O(pieces + GPUs).
@@ -122,8 +119,19 @@ class Shards(Record):
     def window(self, gpu: int, slot: int = 0) -> slice:
         """Return which elements of its packed slot are a GPU's window."""
         _, replica, _, tensor = self.mesh.place_of(gpu)
-        size, whole = int(self.windows[replica, slot]), int(self.slot_sizes[replica, slot])
-        return slice(min(tensor * size, whole), min((tensor + 1) * size, whole))
+        size = int(self.windows[replica, slot])
+        return slice(tensor * size, (tensor + 1) * size)
+
+    def gathered(self, gpu: int) -> tuple[NDArray[np.int64], int]:
+        """Return where each element of a GPU's packed slots, slot after slot, is among its tensor group's windows.
+
+        The windows of one GPU after the other, of each those of all slots, which are as many elements as returned too.
+        """
+        _, replica, _, _ = self.mesh.place_of(gpu)
+        windows = self.windows[replica]
+        slot, place = runs(self.slot_sizes[replica])
+        each, size = np.maximum(windows, 1)[slot], int(windows.sum())
+        return place // each * size + offsets_of(windows)[:-1][slot] + place % each, size
 
     def _held(self, gpu: int, slot: int) -> tuple[NDArray[np.int64], int]:
         """Return the items that a GPU has in a slot, in order, and which of their shards."""

@@ -412,7 +412,7 @@ def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | 
     held: Shards | Pieces
     if way == "out":
         mesh = _mesh_of(step, phase, given)
-        held = Shards.of(mesh, plan.target, items.outputs, (plan.slot_of_sample, plan.num_slots), False)
+        held = Shards.of(mesh, plan.target, items.outputs, (plan.slot_of_sample, plan.num_slots))
     elif step.setup.layout is None:
         raise UsageError("stream {name!r} begins where samples lie, on GPUs: plan with {layouts}", name=name)
     elif way == "in":

@@ -66,14 +66,13 @@ class Mesh(Record):
             raise ArgumentError("gpus", "hold each GPU once", f"GPU {found[np.argmax(counts)]} {counts.max()} times")
         return cls(layout, given.astype(np.int32))
 
-    def shares(self, lengths: NDArray[np.int64], tensor_padding: bool = True) -> NDArray[np.int64]:
+    def shares(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what each sequence shard holds of each sample, padding included: int64[n], in elements.
 
-        Samples are padded as in sequence groups of one degree, each share also to a multiple of the tensor shards,
-        where that is asked for.
+        Samples are padded as in sequence groups of one degree, each share also to a multiple of the tensor shards.
         """
         order, shards = "zigzag" if self.layout.cp > 1 else "contiguous", self.layout.sequence_shards
-        cut = SequenceGroups((shards,), order=order, pad_to=self.layout.tp if tensor_padding else 1)
+        cut = SequenceGroups((shards,), order=order, pad_to=self.layout.tp)
         return cut.padded(lengths, shards) // shards
 
     def replica_of_gpu(self, num_gpus: int) -> NDArray[np.int32]:

@@ -29,12 +29,12 @@ class Case(NamedTuple):
     num_gpus: int
 
 
-def shards_of(rng, layout, lengths, num_gpus, num_slots, padding):
+def shards_of(rng, layout, lengths, num_gpus, num_slots):
     mesh = Mesh.of(layout, rng.permutation(num_gpus)[: layout.num_gpus].reshape(Mesh.of(layout).gpus.shape))
     replica = rng.integers(0, layout.dp, len(lengths)).astype(np.int32)
     slot = rng.integers(0, num_slots, len(lengths)).astype(np.int32)
     place = Placement.by_slots(replica, slot, layout.dp, num_slots)
-    return Shards.of(mesh, place, lengths, (slot, num_slots), padding)
+    return Shards.of(mesh, place, lengths, (slot, num_slots))
 
 
 def random_case(seed, from_layout, to_layout):
@@ -46,8 +46,8 @@ def random_case(seed, from_layout, to_layout):
     before = np.cumsum(sizes) - sizes
     lengths = np.bincount(sample, sizes, minlength=n).astype(np.int64)
     first = before - np.concatenate(([0], np.cumsum(lengths)))[:-1][sample]
-    source = shards_of(rng, from_layout, sizes, num_gpus, slots, False)
-    target = shards_of(rng, to_layout, lengths, num_gpus, slots, True)
+    source = shards_of(rng, from_layout, sizes, num_gpus, slots)
+    target = shards_of(rng, to_layout, lengths, num_gpus, slots)
     found = Resharding.of("out", [Source(source, (sample, first))], target, num_gpus)
     return Case(found, source, target, (sample, first), num_gpus)
 
@@ -150,7 +150,7 @@ def test_what_each_gpu_is_told(seed, layout):
     """Places, boundaries and windows, of the GPUs of all pipeline devices."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 40, 6)
-    shards = shards_of(rng, layout, lengths, layout.num_gpus + 2, 2, True)
+    shards = shards_of(rng, layout, lengths, layout.num_gpus + 2, 2)
     for (replica, slot, shard), held in naive_buffers(shards, lambda i, e: int(i) * 1000 + e).items():
         items = [i for i in shards.place.samples_on_rank(replica) if shards.slot_of_item[i] == slot]
         for t, gpu in enumerate(shards.mesh.gpus[:, replica, shard].T):

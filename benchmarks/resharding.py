@@ -1,9 +1,11 @@
 """Exchanges between unlike layouts: an encoder on 2,560 GPUs, an LLM on 40 replicas of 8 context x 8 tensor shards.
 
-Run: python benchmarks/resharding.py. 10,240 items, lognormal lengths, each on a random replica of either side. Times
-are of this thread, after compilation, the best of 30; beside NumPy's stable argsort of 163,840 int64 in the same run.
+Run: python benchmarks/resharding.py [exchange] [groups]. 10,240 items, lognormal lengths, each on a random replica of
+either side. Times are of this thread, after compilation, the best of 30; beside NumPy's stable argsort of 163,840 int64
+in the same run.
 """
 
+import sys
 import time
 
 import numpy as np
@@ -56,7 +58,31 @@ def step_of_phases(layouts):
     return lambda: balancer.orchestrate(batch, phases, NODES, layouts=layouts)
 
 
-def main():
+def groups():
+    """What planning within groups of GPUs costs: makespans over the proven bound, and what crosses nodes."""
+    print("| GPUs | groups of | encoder over its bound | LLM over its bound | crosses nodes % | ms |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    balancer.warmup(["auto"])
+    for gpus in (64, 512, 2_560, 20_480):
+        rng = np.random.default_rng(2)
+        patches = lognormal_lengths(4 * gpus, 3)
+        batch = {"patches": patches, "tokens": patches // 4 + rng.integers(1, 4_000, len(patches))}
+        batch["outputs"] = patches // 4
+        phases = [Phase("vision", "patches", outputs="outputs"), Phase("llm", "tokens")]
+        layouts = {"vision": ModuleLayout(dp=gpus), "llm": ModuleLayout(tp=8, dp=gpus // 8)}
+        for size in (64, 512, None):
+            if size is not None and size >= gpus:
+                continue
+            started = time.thread_time()
+            step = balancer.orchestrate(batch, phases, Topology.uniform(gpus, 8), layouts=layouts, group_size=size)
+            spent = (time.thread_time() - started) * 1e3
+            traffic = [stream.traffic(step.topology) for stream in step.streams.values()]
+            crossing = 100 * sum(each.inter_node for each in traffic) / sum(each.total for each in traffic)
+            over = [plan.plan.makespan / plan.plan.lower_bound for plan in step.phases.values()]
+            print(f"| {gpus:,} | {size or 'all'} | {over[0]:.4f} | {over[1]:.4f} | {crossing:.1f} | {spent:.0f} |")
+
+
+def single():
     yardstick = lognormal_lengths(163_840)
     compose = exchange()
     found = compose()
@@ -89,6 +115,13 @@ def main():
         f"(to every tensor replica: {every / length:.1f}); across nodes over the bound: "
         f"{traffic.inter_node / found.least_inter_node(NODES):.3f}"
     )
+
+
+def main():
+    asked = sys.argv[1:] or ["exchange", "groups"]
+    for name, part in (("exchange", single), ("groups", groups)):
+        if name in asked:
+            part()
 
 
 if __name__ == "__main__":

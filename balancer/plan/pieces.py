@@ -298,9 +298,8 @@ def segments(
     found = intersections(tiles, first_of_sample, lengths, target.sample, target.start, target.stop)
     source_piece = held[found.first]
     each = bytes_per_element if isinstance(bytes_per_element, int) else bytes_per_element[source_piece]
-    stream = Stream(
-        name, _lying(source.place, source_piece), target.place.lifted(found.second), found.size, found.size * each
-    )  # fmt: skip
+    volumes = found.size if isinstance(each, int) and each == 1 else found.size * each
+    stream = Stream(name, _lying(source.place, source_piece), target.place.lifted(found.second), found.size, volumes)
     return Segments(stream, source_piece, found.second, found.start)
 
 

@@ -216,7 +216,8 @@ class Resharding(Record):
             begin = np.concatenate([each.start for each in pieces])
             place = stacked([each.place for each in pieces], np.arange(len(sample)))
             there = Pieces(sample, begin, begin + np.concatenate([each.stop - each.start for each in pieces]), place)
-        each = np.repeat(np.array([source.bytes_per_element for source in sources], dtype=np.int64), counts)
+        sizes = [source.bytes_per_element for source in sources]
+        each = sizes[0] if len(set(sizes)) == 1 else np.repeat(np.array(sizes, dtype=np.int64), counts)
         wanted = target.pieces(num_gpus)
         found = segments(name, Pieces(sample, start, stop, there.place), wanted, target.lengths, each)
         return cls(found, tuple(sources), target, there, wanted, start)

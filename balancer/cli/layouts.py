@@ -38,7 +38,7 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
         ),
         "models": by_phase("--model", options["models"], columns),
         "pieces": {name: int(text) for name, text in pieces.items()},
-        "throughput": {name: ThroughputCurve.from_csv(path) for name, path in curves.items()},
+        "throughput": {name: ThroughputCurve.by_shards(path) for name, path in curves.items()},
         "frozen": options["frozen"] or (),
         "efficiency": options["efficiency"],
         "overlap": options["overlap"],

@@ -52,7 +52,7 @@ rate_options: tuple[Any, ...] = (
     ),
     click.option(
         "--throughput", "curves", metavar="[NAME=]FILE.csv", **_SEVERAL,
-        help="Measured FLOP/s of a GPU by tokens, in place of --efficiency.",
+        help="Measured FLOP/s of a GPU by tokens, in place of --efficiency; for layouts by tp too.",
     ),
     click.option(
         "--overlap", type=float, default=0.0, show_default=True, metavar="F",

@@ -16,6 +16,7 @@ __all__ = ["SaturatingThroughput", "Throughput", "ThroughputCurve"]
 
 _MOST_ADJUSTED = 0.2
 _COLUMNS = ("tokens", "flops_per_second")
+_SHARDS = "tp"
 
 
 class Throughput(Protocol):
@@ -148,8 +149,21 @@ class ThroughputCurve(Record):
         InputError
             If the file cannot be read, lacks a column, or a row holds no positive number; it names the row (from 0).
         """
+        return cls.by_shards(path, whole=True)[1]
+
+    @classmethod
+    def by_shards(cls, path: str | os.PathLike[str], *, whole: bool = False) -> "dict[int, ThroughputCurve]":
+        """Read a curve for each number of tensor shards in column ``tp``, or for one where there is no such column.
+
+        What shards exchange is then part of what was measured. With `whole`, that column is not looked at.
+
+        Raises
+        ------
+        InputError
+            As :meth:`from_csv`.
+        """
         where = os.fspath(path)
-        points: list[list[float]] = []
+        points: dict[int, list[list[float]]] = {}
         try:
             with open(path, encoding="utf-8-sig", newline="") as handle:
                 rows = csv.DictReader(handle)
@@ -157,8 +171,16 @@ class ThroughputCurve(Record):
                     if name not in (rows.fieldnames or ()):
                         found = ", ".join(map(on_a_line, rows.fieldnames or ())) or "none"
                         raise InputError(f"{where}: no column {name!r}; columns there are: {found}")
+                sharded = not whole and _SHARDS in (rows.fieldnames or ())
                 for number, row in enumerate(rows):
-                    points.append([_positive(where, name, number, row[name]) for name in _COLUMNS])
+                    shards = _positive(where, _SHARDS, number, row[_SHARDS]) if sharded else 1.0
+                    if not shards.is_integer():
+                        raise InputError(
+                            f"{where}: column {_SHARDS!r}, row {number}: {shards:g} must be a whole number"
+                        )
+                    points.setdefault(int(shards), []).append(
+                        [_positive(where, name, number, row[name]) for name in _COLUMNS]
+                    )
         except FileNotFoundError:
             raise InputError(f"{where}: no such file") from None
         except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -166,7 +188,7 @@ class ThroughputCurve(Record):
         if not points:
             raise InputError(f"{where}: holds no rows")
         try:
-            return cls.from_points(*np.array(points).T)
+            return {shards: cls.from_points(*np.array(each).T) for shards, each in sorted(points.items())}
         except ValueError as error:
             raise InputError(f"{where}: {error}") from error
 

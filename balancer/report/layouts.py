@@ -11,6 +11,7 @@ from balancer.problem.layout import ModuleLayout
 from balancer.report.table import as_percent
 from balancer.simulate.configure import Configuration
 from balancer.simulate.given import Given
+from balancer.simulate.layout_bounds import room_of
 from balancer.simulate.layout_price import Priced
 
 __all__ = ["assumptions", "excluded", "in_words", "numbers_of", "print_configuration", "print_layouts"]
@@ -70,10 +71,11 @@ def excluded(found: Configuration) -> Iterator[str]:
     behind = found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0
     yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind:.1%} of it."
     if found.formula is not None:
+        over = "" if found.formula.bytes <= room_of(found.case.given) else ", and does not fit"
         slower = found.formula.seconds / found.winner.seconds
         yield (
             f"DFLOP's formula, (micro-batches + stages - 1) x the largest stage's, says {found.formula_s:.4g} s of "
-            f"its choice, which takes {found.formula.seconds:.4g} s: {slower:.3f} of the first's."
+            f"its choice, which takes {found.formula.seconds:.4g} s: {slower:.3f} of the first's{over}."
         )
 
 

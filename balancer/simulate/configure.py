@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -50,7 +49,7 @@ class Configuration:
     lower_bound_s : float
         No layout of those enumerated takes less.
     formula : Priced or None
-        The layout that DFLOP's formula chooses among encoders as stages, scheduled as all others.
+        The layout that DFLOP's formula chooses among encoders as stages, scheduled, whether it then fits or not.
     formula_s : float
         What the formula says that it takes.
     case : LayoutCase
@@ -111,12 +110,12 @@ class _Search:
             self.cases[i] = [case for case in cases if case.least_bytes <= room]
         return self.cases[i]
 
-    def schedule(self, case: LayoutCase, always: bool = False) -> Priced | None:
+    def schedule(self, case: LayoutCase) -> Priced | None:
         """Schedule it if the budget allows."""
         if case in self.priced:
             return self.priced[case]
         self.left_s -= _cost_s(case, _EACH_S)
-        if self.left_s < 0 and self.best_s < inf and not always:
+        if self.left_s < 0 and self.best_s < inf:
             return None
         found = self.priced[case] = price(case, _EACH_S)
         self.tick(1)
@@ -167,7 +166,7 @@ class _Search:
     def result(self) -> Configuration:
         """Return what was found, the winner scheduled with more time."""
         pick = self.formula_pick()
-        formula = None if pick is None else self.schedule(pick[0], always=True)
+        formula = None if pick is None else price(pick[0], _EACH_S, limited=False)
         found = {case: each for case, each in self.priced.items() if each is not None}
         if not found:
             raise InfeasibleError(
@@ -264,7 +263,7 @@ def configure(
     pieces: Mapping[str, int] | None = None,
     frozen: Iterable[str] = (),
     efficiency: float = 0.5,
-    throughput: Mapping[str, Throughput] | None = None,
+    throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
     overlap: float = 0.0,
     time_budget: float = 5.0,
     tick: Callable[[int], None] = lambda _: None,
@@ -294,7 +293,7 @@ def configure(
     efficiency : float
         Fraction of a GPU's peak that computing reaches.
     throughput : mapping of str to Throughput, optional
-        Measured FLOP/s of one GPU, by phase, in place of that.
+        Measured FLOP/s of one GPU, by phase, in place of that; or several, by tensor shards, with what they exchange.
     overlap : float
         Fraction of every exchange that computing hides.
     time_budget : float
@@ -323,6 +322,9 @@ def configure(
     )  # fmt: skip
     modes = modes_of(mode)
     search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
-    with suppress(KeyboardInterrupt) if search.stubs else nullcontext():
+    try:
         search.run()
+    except KeyboardInterrupt:
+        if search.best_s == inf:
+            raise
     return search.result()

@@ -87,8 +87,9 @@ class Given:
     ----------
     models : dict of str to Module
         By phase, the language model last.
-    rates : dict of str to Throughput
-        Of one GPU, by the elements that it has at a time.
+    rates : dict of str to dict of int to Throughput
+        Of one GPU, by the elements that it has at a time; by tensor shards, where their exchanges were measured with
+        it. Under 0 that for all others.
     cluster : Cluster
     num_gpus : int
     steps : tuple of StepItems
@@ -98,7 +99,7 @@ class Given:
     """
 
     models: dict[str, Module]
-    rates: dict[str, Throughput]
+    rates: dict[str, dict[int, Throughput]]
     cluster: Cluster
     num_gpus: int
     steps: tuple[StepItems, ...]
@@ -164,7 +165,7 @@ def given_of(
     pieces: Mapping[str, int] | None,
     frozen: Iterable[str],
     efficiency: float,
-    throughput: Mapping[str, Throughput] | None,
+    throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None,
     overlap: float,
 ) -> Given:
     """Check, and read the steps; arguments as :func:`balancer.configure` has them."""
@@ -184,12 +185,20 @@ def given_of(
     node = read_cluster(cluster) if isinstance(cluster, str) else cluster
     shapes = {name: module(each) if isinstance(each := models[name], str) else each for name in names}
     usual = SaturatingThroughput(efficiency * node.peak_flops)
+    rates = {name: _rates((throughput or {}).get(name, usual), usual) for name in names}
     parts = {name: (pieces or {}).get(name) for name in names}
     return Given(
-        shapes, {name: (throughput or {}).get(name, usual) for name in names}, node, as_count("num_gpus", num_gpus),
+        shapes, rates, node, as_count("num_gpus", num_gpus),
         _steps(log, found, shapes, parts, as_count("batch", batch), as_count("num_steps", num_steps)), parts, still,
         overlap,
     )  # fmt: skip
+
+
+def _rates(given: Throughput | Mapping[int, Throughput], usual: Throughput) -> dict[int, Throughput]:
+    """Return rates by tensor shards; those that were not measured are that of one shard, with exchanges besides."""
+    if not isinstance(given, Mapping):
+        return {0: given}
+    return {0: given.get(1, usual), **given}
 
 
 def _steps(

@@ -77,13 +77,25 @@ class LayoutCase:
         samples = sum(step.num_samples for step in self.given.steps) / len(self.given.steps)
         each = samples / (self.layout.llm.dp * self.num_slots)
         ramps = (0.2 if self.layout.mode == "multiplexed" else 0.6) * (self.layout.num_stages - 1) / self.num_slots
-        full = 0.1 * (self.least_bytes > 0.8 * room_of(self.given))
+        likely, room = self._likely_bytes, room_of(self.given)
+        full = 0.1 * (likely > 0.8 * room) + 0.2 * (likely > room)
         return self.bound_s * (1 + ramps + 0.2 / each + full)
 
     @cached_property
     def least_bytes(self) -> float:
         """What a GPU holds at least, if replicas and micro-batches are even: some window of each stage is the mean."""
         return max(float(self._held(step).max()) for step in self.given.steps)
+
+    @property
+    def _likely_bytes(self) -> float:
+        """What a GPU holds at least, and what encoders in gaps may, as many slots ahead as there are devices."""
+        likely = self.least_bytes
+        if self.layout.mode == "multiplexed":
+            llm = self.layout.llm
+            for name in self.encoders:
+                each = self.given.total(name)[1] / len(self.given.steps) / (llm.dp * llm.pp)
+                likely += float(self.memory.kept[name].max()) * each * min(1.0, llm.pp / self.num_slots)
+        return likely
 
     def _busy(self, step: StepItems) -> Floats:
         """Seconds of every device of the mean replica in its stages, float64[devices]."""
@@ -112,12 +124,11 @@ class LayoutCase:
         held = memory.states.copy()
         windows = -(-self.num_slots // slots_held(layout, self.num_slots))
         for name, kept in memory.kept.items():
-            each = step.total[name][1] / layout.llm.dp
-            if name in self.encoders:
-                before = layout.mode == "before"
-                each = step.total[name][1] / (layout.encoders[name].dp if before else layout.llm.dp * layout.llm.pp)
-                held += kept * each / (1 if before else self.num_slots)
+            if layout.mode == "before" and name in self.encoders:
+                held += kept * step.total[name][1] / layout.encoders[name].dp
+            if name in self.encoders:  # in gaps any device may hold it
                 continue
+            each = step.total[name][1] / layout.llm.dp
             held += kept * each / windows + memory.at_work[name] * each / self.num_slots
         return held
 

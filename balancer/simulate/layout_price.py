@@ -81,7 +81,7 @@ class _Step:
     slowest: Callable[[], Timeline]
 
 
-def price(case: LayoutCase, time_budget: float) -> Priced | None:
+def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Priced | None:
     """Schedule all steps of a layout; None if no schedule was found that fits the memory.
 
     Parameters
@@ -89,9 +89,11 @@ def price(case: LayoutCase, time_budget: float) -> Priced | None:
     case : LayoutCase
     time_budget : float
         Seconds' worth of work for each step.
+    limited : bool
+        Whether it has to fit.
     """
     given, layout = case.given, case.layout
-    steps = [_scheduled(case, step, time_budget) for step in given.steps]
+    steps = [_scheduled(case, step, time_budget, limited) for step in given.steps]
     if any(step is None for step in steps):
         return None
     found = [step for step in steps if step is not None]
@@ -165,7 +167,7 @@ class _Table(NamedTuple):
     at_work: Floats
 
 
-def _scheduled(case: LayoutCase, step: StepItems, time_budget: float) -> _Step | None:
+def _scheduled(case: LayoutCase, step: StepItems, time_budget: float, limited: bool = True) -> _Step | None:
     """Schedule a step; again under caps on what is in flight, if it holds too much."""
     table, before = _table(case, step), _before(case, step, time_budget)
     room = room_of(case.given) - case.memory.states - before.held
@@ -180,7 +182,7 @@ def _scheduled(case: LayoutCase, step: StepItems, time_budget: float) -> _Step |
         except SolverError:
             return None
         total = found.held + found.at_work
-        if (total <= room).all():
+        if not limited or (total <= room).all():
             fullest = float((total + case.memory.states).max()) + before.held
             seconds, bound = before.seconds + found.makespan / _PER_SECOND, before.bound + found.bound / _PER_SECOND
             return _Step(seconds, bound, before.seconds, fullest, found.slowest)

@@ -40,9 +40,12 @@ class ModuleRate:
     @classmethod
     def of(cls, given: Given, name: str, layout: ModuleLayout, shards: int, elements: float) -> "ModuleRate":
         """Return the rate on a device of `shards` GPUs that has so many elements at a time."""
-        rate = float(given.rates[name].at(max(1.0, elements / (shards / layout.tp))))
+        measured = given.rates[name].get(layout.tp)
+        rate = float((measured or given.rates[name][0]).at(max(1.0, elements / (shards / layout.tp))))
         backward = backward_times(name, tuple(given.models), given.frozen, recompute=layout.recompute)
-        seconds = _tensor_seconds(given, name, layout) + _sequence_seconds(given, name, layout)
+        seconds = _sequence_seconds(given, name, layout)
+        if measured is None:
+            seconds += _tensor_seconds(given, name, layout)
         ranks = shards // layout.device_gpus  # that share a micro-batch's items evenly
         return cls(1 / (rate * shards), given.exposed * seconds / ranks, backward)
 

@@ -4,6 +4,7 @@ from solvers.pipeline.methods import PIPELINERS, USES_CLOCK
 from solvers.pipeline.multiplex import multiplex
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
 from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
+from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 from solvers.pipeline.run import PipelineRun, run
 from solvers.pipeline.solver import schedule_pipeline
@@ -11,5 +12,5 @@ from solvers.pipeline.types import PipelineCut, PipelineResult
 from solvers.pipeline.verify import check_pipeline
 
 __all__ = ["PIPELINERS", "USES_CLOCK", "MultiplexResult", "MultiplexedResult", "OpOrder", "PipelineCut",
-           "PipelineResult", "PipelineRun", "check_pipeline", "gpipe", "interleaved", "multiplex", "one_f_one_b", "run",
-           "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip
+           "PipelineResult", "PipelineRun", "check_multiplex", "check_multiplexed", "check_pipeline", "gpipe",
+           "interleaved", "multiplex", "one_f_one_b", "run", "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

@@ -6,7 +6,10 @@ sorted by slot: slot, forward, backward, size; ``first``, int64[K + 1], where ea
 bool[t, D].
 
 A schedule is ``ends``, int64[K, 2 S], when ops end, ``device``, int64[t], and ``starts``, int64[2, t], of tasks; -1
-where there is none yet.
+where there is none yet. On its way, ``of_device``, int64[6, D], has of each device since when it is free, when it
+decides next, its next op, the rest of its ops, what it owes in backwards, and what it holds; ``of_slot``, int64[2, K],
+how many tasks have not been forwards, and when all that have been are ready; ``queue``, int64[D, 1 + t], how many
+backwards each device owes, and which.
 """
 
 import numpy as np
@@ -16,16 +19,8 @@ from solvers._jit import helper, inlined, kernel
 __all__ = ["NEVER", "dispatch"]
 
 NEVER = 2**62
-_FREE, _WAKE, _NEXT, _REST, _OWED, _HELD = range(6)  # rows of what is known of devices
-_LEFT, _READY = range(2)  # rows of what is known of slots
-
-
-@inlined
-def _before(cell, num_stages):
-    """Return the op of the same slot that an op follows, or -1."""
-    if cell < num_stages:
-        return cell - 1
-    return num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1
+_FREE, _WAKE, _NEXT, _REST, _OWED, _HELD = range(6)
+_LEFT, _READY = range(2)
 
 
 @helper
@@ -37,7 +32,7 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot):
         if cell == 0:
             known &= of_slot[_LEFT, k] == 0
             return max(now, (of_slot[_READY, k] if known else now) + more), known
-        last = _before(cell, num_stages)
+        last = cell - 1 if cell < num_stages else (num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1)
         if last % num_stages % num_devices != cell % num_stages % num_devices:
             more += hop
         if ends[k, last] >= 0:
@@ -49,31 +44,32 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot):
 
 @helper
 def _forward(
-    d, now, gap, target, rule, window, num_started, waiting, tasks, first, allowed, caps, of_device, of_slot, device
+    d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot, device
 ):
-    """Return a task whose forward is to run now: the first slot's that fits the gap, or that is urgent; else -1."""
+    """Return a task whose forward is to run now: the first slot's that fits the gap, or that is urgent; else -1.
+
+    It must leave the device below its target, unless the first stage waits for it.
+    """
     ahead = window if gap > 0 or rule[1] >= 256 else min(window, rule[0])
-    stop = min(len(first) - 1, num_started + ahead)
     after = now + gap + of_device[_REST, d] + of_device[_OWED, d]
     if after > target and not waiting:
         return np.int64(-1)
-    for k in range(num_started, stop):
+    for k in range(begun, min(len(first) - 1, begun + ahead)):
         if of_slot[_LEFT, k] == 0:
             continue
         for i in range(first[k], first[k + 1]):
             took = tasks[1, i]
             if device[i] >= 0 or not allowed[i, d] or of_device[_HELD, d] + tasks[3, i] > caps[d]:
                 continue
-            if k == num_started and waiting:
-                return i
             late = max(0, took - gap)
-            if after + late + tasks[2, i] <= target and (late * 256 <= rule[1] * took or k < num_started + rule[0]):
+            urgent = k < begun + rule[0] or late * 256 <= rule[1] * took
+            if (k == begun and waiting) or (urgent and after + late + tasks[2, i] <= target):
                 return i
-    return -1
+    return np.int64(-1)
 
 
 @helper
-def _backward(d, now, gap, forced, rule, hop, tasks, of_device, ends, device, starts, queue):
+def _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue):
     """Return a task whose backward is to run now, the longest that fits, or -1; and when another can."""
     num_stages, best, soon = ends.shape[1] // 2, np.int64(-1), np.int64(NEVER)
     for at in range(queue[d, 0]):
@@ -81,7 +77,7 @@ def _backward(d, now, gap, forced, rule, hop, tasks, of_device, ends, device, st
         end = ends[tasks[0, i], num_stages]
         if end < 0:
             continue
-        ready = max(end + (hop if d > 0 else 0), starts[0, i] + tasks[1, i])
+        ready = end + (hop if d > 0 else 0)
         if ready > now:
             soon = min(soon, ready)
         elif (forced or max(0, tasks[2, i] - gap) * 256 <= rule[1] * tasks[2, i]) and (
@@ -118,81 +114,95 @@ def _start_backward(i, d, now, tasks, of_device, starts, queue):
     return now + tasks[2, i]
 
 
-@kernel
-def dispatch(
-    rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts
-):  # fmt: skip
-    """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
-
-    ``rule``, int64[4]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
-    exceed its gap, what a device may be over the mean, and whether backwards go before forwards in a gap.
-    """
-    num_slots, num_devices, n = durations.shape[0], len(offsets) - 1, tasks.shape[1]
-    num_stages = durations.shape[1] // 2
-    of_device, of_slot = np.zeros((6, num_devices), np.int64), np.zeros((2, num_slots), np.int64)
-    queue = np.zeros((num_devices, n + 1), np.int64)
+@helper
+def _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts):
+    """Set everything to where nothing has run; returns how many ops and halves of tasks there are, and these' time."""
+    left, unplaced = len(slots), np.int64(0)
     ends[:], device[:], starts[:] = -1, -1, -1
-    unplaced, left, makespan, started = np.int64(0), len(slots), np.int64(0), np.int64(0)
-    for i in range(n):
+    of_device[:], of_slot[:] = 0, 0
+    for i in range(tasks.shape[1]):
         of_slot[_LEFT, tasks[0, i]] += 1
         unplaced += tasks[1, i] + tasks[2, i]
         left += 2 if tasks[2, i] > 0 else 1
-    for d in range(num_devices):
+    for d in range(len(offsets) - 1):
         of_device[_NEXT, d] = offsets[d]
         for op in range(offsets[d], offsets[d + 1]):
             of_device[_REST, d] += durations[slots[op], cells[op]]
+    return left, unplaced
+
+
+@inlined
+def _decides_first(of_device):
+    d = 0
+    for e in range(1, of_device.shape[1]):
+        if of_device[_WAKE, e] < of_device[_WAKE, d]:
+            d = e
+    return d
+
+
+@inlined
+def _target(now, unplaced, of_device):
+    """When all devices end that share what is left."""
+    total = unplaced
+    for d in range(of_device.shape[1]):
+        total += max(now, of_device[_FREE, d]) + of_device[_REST, d] + of_device[_OWED, d]
+    return total // of_device.shape[1]
+
+
+@kernel
+def dispatch(rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts):
+    """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
+
+    ``rule``, int64[3]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
+    exceed its gap, and what a device may be over the mean.
+    """
+    num_slots, num_devices = durations.shape[0], len(offsets) - 1
+    of_device, of_slot = np.empty((6, num_devices), np.int64), np.empty((2, num_slots), np.int64)
+    queue = np.zeros((num_devices, tasks.shape[1] + 1), np.int64)
+    left, unplaced = _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts)
+    makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
     while left > 0:
-        d = 0
-        for e in range(1, num_devices):
-            if of_device[_WAKE, e] < of_device[_WAKE, d]:
-                d = e
-        now = of_device[_WAKE, d]
+        d = _decides_first(of_device)
+        now, op = of_device[_WAKE, d], of_device[_NEXT, d]
         if now >= NEVER:
             return np.int64(NEVER)
-        op = of_device[_NEXT, d]
-        has = op < offsets[d + 1]
-        ready, known, k, cell = np.int64(NEVER // 4), False, np.int64(-1), np.int64(-1)
+        has, known, gap, k, cell = op < offsets[d + 1], False, np.int64(0), np.int64(-1), np.int64(-1)
         if has:
             k, cell = slots[op], cells[op]
             ready, known = _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot)
-        gap = ready - now
-        total = unplaced
-        for e in range(num_devices):
-            total += max(now, of_device[_FREE, e]) + of_device[_REST, e] + of_device[_OWED, e]
-        target = total // num_devices + rule[2]
-        mine = gap if has else np.int64(0)
-        i = np.int64(-1)
-        blocked = started < num_slots and of_slot[_LEFT, started] > 0
+            gap = ready - now
+        runs = known and gap == 0
+        blocked = begun < num_slots and of_slot[_LEFT, begun] > 0
         waiting = blocked and of_device[_FREE, 0] <= now and cells[of_device[_NEXT, 0]] == 0
-        if started < num_slots and (gap > 0 or cell < num_stages or blocked):
+        i, back, soon, end = np.int64(-1), np.int64(-1), np.int64(NEVER), np.int64(NEVER)
+        if begun < num_slots and (not runs or cell < durations.shape[1] // 2 or blocked):
+            target = _target(now, unplaced, of_device) + rule[2]
             i = _forward(
-                d, now, mine, target, rule, window, started, waiting, tasks, first, allowed, caps, of_device, of_slot, device
-            )
-        back, soon = np.int64(-1), np.int64(NEVER)
-        if gap > 0:
-            forced = not has or (blocked and i < 0 and not known)
-            back, soon = _backward(d, now, mine, forced, rule, hop, tasks, of_device, ends, device, starts, queue)
-        if back >= 0 and (i < 0 or (rule[3] > 0 and tasks[0, i] > started)):
-            end = _start_backward(back, d, now, tasks, of_device, starts, queue)
-        elif i >= 0:
+                d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot,
+                device,
+            )  # fmt: skip
+        if not runs and i < 0:
+            forced = not has or (blocked and not known)
+            back, soon = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
+        if i >= 0:
             end = _start_forward(i, d, now, hop, tasks, of_device, of_slot, device, starts, queue)
             unplaced -= tasks[1, i] + tasks[2, i]
-        elif known and gap == 0:
-            end = now + durations[k, cell]
-            ends[k, cell] = end
+        elif back >= 0:
+            end = _start_backward(back, d, now, tasks, of_device, starts, queue)
+        elif runs:
+            end = ends[k, cell] = now + durations[k, cell]
             of_device[_NEXT, d] += 1
             of_device[_REST, d] -= durations[k, cell]
-            started += cell == 0
+            begun += cell == 0
         else:
-            end = NEVER
-            of_device[_WAKE, d] = min(soon, ready if known else NEVER)
+            of_device[_WAKE, d] = min(soon, now + gap if known else NEVER)
         if end < NEVER:
             left -= 1
             makespan = max(makespan, end)
             of_device[_FREE, d] = of_device[_WAKE, d] = end
         elif d > 0 or not waiting:
             continue
-        for e in range(num_devices):  # those that wait think again
+        for e in range(num_devices):  # those that wait decide anew
             if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
                 of_device[_WAKE, e] = now
     return makespan

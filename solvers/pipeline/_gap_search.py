@@ -6,7 +6,8 @@ time that it takes; the op for whose end it waits (a forward of a task: for whos
 the slot whose first op it is, and the slot of a task whose forward it is, else -1. Of a schedule: ``sequence``,
 int64[D, 1 + L], how many ops a device runs, and which, in turn; ``starts``, int64[ops]; ``device``, int64[t].
 
-Items, which have loads and tasks, may change their slots: ``item_slot``, int64[m]; ``item_rows``, int64[m, 2 S], what
+Items, which have loads and tasks, may change their slots;
+``items`` are ``item_slot``, int64[m]; ``item_rows``, int64[m, 2 S], what
 they add to their slot's ops; ``item_first``, int64[m + 1], and ``item_tasks``, which tasks are theirs; ``item_sizes``,
 int64[C, m], under ``slot_caps``, int64[C + 1], the last of which says whether a slot may be empty.
 """
@@ -20,8 +21,9 @@ __all__ = ["search_gaps"]
 
 _NEVER = 2**62
 _TOOK, _AFTER, _LAG, _FIRST, _AHEAD = range(5)  # rows of what is known of ops
+_D, _E, _J, _A, _B, _K, _L = range(7)  # of a move: devices, the other task, items and their slots; -1 if none
 _PASS = 300  # units of work that a step takes besides running ops anew
-_UNITS = 3  # of work that running two ops anew takes
+_UNITS = 2  # of work that running an op anew takes
 
 
 @helper
@@ -153,74 +155,86 @@ def _holds(sequence, d, ahead, backs, sizes, ops, cap):
     return True
 
 
+@inlined
+def _last_task(k, before, ops, starts, front, backs):
+    """Return which task's forward of a slot ends last, of those that do so by some time, or -1."""
+    found, latest = np.int64(-1), np.int64(-1)
+    for op in range(front, backs):
+        end = starts[op] + ops[_TOOK, op]
+        if ops[_AHEAD, op] == k and latest < end <= before:
+            found, latest = op, end
+    return found
+
+
 @helper
-def _critical(sequence, ops, starts, free, ahead, backs, found):
-    """List tasks on one longest path; returns how many entries."""
-    num_devices, count = sequence.shape[0], np.int64(0)
-    n = backs - ahead
-    d = first_largest(free)
-    p = sequence[d, 0]
+def _where(op, sequence, starts, found):
+    """Set device and place of an op."""
+    for d in range(sequence.shape[0]):
+        p = _place_of(sequence, d, starts[op], starts)
+        while p <= sequence[d, 0] and starts[sequence[d, p]] == starts[op]:
+            if sequence[d, p] == op:
+                found[0], found[1] = d, p
+                return
+            p += 1
+
+
+@helper
+def _critical(sequence, ops, starts, free, front, backs, path):
+    """List the tasks' ops on one longest path; returns how many there are."""
+    count, here = np.int64(0), np.empty(2, np.int64)
+    here[0] = first_largest(free)
+    here[1] = sequence[here[0], 0]
     for _ in range(len(starts)):
+        d, p = here[0], here[1]
         if p < 1:
             break
         op = sequence[d, p]
-        if op >= ahead:
-            found[count] = op
+        if op >= front:
+            path[count] = op
             count += 1
         before = sequence[d, p - 1] if p > 1 else np.int64(-1)
         if before >= 0 and starts[before] + ops[_TOOK, before] == starts[op]:
-            p -= 1
+            here[1] = p - 1
             continue
-        cause, k = ops[_AFTER, op], ops[_FIRST, op]
-        if k >= 0:  # the task that is last of the slot's
-            latest = np.int64(-1)
-            for other in range(ahead, backs):
-                if ops[_AHEAD, other] == k and starts[other] + ops[_TOOK, other] > latest:
-                    latest = starts[other] + ops[_TOOK, other]
-                    if latest <= starts[op]:
-                        cause = other
+        cause = ops[_AFTER, op]
+        if ops[_FIRST, op] >= 0:
+            cause = _last_task(ops[_FIRST, op], starts[op], ops, starts, front, backs)
         if cause < 0 or starts[op] == 0:
             break
-        for e in range(num_devices):
-            q = _place_of(sequence, e, starts[cause], starts)
-            while q <= sequence[e, 0] and starts[sequence[e, q]] == starts[cause] and sequence[e, q] != cause:
-                q += 1
-            if q <= sequence[e, 0] and sequence[e, q] == cause:
-                d, p = e, q
-                break
-    return count if n else np.int64(0)
+        _where(cause, sequence, starts, here)
+    return count
 
 
 @helper
-def _elsewhere(state, i, e, sequence, ops, starts, device, ahead, backs):
+def _elsewhere(state, i, e, sequence, ops, starts, device, front, backs):
     """Give a task to another device, about when it was; returns the start of the first op that this may change."""
-    front, back, d = ahead + i, backs + i, device[i]
-    begin = starts[front]
-    place = _place_of(sequence, e, begin - (draw(state, 3) - 1) * ops[_TOOK, front], starts)
+    ahead, back, d = front + i, backs + i, device[i]
+    begin = starts[ahead]
+    place = _place_of(sequence, e, begin - (draw(state, 3) - 1) * ops[_TOOK, ahead], starts)
     if place <= sequence[e, 0]:
         begin = min(begin, starts[sequence[e, place]])
-    _take(sequence, d, front)
+    _take(sequence, d, ahead)
     if ops[_TOOK, back] > 0:
         later = sequence[e, 0] + 1
         if draw(state, 2) == 0:
             later = max(place, _place_of(sequence, e, starts[back], starts))
         _take(sequence, d, back)
         _put(sequence, e, later, back)
-    _put(sequence, e, place, front)
+    _put(sequence, e, place, ahead)
     device[i] = e
     return begin
 
 
 @helper
-def _exchanged(i, j, sequence, ops, starts, device, ahead, backs):
+def _exchanged(i, j, sequence, ops, starts, device, front, backs):
     """Let two tasks of two devices change places; returns the start of the first op that this may change."""
     d, e = device[i], device[j]
-    for base in (ahead, backs):
-        if ops[_TOOK, backs + i] > 0 or base == ahead:
+    for base in (front, backs):
+        if ops[_TOOK, backs + i] > 0 or base == front:
             p, q = _find(sequence, d, base + i), _find(sequence, e, base + j)
             sequence[d, p], sequence[e, q] = base + j, base + i
     device[i], device[j] = e, d
-    return min(starts[ahead + i], starts[ahead + j])
+    return min(starts[front + i], starts[front + j])
 
 
 @helper
@@ -249,21 +263,6 @@ def _set_tails(graph, width, ops, front, backs, slots, hop, tails):
                 tails[op] = max(tails[op], ops[_TOOK, op] + more + tail)
     for i in range(backs - front):
         tails[front + i] += tails[slots[i] * width]
-
-
-@helper
-def _regain(i, k, window, width, ops, front, backs, slots):
-    """Say of a task that it is of slot k."""
-    slots[i] = k
-    ops[_AHEAD, front + i] = k
-    ops[_AFTER, front + i] = (k - window) * width if k >= window else -1
-    ops[_AFTER, backs + i] = k * width + width // 2
-
-
-@helper
-def _load(item, k, sign, width, item_rows, ops):
-    for cell in range(width):
-        ops[_TOOK, k * width + cell] += sign * item_rows[item, cell]
 
 
 @helper
@@ -296,12 +295,12 @@ def _follow(item, old, new, width, sequence, ops, starts, device, front, backs, 
 
 
 @inlined
-def _fits(a, b, k, l, item_sizes, slot_caps, held, counts):
+def _fits(a, b, k, other, item_sizes, slot_caps, held, counts):
     """Whether two slots may exchange items; `b` may be none, -1."""
     fits = b >= 0 or counts[k] > 1 or slot_caps[len(slot_caps) - 1] > 0
     for c in range(item_sizes.shape[0]):
         more = item_sizes[c, a] - (item_sizes[c, b] if b >= 0 else 0)
-        fits &= held[l, c] + more <= slot_caps[c] and held[k, c] - more <= slot_caps[c]
+        fits &= held[other, c] + more <= slot_caps[c] and held[k, c] - more <= slot_caps[c]
     return fits
 
 
@@ -310,6 +309,20 @@ def _count(item, k, sign, item_sizes, held, counts):
     counts[k] += sign
     for c in range(item_sizes.shape[0]):
         held[k, c] += sign * item_sizes[c, item]
+
+
+@helper
+def _resettle(item, old, new, width, window, ops, front, backs, slots, item_rows, item_first, item_tasks):
+    """Count an item's loads and tasks to another slot."""
+    for cell in range(width):
+        ops[_TOOK, old * width + cell] -= item_rows[item, cell]
+        ops[_TOOK, new * width + cell] += item_rows[item, cell]
+    for at in range(item_first[item], item_first[item + 1]):
+        i = item_tasks[at]
+        slots[i] = new
+        ops[_AHEAD, front + i] = new
+        ops[_AFTER, front + i] = (new - window) * width if new >= window else -1
+        ops[_AFTER, backs + i] = new * width + width // 2
 
 
 @inlined
@@ -327,27 +340,100 @@ def _restore(d, target, source):
         target[d, p] = source[d, p]
 
 
+@helper
+def _with_task(state, i, op, choice, sequence, ops, starts, front, backs, window, slots, allowed, device):
+    """Move a task; returns the start of the first op that this may change, or -1 if it may not be."""
+    d, kind = device[i], draw(state, 8)
+    choice[_E] = d
+    if kind >= 6:
+        return _shifted(state, op, d, sequence, starts)
+    if kind < 3:
+        e = draw(state, sequence.shape[0])
+        if e == d or not allowed[i, e]:
+            return np.int64(-1)
+        choice[_E] = e
+        return _elsewhere(state, i, e, sequence, ops, starts, device, front, backs)
+    j = draw(state, len(device))
+    e = device[j]
+    same = (ops[_TOOK, backs + i] > 0) == (ops[_TOOK, backs + j] > 0)
+    if e == d or not allowed[i, e] or not allowed[j, d] or not same or abs(slots[i] - slots[j]) > window:
+        return np.int64(-1)
+    choice[_E], choice[_J] = e, j
+    return _exchanged(i, j, sequence, ops, starts, device, front, backs)
+
+
+@helper
+def _with_items(
+    state, choice, sequence, ops, starts, front, backs, window, slots, device, touched, items, held, counts
+):  # fmt: skip
+    """Let an item change its slot, perhaps for another; returns the start of the first op that this may change, or -1.
+
+    ``starts`` of their tasks are changed too.
+    """
+    item_slot, item_rows, item_first, item_tasks, item_sizes, slot_caps = items
+    a, width = draw(state, len(item_slot)), item_rows.shape[1]
+    k, b, other = item_slot[a], np.int64(-1), draw(state, held.shape[0])
+    if draw(state, 3) > 0:
+        b = draw(state, len(item_slot))
+        other = item_slot[b]
+    if k == other or not _fits(a, b, k, other, item_sizes, slot_caps, held, counts):
+        return np.int64(-1)
+    choice[_A], choice[_B], choice[_K], choice[_L] = a, b, k, other
+    begin = min(starts[k * width], starts[other * width])
+    for item, old, new in ((a, k, other), (b, other, k)):
+        if item >= 0:
+            first = _follow(
+                item, old, new, width, sequence, ops, starts, device, front, backs, touched, item_first, item_tasks
+            )
+            begin = min(begin, first)
+            _resettle(item, old, new, width, window, ops, front, backs, slots, item_rows, item_first, item_tasks)
+    return begin
+
+
+@helper
+def _take_back(choice, i, ops, front, backs, window, slots, device, items):
+    """Undo a move, but for sequences."""
+    _, item_rows, item_first, item_tasks, _, _ = items
+    device[i] = choice[_D]
+    if choice[_J] >= 0:
+        device[choice[_J]] = choice[_E]
+    if choice[_A] >= 0:
+        for item, old, new in ((choice[_A], choice[_K], choice[_L]), (choice[_B], choice[_L], choice[_K])):
+            if item >= 0:
+                _resettle(item, new, old, item_rows.shape[1], window, ops, front, backs, slots, item_rows, item_first,
+                          item_tasks)  # fmt: skip
+
+
+@helper
+def _keep(choice, items, held, counts):
+    """Note the new slots of items."""
+    item_slot, item_sizes = items[0], items[4]
+    for item, old, new in ((choice[_A], choice[_K], choice[_L]), (choice[_B], choice[_L], choice[_K])):
+        if item >= 0:
+            item_slot[item] = new
+            _count(item, old, -1, item_sizes, held, counts)
+            _count(item, new, 1, item_sizes, held, counts)
+
+
 @kernel
 def search_gaps(
-    state, most_work, goal, sequence, ops, graph, hop, front, window, sizes, slots, allowed, caps, device, starts,
-    item_slot, item_rows, item_first, item_tasks, item_sizes, slot_caps,
+    state, most_work, goal, sequence, ops, graph, hop, front, num_slots, window, tasks, device, starts, items
 ):  # fmt: skip
     """Search for as much work as given, or until the makespan is no larger than `goal`; returns it, and the work done.
 
-    ``sizes`` and ``slots`` are those of the tasks. What is given is in the end that of the best schedule.
+    ``tasks`` are their sizes, slots, where they are allowed, and what devices may hold; ``items`` as above. What is
+    given is in the end that of the best schedule.
     """
-    num_devices, n, m, num_slots, width = sequence.shape[0], len(device), len(item_slot), 1, np.int64(0)
-    for op in range(front):
-        num_slots = max(num_slots, ops[_FIRST, op] + 1)
-    width = front // num_slots
-    backs = front + n
+    sizes, slots, allowed, caps = tasks
+    num_devices, n = sequence.shape[0], len(device)
+    width, backs = front // num_slots, front + n
     left, ready = np.empty(num_slots, np.int64), np.empty(num_slots, np.int64)
     at, free = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
     path, tails = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
-    held, counts = np.zeros((num_slots, item_sizes.shape[0]), np.int64), np.zeros(num_slots, np.int64)
-    touched = np.zeros(num_devices, np.int64)
-    for item in range(m):
-        _count(item, item_slot[item], 1, item_sizes, held, counts)
+    held, counts = np.zeros((num_slots, items[4].shape[0]), np.int64), np.zeros(num_slots, np.int64)
+    touched, choice = np.zeros(num_devices, np.int64), np.empty(7, np.int64)
+    for item in range(len(items[0])):
+        _count(item, items[0][item], 1, items[4], held, counts)
     _set_tails(graph, width, ops, front, backs, slots, hop, tails)
     makespan = _run(0, _NEVER, sequence, ops, tails, hop, front, backs, starts, left, ready, at, free)
     trial, kept, score = starts.copy(), sequence.copy(), _squares(free)
@@ -355,85 +441,44 @@ def search_gaps(
     work = np.int64(0)
     while work < most_work and makespan > goal and n > 0:
         work += _PASS
-        op = front + draw(state, n)
-        if count > 0 and draw(state, 4) > 0:
-            op = path[draw(state, count)]
+        op = path[draw(state, count)] if count > 0 and draw(state, 8) > 0 else front + draw(state, n)
         i = (op - front) % n
-        d, e, j, kind = device[i], device[i], np.int64(-1), draw(state, 11 if m > 0 else 8)
-        a, b, k, l = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(-1)
-        if kind < 3:
-            e = draw(state, num_devices)
-            if e == d or not allowed[i, e]:
-                continue
-            begin = _elsewhere(state, i, e, sequence, ops, starts, device, front, backs)
-        elif kind < 6:
-            j = draw(state, n)
-            e = device[j]
-            same = (ops[_TOOK, backs + i] > 0) == (ops[_TOOK, backs + j] > 0)
-            if e == d or not allowed[i, e] or not allowed[j, d] or not same or abs(slots[i] - slots[j]) > window:
-                continue
-            begin = _exchanged(i, j, sequence, ops, starts, device, front, backs)
-        elif kind < 8:
-            begin = _shifted(state, op, d, sequence, starts)
-        else:
-            a = draw(state, m)
-            k = item_slot[a]
-            if kind < 10:
-                b = draw(state, m)
-                l = item_slot[b]
-            else:
-                l = draw(state, num_slots)
-            if k == l or not _fits(a, b, k, l, item_sizes, slot_caps, held, counts):
-                continue
+        choice[:] = -1
+        choice[_D] = choice[_E] = device[i]
+        if len(items[0]) > 0 and draw(state, 11) < 3:
             copy(trial, starts)
-            begin = min(starts[k * width], starts[l * width])
-            for item, old, new in ((a, k, l), (b, l, k)):
-                if item >= 0:
-                    _load(item, old, -1, width, item_rows, ops)
-                    _load(item, new, 1, width, item_rows, ops)
-                    first = _follow(item, old, new, width, sequence, ops, trial, device, front, backs, touched,
-                                    item_first, item_tasks)  # fmt: skip
-                    begin = min(begin, first)
-                    for t in range(item_first[item], item_first[item + 1]):
-                        _regain(item_tasks[t], new, window, width, ops, front, backs, slots)
-        touched[d], touched[e] = 1, 1
-        met, holds = np.int64(_NEVER), True
-        for f in range(num_devices):
-            holds &= touched[f] == 0 or _holds(sequence, f, front, backs, sizes, ops, caps[f])
-        if holds:
-            if a < 0:
-                copy(trial, starts)
-            met = _run(begin, makespan, sequence, ops, tails if a < 0 else ops[_TOOK], hop, front, backs, trial, left,
-                       ready, at, free)  # fmt: skip
-            work += _UNITS * len(starts) // 2
-        if met < makespan or (met == makespan and _squares(free) <= score):
-            makespan, score = met, _squares(free)
-            copy(starts, trial)
-            if a >= 0:
-                for item, old, new in ((a, k, l), (b, l, k)):
-                    if item >= 0:
-                        item_slot[item] = new
-                        _count(item, old, -1, item_sizes, held, counts)
-                        _count(item, new, 1, item_sizes, held, counts)
-                _set_tails(graph, width, ops, front, backs, slots, hop, tails)
-            count = _critical(sequence, ops, starts, free, front, backs, path)
-            for f in range(num_devices):
-                if touched[f]:
-                    _restore(f, kept, sequence)
-                    touched[f] = 0
+            begin = _with_items(
+                state, choice, sequence, ops, trial, front, backs, window, slots, device, touched, items, held, counts
+            )
         else:
-            for f in range(num_devices):
-                if touched[f]:
-                    _restore(f, sequence, kept)
-                    touched[f] = 0
-            device[i] = d
-            if j >= 0:
-                device[j] = e
-            if a >= 0:
-                for item, old, new in ((a, k, l), (b, l, k)):
-                    if item >= 0:
-                        _load(item, old, 1, width, item_rows, ops)
-                        _load(item, new, -1, width, item_rows, ops)
-                        for t in range(item_first[item], item_first[item + 1]):
-                            _regain(item_tasks[t], old, window, width, ops, front, backs, slots)
+            begin = _with_task(
+                state, i, op, choice, sequence, ops, starts, front, backs, window, slots, allowed, device
+            )
+            copy(trial, starts)
+        if begin < 0:
+            continue
+        touched[choice[_D]] = touched[choice[_E]] = 1
+        met, holds = np.int64(_NEVER), True
+        for d in range(num_devices):
+            holds &= touched[d] == 0 or _holds(sequence, d, front, backs, sizes, ops, caps[d])
+        if holds:
+            least = ops[_TOOK] if choice[_A] >= 0 else tails
+            met = _run(begin, makespan, sequence, ops, least, hop, front, backs, trial, left, ready, at, free)
+            work += _UNITS * len(starts)
+        better = met < makespan or (met == makespan and _squares(free) <= score)
+        for d in range(num_devices):
+            if touched[d] and better:
+                _restore(d, kept, sequence)
+            elif touched[d]:
+                _restore(d, sequence, kept)
+            touched[d] = 0
+        if not better:
+            _take_back(choice, i, ops, front, backs, window, slots, device, items)
+            continue
+        makespan, score = met, _squares(free)
+        copy(starts, trial)
+        if choice[_A] >= 0:
+            _keep(choice, items, held, counts)
+            _set_tails(graph, width, ops, front, backs, slots, hop, tails)
+        count = _critical(sequence, ops, starts, free, front, backs, path)
     return makespan, work

@@ -50,19 +50,15 @@ class Tasks:
         """Check. Raises TypeError, ValueError that name argument, entry and rule."""
         owners = as_labels(name, owner, num_owners).astype(np.int64)
         n = len(owners)
-        columns = []
-        for each, given in (("task_forward", forward), ("task_backward", backward), ("task_size", size)):
-            values = np.ones(n, dtype=np.int64) if given is None else as_costs(given, each)[0]
-            if len(values) != n:
-                raise ArgumentError(each, f"hold one for each of {n} tasks", len(values))
-            columns.append(read_only(values))
-        spent = sum(map(int, columns[0])) + sum(map(int, columns[1]))
+        ahead, back = _as_column("task_forward", forward, n), _as_column("task_backward", backward, n)
+        sizes = _as_column("task_size", np.ones(n, dtype=np.int64) if size is None else size, n)
+        spent = sum(map(int, ahead)) + sum(map(int, back))
         if spent >= MOST_TIME:
             raise UsageError(f"all tasks together must be below 2**58, got {spent}: measure times in larger units")
-        if forward_only and columns[1].any():
-            where = int(np.argmax(columns[1] > 0))
+        if forward_only and back.any():
+            where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
-            raise ArgumentError("task_backward", rule, columns[1][where], where)
+            raise ArgumentError("task_backward", rule, back[where], where)
         caps = np.full(num_devices, NO_CAP)
         if held_cap is not None:
             caps = as_costs(np.atleast_1d(np.asarray(held_cap)), "held_cap")[0]
@@ -70,12 +66,15 @@ class Tasks:
                 raise ArgumentError("held_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
             caps = np.broadcast_to(caps, num_devices).astype(np.int64)
         allowed = _as_allowed(devices, n, num_devices)
-        for i in np.flatnonzero(columns[1]).tolist():
-            if not (allowed[i] & (columns[2][i] <= caps)).any():
-                raise ArgumentError(
-                    "task_size", f"be at most held_cap on some device, {int(caps.max())}", columns[2][i], i
-                )
-        return cls(read_only(owners), *columns, read_only(allowed), read_only(caps), as_count("window", window))
+        over = (back > 0) & ~(allowed & (sizes[:, None] <= caps)).any(axis=1)
+        if over.any():
+            where = int(np.argmax(over))
+            raise ArgumentError(
+                "task_size", "be at most what {held_cap} is on some device where the task may run", sizes[where], where
+            )
+        return cls(
+            read_only(owners), ahead, back, sizes, read_only(allowed), read_only(caps), as_count("window", window)
+        )
 
     def of_slots(self, slot: Ints, num_slots: int, chosen: Ints) -> "SlotTasks":
         """Return the tasks with these numbers, in the slots given, in the order in which kernels want them."""
@@ -105,6 +104,13 @@ class SlotTasks:
     table: Ints
     first: Ints
     allowed: NDArray[np.bool_]
+
+
+def _as_column(name: str, values: ArrayLike, n: int) -> Ints:
+    column = as_costs(values, name)[0]
+    if len(column) != n:
+        raise ArgumentError(name, f"hold one for each of {n} tasks", len(column))
+    return column
 
 
 def _as_allowed(devices: ArrayLike | str, n: int, num_devices: int) -> NDArray[np.bool_]:

@@ -5,22 +5,21 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._budget import work_units
 from solvers.arguments import as_budget
-from solvers.errors import ArgumentError, TimeLimitError
-from solvers.groups import read_only
-from solvers.pipeline._dispatch import NEVER, dispatch
+from solvers.bounds import Bound
+from solvers.errors import ArgumentError
+from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._stages import Stages, as_table
-from solvers.pipeline._tasks import SlotTasks, Tasks
+from solvers.pipeline._tasks import Tasks
 from solvers.pipeline.multiplex_bounds import multiplex_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder, one_f_one_b
 from solvers.types import SolveStatus
 
-__all__ = ["fill_gaps", "multiplex"]
+__all__ = ["multiplex", "result_of"]
 
 Ints = NDArray[np.int64]
-_RULES = [(lead, over, slack, 0) for lead in (1, 2, 3) for over in (0, 64) for slack in (0, 0.01, 0.03, 0.1)]
-"""Slots ahead that are urgent, parts of 256 by which a task may exceed its gap, parts of the mean over it."""
 
 
 def multiplex(
@@ -88,9 +87,9 @@ def multiplex(
 
     Examples
     --------
-    >>> found = multiplex([[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4, window=2)
+    >>> found = multiplex([[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4, window=2, time_budget=1e-4)
     >>> found.makespan, found.lower_bound, found.bound_name
-    (80, 72, 'work')
+    (84, 72, 'work')
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
@@ -108,62 +107,41 @@ def multiplex(
         ops.num_devices, ops.forward_only,
     )  # fmt: skip
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
-    return fill_gaps(stages.durations(table), ops, stages.hop, given, tasks, seconds, started)
+    durations, units = stages.durations(table), work_units(seconds)
+    bound = multiplex_bound(durations, ops, stages.hop, given)
+    gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
+    left = units - gaps.search(units, bound.value)
+    return result_of(gaps, bound, left > 0, time.perf_counter() - started)
 
 
-def fill_gaps(
-    durations: Ints, order: OpOrder, hop: int, given: SlotTasks, tasks: Tasks, seconds: float, started: float
-) -> MultiplexResult:
-    """Return the best schedule found for one pipeline."""
-    bound = multiplex_bound(durations, order, hop, given)
-    k, s, n = order.num_slots, order.num_stages, given.table.shape[1]
-    cells = read_only(order.stage + s * order.backward)
-    mean = (int(durations.sum()) + int(given.table[1:3].sum())) // order.num_devices
-    best = NEVER
-    kept: tuple[Ints, Ints, Ints] | None = None
-    window = tasks.window
-    while kept is None and window:
-        for lead, over, slack, back in _RULES:
-            rule = np.array([lead, over, int(slack * mean), back], dtype=np.int64)
-            ends, device = np.empty((k, 2 * s), dtype=np.int64), np.empty(n, dtype=np.int64)
-            starts = np.empty((2, n), dtype=np.int64)
-            makespan = dispatch(
-                rule, durations, order.device_offsets, order.slot, cells, given.table, given.first, given.allowed,
-                tasks.caps, window, hop, ends, device, starts,
-            )  # fmt: skip
-            if makespan < best:
-                best, kept = int(makespan), (ends, device, starts)
-            if best == bound.value:
-                break
-        window //= 2
-    if kept is None:
-        raise TimeLimitError("found no schedule under {held_cap}", "give a larger {held_cap}")
-    ends, device, starts = kept
-    ran = np.where(ends >= 0, ends - durations, -1)
-    busy, held = _use(durations, ends, given, device, starts, order)
-    back = np.argsort(given.order)
-    status = SolveStatus.OPTIMAL if best == bound.value else SolveStatus.FEASIBLE
+def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> MultiplexResult:
+    """Return a schedule with its bound, tasks in the order in which they were given."""
+    order, n, k, s = gaps.order, len(gaps.device), gaps.order.num_slots, gaps.order.num_stages
+    durations = gaps.durations
+    front = durations.size
+    starts = gaps.starts[:front].reshape(k, 2 * s)
+    ends = np.where(starts >= 0, starts + durations, -1)
+    ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
+    busy = np.zeros(order.num_devices, dtype=np.int64)
+    np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
+    np.add.at(busy, gaps.device, gaps.ops[0, front : front + n] + gaps.ops[0, front + n :])
+    place = np.argsort(gaps.given.order)
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexResult(
-        best, bound.value, bound.name, ran[:, :s].copy(), ends[:, :s].copy(), ran[:, s:].copy(),
-        ends[:, s:].copy(), device[back].astype(np.int32), starts[0, back], starts[1, back], order, busy, best - busy,
-        held, status, time.perf_counter() - started,
+        gaps.makespan, bound.value, bound.name, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
+        ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], order, busy,
+        gaps.makespan - busy, _held(gaps), SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
     )  # fmt: skip
 
 
-def _use(
-    durations: Ints, ends: Ints, given: SlotTasks, device: Ints, starts: Ints, order: OpOrder
-) -> tuple[Ints, Ints]:
-    """Return what each device does, and the most that it holds."""
-    busy, held = np.zeros(order.num_devices, dtype=np.int64), np.zeros(order.num_devices, dtype=np.int64)
-    ran = np.where(ends >= 0, durations, 0).sum(axis=0)
-    stage = np.arange(order.num_stages) % order.num_devices
-    np.add.at(busy, np.concatenate([stage, stage]), ran)
-    np.add.at(busy, device, given.table[1] + given.table[2])
-    kept = starts[1] >= 0
-    for d in range(order.num_devices):
-        here = np.flatnonzero(kept & (device == d))
-        until = starts[1, here] + given.table[2, here]
-        times = np.concatenate([until, starts[0, here]])  # at one time what ends goes before what starts
-        change = np.concatenate([-given.table[3, here], given.table[3, here]])
-        held[d] = np.cumsum(change[np.argsort(times, kind="stable")]).max(initial=0)
-    return busy, held
+def _held(gaps: Gaps) -> Ints:
+    """Return the most that each device holds between forwards and backwards."""
+    n, sizes = len(gaps.device), gaps.given.table[3]
+    front = gaps.num_ops - 2 * n
+    change = np.zeros(gaps.num_ops, dtype=np.int64)
+    kept = gaps.ops[0, front + n :] > 0
+    change[front : front + n], change[front + n :] = sizes * kept, -sizes * kept
+    held = np.zeros(gaps.order.num_devices, dtype=np.int64)
+    for d, row in enumerate(gaps.sequence):
+        held[d] = np.cumsum(change[row[1 : row[0] + 1]]).max(initial=0)
+    return held

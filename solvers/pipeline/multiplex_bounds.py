@@ -1,4 +1,6 @@
-"""Lower bounds on the makespan of a pipeline with tasks in its gaps, each with its proof.
+"""Lower bounds on the makespan of pipelines with tasks in their gaps, each with its proof.
+
+Of given slots (:func:`solvers.pipeline.multiplex`):
 
 =============== =======================================================================================================
 name            why no schedule does better
@@ -9,6 +11,14 @@ name            why no schedule does better
 ``ends``        before the first slot its tasks' forwards run, and after the last one's its backwards: the longest of
                 them, and their mean over the devices
 =============== =======================================================================================================
+
+Of any slots (:func:`solvers.schedule_multiplexed`): ``fluid`` and ``work`` of :mod:`solvers.pipeline.bounds`, which
+hold for the pipelines without tasks, and
+
+=============== =======================================================================================================
+``all_work``    all devices of all replicas together have all ops and tasks to run
+``item_with_tasks`` some replica runs the item that takes longest through all stages and back, between its own tasks
+=============== =======================================================================================================
 """
 
 import numpy as np
@@ -16,10 +26,13 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound
 from solvers.pipeline._kernels import all_ends
-from solvers.pipeline._tasks import SlotTasks
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._profile import Profile
+from solvers.pipeline._tasks import SlotTasks, Tasks
+from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["multiplex_bound"]
+__all__ = ["multiplex_bound", "multiplexed_bound"]
 
 Ints = NDArray[np.int64]
 
@@ -43,4 +56,24 @@ def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks)
     found = [Bound(work, "work"), Bound(alone, "pipeline")]
     if last_is_first_stage:
         found.append(Bound(alone + around, "ends"))
+    return max(found, key=lambda bound: bound.value)
+
+
+def multiplexed_bound(problem: PipelineProblem, tasks: Tasks, profile: Profile) -> Bound:
+    """Return the best bound for whatever slots."""
+    order, stages, replicas = problem.order, problem.merged, problem.num_replicas
+    totals = problem.items.sum(axis=1)
+    spent = sum(int(t) * int(u) for t, u in zip(totals, stages.unit.sum(axis=1, dtype=object), strict=True))
+    spent += problem.num_cells * int(stages.fixed.sum()) + int(tasks.forward.sum()) + int(tasks.backward.sum())
+    longest = np.zeros((2, len(problem.work)), dtype=np.int64)
+    for row, values in enumerate((tasks.forward, tasks.backward)):
+        np.maximum.at(longest[row], tasks.owner, values)
+    trips = problem.items.T @ stages.unit.sum(axis=1) + longest.sum(axis=0)
+    hops = 2 * order.num_stages - 2 - min(order.forward_only, order.num_stages - 1) if order.num_devices > 1 else 0
+    found = [
+        Bound(-(-spent // (replicas * order.num_devices)), "all_work"),
+        closed_form(problem.items.T, stages, order, replicas),
+        fluid_bound(totals, stages, order, profile.cut, replicas),
+        Bound(int(trips.max(initial=0)) + int(stages.fixed.sum()) + hops * stages.hop, "item_with_tasks"),
+    ]
     return max(found, key=lambda bound: bound.value)

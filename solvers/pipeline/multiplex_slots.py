@@ -1,25 +1,34 @@
 """Slots and tasks together: which item runs in which slot of which replica, its tasks in the pipelines' gaps."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
+from solvers.groups import read_only
+from solvers.pipeline._gaps import Gaps, no_items
+from solvers.pipeline._multiplex_starts import starts_of
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._profile import profile_of
 from solvers.pipeline._stages import Stages
 from solvers.pipeline._tasks import Tasks
-from solvers.pipeline.multiplex import fill_gaps
-from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
+from solvers.pipeline.multiplex import result_of
+from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
+from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.orders import OpOrder
-from solvers.pipeline.solver import schedule_pipeline
-from solvers.pipeline.types import PipelineResult
+from solvers.pipeline.types import PipelineCut
 from solvers.types import SolveStatus
 
 __all__ = ["schedule_multiplexed"]
 
 Ints = NDArray[np.int64]
+_STARTS = 4  # about, that are tried
+_TURNS = 4  # of the search for each replica
 
 
 def schedule_multiplexed(
@@ -83,57 +92,100 @@ def schedule_multiplexed(
 
     Examples
     --------
-    >>> found = schedule_multiplexed([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], [0, 2], [1, 2], [2, 4], 1, 4, window=2)
+    >>> items, tasks = [[3], [1], [2], [2]], ([0, 2], [1, 2], [2, 4])
+    >>> found = schedule_multiplexed(items, [[1, 1]], [[2, 2]], *tasks, 1, 4, window=2, time_budget=1e-4)
     >>> found.makespan, found.lower_bound, found.bound_name
     (33, 29, 'all_work')
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    rules: dict[str, Any] = {
-        "forward_overhead": forward_overhead, "backward_overhead": backward_overhead, "sizes": sizes, "cap": cap,
-        "in_flight_cap": in_flight_cap, "order": order, "chunks": chunks, "hop": hop,
-        "slots_multiple_of": slots_multiple_of, "allow_empty": allow_empty,
-    }  # fmt: skip
+    units = work_units(seconds)
     stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    found: list[MultiplexedResult] = []
-    for method in ("auto", "vector_lpt"):
-        slots = schedule_pipeline(
-            work, forward, backward, num_replicas, num_slots, method, time_budget=seconds / 2, **rules
-        )
-        tasks = Tasks.of(
-            "task_item", task_item, len(slots.slot_of_item), task_forward, task_backward, task_size, task_devices,
-            held_cap, window, slots.order.num_devices, slots.order.forward_only,
-        )  # fmt: skip
-        found.append(_filled(np.asarray(work), stages, slots, tasks, seconds, started))
-    return min(found, key=lambda each: each.makespan)
-
-
-def _filled(
-    work: Ints, stages: Stages, slots: PipelineResult, tasks: Tasks, seconds: float, started: float
-) -> MultiplexedResult:
-    """Put the tasks of given slots into their pipelines' gaps."""
-    replicas: list[MultiplexResult] = []
-    replica_of_task = slots.replica_of_item[tasks.owner]
-    for replica in range(slots.num_replicas):
-        mine = slots.replica_of_item == replica
-        loads = np.zeros((slots.num_slots, work.shape[1]), dtype=np.int64)
-        np.add.at(loads, slots.slot_of_item[mine], work[mine])
-        chosen = np.flatnonzero(replica_of_task == replica)
-        given = tasks.of_slots(slots.slot_of_item[tasks.owner[chosen]].astype(np.int64), slots.num_slots, chosen)
-        replicas.append(
-            fill_gaps(stages.durations(loads), slots.order, stages.hop, given, tasks, seconds, time.perf_counter())
-        )
-    makespan = max(each.makespan for each in replicas)
-    bound = max(_mean_work(work, stages, slots, tasks), Bound(slots.lower_bound, slots.bound_name),
-                key=lambda each: each.value)  # fmt: skip
-    return MultiplexedResult(
-        slots.replica_of_item, slots.slot_of_item, replica_of_task, tuple(replicas), makespan, bound.value, bound.name,
-        SolveStatus.OPTIMAL if makespan == bound.value else SolveStatus.FEASIBLE, time.perf_counter() - started,
+    problem = PipelineProblem.prepare(
+        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, order, chunks, False, slots_multiple_of,
+        allow_empty,
     )  # fmt: skip
+    tasks = Tasks.of(
+        "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_devices, held_cap,
+        window, problem.order.num_devices, problem.order.forward_only,
+    )  # fmt: skip
+    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    bound = multiplexed_bound(problem, tasks, profile)
+    replicas: list[_Replica] = []
+    share = units // (4 * _STARTS * problem.num_replicas)
+    for cells in starts_of(problem, tasks, profile, bound.value, seconds / 10):
+        made = [_Replica.of(problem, tasks, cells, r, share, bound.value) for r in range(problem.num_replicas)]
+        if not replicas or _longest(made).gaps.makespan < _longest(replicas).gaps.makespan:
+            replicas = made
+    ended = _searched(replicas, units - units // 10, bound.value)
+    cut = profile.cut if bound.name == "fluid" else None
+    return _result(problem, tasks, replicas, bound, cut, ended, started)
 
 
-def _mean_work(work: Ints, stages: Stages, slots: PipelineResult, tasks: Tasks) -> Bound:
-    spent = sum(int(t) * int(u) for t, u in zip(work.sum(axis=0), stages.unit.sum(axis=1), strict=True))
-    cells = slots.num_replicas * slots.num_slots
-    spent += cells * int(stages.fixed.sum()) + int(tasks.forward.sum()) + int(tasks.backward.sum())
-    return Bound(-(-spent // (slots.num_replicas * slots.order.num_devices)), "all_work")
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """Items of a replica, their slots, their tasks, and when all run; a search changes slots and times."""
+
+    members: Ints
+    slots: Ints
+    chosen: Ints
+    gaps: Gaps
+
+    @classmethod
+    def of(cls, problem: PipelineProblem, tasks: Tasks, cells: Ints, replica: int, units: int, goal: int) -> "_Replica":
+        """Make list schedules of what is in the cells of a replica."""
+        num_slots = problem.num_slots
+        members = np.flatnonzero(cells // num_slots == replica)
+        slot_of_item = cells % num_slots
+        slots = slot_of_item[members]
+        chosen = np.flatnonzero(cells[tasks.owner] // num_slots == replica)
+        given = tasks.of_slots(slot_of_item[tasks.owner[chosen]], num_slots, chosen)
+        rows = np.ascontiguousarray(problem.items[:, members].T @ problem.merged.unit)
+        durations = np.tile(problem.merged.fixed, (num_slots, 1))
+        np.add.at(durations, slots, rows)
+        items: tuple[Any, ...] = no_items()
+        if problem.flight_caps is None:  # the search does not know what is in flight
+            at = np.searchsorted(members, tasks.owner[chosen[given.order]])
+            by_item = np.argsort(at, kind="stable")
+            first = np.searchsorted(at[by_item], np.arange(len(members) + 1)).astype(np.int64)
+            sizes = np.ascontiguousarray(problem.sizes[:, members])
+            items = (slots, read_only(rows), read_only(first), read_only(by_item), read_only(sizes), problem.caps)
+        gaps = Gaps.listed(durations, problem.order, problem.merged.hop, tasks, given, items, units, goal)
+        return cls(members, slots, chosen, gaps)
+
+
+def _longest(replicas: list[_Replica]) -> _Replica:
+    return max(replicas, key=lambda each: each.gaps.makespan)
+
+
+def _searched(replicas: list[_Replica], units: int, goal: int) -> bool:
+    """Search on whatever replica is longest, again and again; return whether all is done before the budget is."""
+    share = 1 + units // (_TURNS * len(replicas))
+    while units > 0 and _longest(replicas).gaps.makespan > goal:
+        done = _longest(replicas).gaps.search(min(share, units), goal)
+        if not done:
+            return True
+        units -= done
+    return units > 0
+
+
+def _result(
+    problem: PipelineProblem, tasks: Tasks, replicas: list[_Replica], bound: Bound, cut: PipelineCut | None,
+    ended: bool, started: float,
+) -> MultiplexedResult:  # fmt: skip
+    replica_of_item, slot_of_item = (np.zeros(len(problem.work), dtype=np.int32) for _ in range(2))
+    results = []
+    for r, each in enumerate(replicas):
+        replica_of_item[each.members], slot_of_item[each.members] = r, each.slots
+        slots = np.empty_like(each.gaps.slots)
+        slots[each.gaps.given.order] = each.gaps.slots
+        given = tasks.of_slots(slots, problem.num_slots, each.chosen)
+        own = multiplex_bound(each.gaps.durations, problem.order, problem.merged.hop, given)
+        results.append(result_of(each.gaps, own, ended, time.perf_counter() - started))
+    makespan = max(each.makespan for each in results)
+    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
+    return MultiplexedResult(
+        read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
+        bound.value, bound.name, cut, SolveStatus.OPTIMAL if makespan == bound.value else status,
+        time.perf_counter() - started,
+    )  # fmt: skip

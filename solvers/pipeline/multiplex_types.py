@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.pipeline.orders import OpOrder
+from solvers.pipeline.types import PipelineCut
 from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["MultiplexResult", "MultiplexedResult"]
@@ -86,6 +87,9 @@ class MultiplexedResult(Record):
     lower_bound : int
         Proven: no slots and no schedule with this op order have a smaller makespan.
     bound_name : str
+        See :mod:`solvers.pipeline.multiplex_bounds`.
+    cut : PipelineCut or None
+        What proves ``"fluid"``.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``makespan == lower_bound``.
     runtime_s : float
@@ -99,6 +103,7 @@ class MultiplexedResult(Record):
     makespan: int
     lower_bound: int
     bound_name: str
+    cut: PipelineCut | None
     status: SolveStatus
     runtime_s: float = field(compare=False)
 

@@ -1,4 +1,4 @@
-"""What docs/simulate.md shows is what comes out."""
+"""What docs/simulate.md and docs/layouts.md show is what comes out."""
 
 import doctest
 import json
@@ -14,6 +14,12 @@ def test_examples():
     failed, tried = doctest.testfile(str(PAGE), module_relative=False)
     assert failed == 0
     assert tried > 4
+
+
+def test_examples_of_layouts():
+    failed, tried = doctest.testfile(str(PAGE.with_name("layouts.md")), module_relative=False)
+    assert failed == 0
+    assert tried == 3
 
 
 def test_the_cluster_file(tmp_path):

@@ -1,9 +1,9 @@
-"""What docs/layouts.md shows is what comes out."""
+"""What docs/resharding.md shows is what comes out."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "layouts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "resharding.md"
 
 
 def test_blocks(capsys):

@@ -1,0 +1,132 @@
+"""Encoder work in a pipeline's gaps, beside encoders as stages and encoders before the pipeline; the price of memory.
+
+Run: python benchmarks/multiplexing.py [table] [held]. What is scheduled is frozen here (INSTANCES,
+STEP), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by FLOPs at
+40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to 8,192 tokens) and in
+data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule is checked. Seconds
+are of this thread, after compilation and with the pipeline's linear program kept.
+"""
+
+import sys
+import time
+from typing import NamedTuple
+
+import numpy as np
+from pipeline import samples
+
+import solvers
+from solvers._as_python import compile_at_once
+
+STEP = 3
+HELD = (2, 4, 8, 16)
+
+
+class Instance(NamedTuple):
+    """Devices, slots, replicas, samples a slot, and how many of the stages are the encoder's where it has some."""
+
+    stages: int
+    slots: int
+    replicas: int
+    first: int
+    samples: int = 8
+
+    def __str__(self):
+        return f"{self.stages}, {self.slots}, {self.replicas}"
+
+
+INSTANCES = (Instance(4, 16, 4, 1), Instance(8, 32, 4, 2), Instance(16, 64, 2, 3), Instance(16, 32, 2, 3))
+
+
+class Step(NamedTuple):
+    """What samples take forwards: in one of the model's S stages, in the encoders on one device; and mean work."""
+
+    model: np.ndarray
+    encoders: np.ndarray
+    mean: float
+
+
+def step_of(log, instance):
+    size = instance.replicas * instance.slots * instance.samples
+    encoders, model, _ = (part[STEP * size : (STEP + 1) * size] for part in log)
+    model, encoders = np.rint(model / instance.stages).astype(np.int64), np.rint(encoders).astype(np.int64)
+    mean = 3 * (instance.stages * int(model.sum()) + int(encoders.sum())) / instance.stages / instance.replicas
+    return Step(model, encoders, mean)
+
+
+def as_stages(step, instance):
+    """Encoders in the first stages, slots by vector LPT."""
+    rest = instance.stages - instance.first
+    work = np.stack([step.encoders // instance.first, step.model * instance.stages // rest], axis=1)
+    unit = np.array([[1] * instance.first + [0] * rest, [0] * instance.first + [1] * rest])
+    return solvers.schedule_pipeline(work, unit, 2 * unit, instance.replicas, instance.slots, "vector_lpt").makespan
+
+
+def before(step, instance):
+    """All encoders' forwards before the pipeline and backwards after it, as even as can be; slots by vector LPT."""
+    unit = np.ones((1, instance.stages), dtype=np.int64)
+    ask = step.model[:, None], unit, 2 * unit, instance.replicas, instance.slots
+    groups = solvers.partition(step.encoders, instance.replicas * instance.stages)
+    return solvers.schedule_pipeline(*ask, "vector_lpt").makespan + 3 * groups.makespan
+
+
+def multiplexed(step, instance, budget, **rules):
+    """Return the result, and the seconds that it took."""
+    unit = np.ones((1, instance.stages), dtype=np.int64)
+    owner = np.flatnonzero(step.encoders)
+    spent = step.encoders[owner]
+    given = step.model[:, None], unit, 2 * unit, owner, spent, 2 * spent
+    rules = {"window": instance.stages} | rules
+    if "held_cap" in rules:
+        rules["task_size"] = spent
+    ask = instance.replicas, instance.slots
+    solvers.schedule_multiplexed(*given, *ask, **rules, time_budget=1e-4)
+    started = time.thread_time()
+    result = solvers.schedule_multiplexed(*given, *ask, **rules, time_budget=budget)
+    seconds = time.thread_time() - started
+    solvers.check_multiplexed(*given, result, **rules)
+    return result, seconds
+
+
+def table(log):
+    print("| devices, slots, replicas | encoder as stages | before | multiplexed, 0.3 s | 1 s | bound | s |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for instance in INSTANCES:
+        step = step_of(log, instance)
+        short, _ = multiplexed(step, instance, 0.3)
+        found, seconds = multiplexed(step, instance, 1.0)
+        values = as_stages(step, instance), before(step, instance), short.makespan, found.makespan, found.lower_bound
+        row = " | ".join(f"{value / step.mean:.4f}" for value in values)
+        print(f"| {instance} | {row} | {seconds:.2f} |", flush=True)
+
+
+def held(log):
+    """What a device may hold: its share of the S slots that 1F1B has in flight and of some slots more."""
+    print("\n| devices, slots, replicas | " + " | ".join(f"S + {more}" for more in HELD) + " | no cap | it holds |")
+    print("|---|" + "--:|" * (len(HELD) + 2))
+    for instance in INSTANCES:
+        step = step_of(log, instance)
+        share = step.encoders.sum() / instance.replicas / instance.slots / instance.stages
+        row = []
+        for more in HELD:
+            try:
+                found, _ = multiplexed(step, instance, 1.0, held_cap=int((instance.stages + more) * share))
+                row.append(f"{found.makespan / step.mean:.4f}")
+            except (solvers.TimeLimitError, ValueError):
+                row.append("none found")
+        free, _ = multiplexed(step, instance, 1.0)
+        most = max(int(each.held.max()) for each in free.replicas)
+        row += [f"{free.makespan / step.mean:.4f}", f"S + {most / share - instance.stages:.0f}"]
+        print(f"| {instance} | " + " | ".join(row) + " |", flush=True)
+
+
+def main() -> None:
+    compile_at_once()
+    log = samples()
+    parts = {"table": table, "held": held}
+    for name, run in parts.items():
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            run(log)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Slots to begin with where tasks run in the gaps: what fills and drains the pipeline fast, and what its gaps can take.
+
+By a pipeline alone the ramp is that of its linear program. With tasks, gaps at the beginning are short of forwards,
+those at the end are not short of backwards: a steeper ramp up and a flatter one down, and more tasks in early slots,
+except the first, for whose tasks the pipeline would wait. How much of that pays depends on the tasks: some are tried.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import TimeLimitError
+from solvers.groups import read_only
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._profile import Profile
+from solvers.pipeline._search import Solution
+from solvers.pipeline._stages import Stages
+from solvers.pipeline._targets import targets_of
+from solvers.pipeline._tasks import Tasks
+from solvers.pipeline.methods import PIPELINERS
+
+__all__ = ["starts_of"]
+
+Ints = NDArray[np.int64]
+
+
+class _Shape(NamedTuple):
+    """What the first and the last S slots have of the pipeline's own ramp, and of tasks, the last on average."""
+
+    up: float
+    down: float
+    early: float
+    late: float
+
+
+_MOST, _ROUNDS = 1.9, 5  # times the mean
+_SHAPES = (_Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.8, 1.6, 1.5, 0.8))
+
+
+def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
+    """Yield cells of all items, some ways: the pipeline's own ramp, others for both, and even slots."""
+    yield PIPELINERS["auto"](problem, profile, goal, seconds).cell_of_item
+    targets, large = targets_of(problem, profile)
+    own = targets.reshape(problem.num_replicas, problem.num_slots, -1)
+    spent = np.zeros(len(problem.work), dtype=np.int64)
+    np.add.at(spent, tasks.owner, tasks.forward + tasks.backward)
+    both = _with_tasks(problem, spent // (2 * problem.order.num_devices))
+    share = int(both.items[-1].sum()) / problem.num_replicas
+    wanted = [_shaped(own, share, shape, problem.order.num_devices) for shape in _SHAPES]
+    even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
+    wanted.append(np.broadcast_to(even, wanted[0].shape))
+    for each in wanted:
+        try:
+            yield Solution.filled(both, each.reshape(problem.num_cells, -1).copy(), large.copy()).cell_of_item()
+        except TimeLimitError:  # caps: then the first start is what there is
+            continue
+
+
+def _with_tasks(problem: PipelineProblem, spent: Ints) -> PipelineProblem:
+    """Return the problem with what tasks take of a device as one module more."""
+    merged = problem.merged
+    unit = np.vstack([merged.unit, np.zeros_like(merged.unit[:1])])
+    unit[-1] = 1
+    return replace(
+        problem, items=read_only(np.vstack([problem.items, spent[None, :]])),
+        merged=Stages(read_only(unit), merged.fixed, merged.hop, merged.forward_only),
+    )  # fmt: skip
+
+
+def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int) -> NDArray[np.float64]:
+    """Return targets of modules and tasks, float64[R, K, M + 1], whose sums are as before."""
+    slots = own.shape[1]
+    width = min(width, slots)
+    bend, more = np.ones(slots), np.ones(slots)
+    bend[:width] *= shape.up
+    bend[slots - width :] *= np.linspace(1.0, shape.down, width)
+    more[:width] *= shape.early
+    more[slots - width :] *= np.linspace(1.0, shape.late, width)
+    more[0] = 0.0 if slots > 1 else 1.0
+    bent = own * bend[:, None]
+    bent *= own.sum(axis=1, keepdims=True) / np.maximum(1e-300, bent.sum(axis=1, keepdims=True))
+    ramp = bent.sum(axis=2)
+    part = ramp / np.maximum(1e-300, ramp.sum(axis=1, keepdims=True))
+    mixed = (part + 1 / slots) * more
+    for _ in range(_ROUNDS):  # no slot has many more tasks than its items bring
+        mixed = np.minimum(mixed / mixed.sum(axis=1, keepdims=True), _MOST * part)
+    mixed *= share / mixed.sum(axis=1, keepdims=True)
+    return np.concatenate([bent, mixed[:, :, None]], axis=2)

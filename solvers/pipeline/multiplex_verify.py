@@ -1,0 +1,288 @@
+"""The check of tasks in pipelines' gaps, from scratch, with no code of the solver: plain loops, exact numbers."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
+from solvers.pipeline.types import PipelineResult
+from solvers.pipeline.verify import _check_bound, _check_caps, _check_items, _check_ops, _needed, _require, _run
+from solvers.types import SolveStatus
+
+__all__ = ["check_multiplex", "check_multiplexed"]
+
+_Span = tuple[int, int, str]
+
+
+def check_multiplex(
+    loads: ArrayLike,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    task_slot: ArrayLike,
+    task_forward: ArrayLike,
+    task_backward: ArrayLike,
+    result: MultiplexResult,
+    *,
+    window: int,
+    task_size: ArrayLike | None = None,
+    held_cap: ArrayLike | None = None,
+    task_devices: ArrayLike | str = "any",
+    forward_overhead: ArrayLike | None = None,
+    backward_overhead: ArrayLike | None = None,
+    hop: int = 0,
+) -> None:
+    """Check a schedule against the slots, tasks and rules it was made from; return nothing if all holds.
+
+    Parameters
+    ----------
+    loads, forward, backward, task_slot, task_forward, task_backward, window, task_size, held_cap, task_devices, \
+forward_overhead, backward_overhead, hop
+        As given to :func:`solvers.pipeline.multiplex`.
+    result : MultiplexResult
+        Its order is taken as it is.
+
+    Raises
+    ------
+    CertificateError
+        Naming the first violated rule.
+
+    Examples
+    --------
+    >>> given = [[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4
+    >>> from solvers.pipeline import check_multiplex, multiplex
+    >>> check_multiplex(*given, multiplex(*given, window=2, time_budget=1e-4), window=2)
+    """
+    order, stages = result.order, result.order.num_stages
+    rows = [list(map(int, row)) for row in np.asarray(loads)]
+    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
+    fixed = _fixed(stages, forward_overhead, backward_overhead)
+    durations = [[f + sum(x * u[j] for x, u in zip(row, unit, strict=True)) for j, f in enumerate(fixed)]
+                 for row in rows]  # fmt: skip
+    _require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
+    ops = [order.ops_of(d) for d in range(order.num_devices)]
+    _check_ops(ops, len(rows), stages, [any(u[stages + s] for u in unit) or fixed[stages + s] > 0
+                                        for s in range(stages)])  # fmt: skip
+    tasks = [list(map(int, np.asarray(column))) for column in (task_slot, task_forward, task_backward)]
+    spans = _pipeline_spans(result, ops, durations, hop)
+    _check_tasks(result, tasks, spans, task_devices, hop, window)
+    _check_held(result, tasks, task_size, held_cap)
+    last = max((end for each in spans for _, end, _ in each), default=0)
+    _require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
+    for device, each in enumerate(spans):
+        busy = sum(end - start for start, end, _ in each)
+        _require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
+        _require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
+    _check_own_bound(result, durations, tasks, ops, task_devices, hop)
+
+
+def _fixed(stages: int, *given: ArrayLike | None) -> list[int]:
+    return [int(x) for each in given for x in (np.zeros(stages, dtype=np.int64) if each is None else np.asarray(each))]
+
+
+def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[list[int]], hop: int) -> list[list[_Span]]:
+    """Check the pipeline's ops among themselves; return when each device runs which."""
+    stages, spans = result.order.num_stages, []
+    times = {
+        (k, s, back): (int(starts[k, s]), int(ends[k, s]))
+        for back, starts, ends in ((False, result.forward_start, result.forward_end),
+                                   (True, result.backward_start, result.backward_end))
+        for k in range(len(durations)) for s in range(stages)
+    }  # fmt: skip
+    for device, listed in enumerate(ops):
+        each, clock = [], 0
+        for op in listed:
+            start, end = times[op]
+            took = durations[op[0]][op[1] + (stages if op[2] else 0)]
+            _require(end - start == took, f"{op} takes {took}, not {end - start}")
+            _require(start >= clock, f"{op} starts at {start}, before the op before it on device {device} has ended")
+            needed = _needed(op, stages)
+            if needed is not None:
+                ready = times[needed][1] + (hop if needed[1] % len(ops) != device else 0)
+                _require(start >= ready, f"{op} starts at {start}, before {needed} is there at {ready}")
+            clock = end
+            each.append((start, end, str(op)))
+        spans.append(each)
+    return spans
+
+
+def _check_tasks(
+    result: MultiplexResult, tasks: list[list[int]], spans: list[list[_Span]], devices: Any, hop: int, window: int
+) -> None:
+    """Check every task against its slot, add it to its device's spans, and check that none overlap."""
+    for i, (slot, ahead, back) in enumerate(zip(*tasks, strict=True)):
+        device, start = int(result.task_device[i]), int(result.task_forward_start[i])
+        _require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
+        allowed = isinstance(devices, str) or bool(np.asarray(devices)[i, device])
+        _require(allowed, f"task {i} may not run on device {device}")
+        away = hop if device else 0
+        begins = int(result.forward_start[slot, 0])
+        _require(start >= 0, f"task {i} starts at {start}")
+        _require(start + ahead + away <= begins, f"task {i} is there at {start + ahead + away}, its slot at {begins}")
+        if slot >= window:
+            opened = int(result.forward_start[slot - window, 0])
+            _require(start >= opened, f"task {i} starts at {start}, and slot {slot - window} at {opened} only")
+        spans[device].append((start, start + ahead, f"task {i}"))
+        later = int(result.task_backward_start[i])
+        if back == 0:
+            _require(later == -1, f"task {i} has no backward, and one that starts at {later}")
+            continue
+        ready = int(result.backward_end[slot, 0]) + away
+        _require(later >= ready, f"the backward of task {i} starts at {later}, and is ready at {ready}")
+        spans[device].append((later, later + back, f"task {i}, backwards"))
+    for device, each in enumerate(spans):
+        ran = sorted(span for span in each if span[0] < span[1])
+        for (_, end, name), (start, _, other) in pairwise(ran):
+            _require(end <= start, f"{name} ends at {end} on device {device}, where {other} starts at {start}")
+
+
+def _check_held(result: MultiplexResult, tasks: list[list[int]], sizes: Any, held_cap: Any) -> None:
+    devices = result.order.num_devices
+    given = [1] * len(tasks[0]) if sizes is None else list(map(int, np.asarray(sizes)))
+    caps = None if held_cap is None else [int(x) for x in np.broadcast_to(np.asarray(held_cap), devices)]
+    for device in range(devices):
+        changes = []
+        for i, back in enumerate(tasks[2]):
+            if back and result.task_device[i] == device:
+                changes.append((int(result.task_forward_start[i]), 1, given[i]))
+                changes.append((int(result.task_backward_start[i]) + back, 0, -given[i]))
+        now = most = 0
+        for _, _, change in sorted(changes):
+            now += change
+            most = max(most, now)
+        _require(result.held[device] >= most, f"device {device} holds {most}, not {result.held[device]}")
+        if caps is not None:
+            _require(most <= caps[device], f"device {device} holds {most}, over held_cap = {caps[device]}")
+
+
+def _check_own_bound(
+    result: MultiplexResult, durations: list[list[int]], tasks: list[list[int]], ops: list[Any], devices: Any, hop: int
+) -> None:  # fmt: skip
+    count, stages, proven = len(ops), result.order.num_stages, 0
+    if result.bound_name == "work":
+        own = [sum(durations[k][s + (stages if back else 0)] for k, s, back in each) for each in ops]
+        total = sum(own) + sum(tasks[1]) + sum(tasks[2])
+        for i, (_, ahead, back) in enumerate(zip(*tasks, strict=True)):
+            where = [0] * count if isinstance(devices, str) else np.flatnonzero(np.asarray(devices)[i]).tolist()
+            if count == 1 or len(where) == 1:
+                own[where[0]] += ahead + back
+        proven = max(*own, -(-total // count))
+    elif result.bound_name in ("pipeline", "ends"):
+        proven = _run(ops, durations, stages, hop)
+        if result.bound_name == "ends":
+            _require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
+            for column, slot in ((tasks[1], 0), (tasks[2], len(durations) - 1)):
+                here = [took for took, k in zip(column, tasks[0], strict=True) if k == slot]
+                proven += max(max(here, default=0), -(-sum(here) // count))
+    else:
+        _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
+    _check_between(result.lower_bound, result.makespan, result.status, proven, result.bound_name)
+
+
+def _check_between(bound: int, makespan: int, status: SolveStatus, proven: int, name: str) -> None:
+    _require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
+    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
+    _require(
+        (status is SolveStatus.OPTIMAL) == (bound == makespan),
+        f"status is {status.value} with makespan {makespan} and lower_bound {bound}",
+    )
+
+
+def check_multiplexed(
+    work: ArrayLike,
+    forward: ArrayLike,
+    backward: ArrayLike,
+    task_item: ArrayLike,
+    task_forward: ArrayLike,
+    task_backward: ArrayLike,
+    result: MultiplexedResult,
+    *,
+    window: int,
+    task_size: ArrayLike | None = None,
+    held_cap: ArrayLike | None = None,
+    task_devices: ArrayLike | str = "any",
+    forward_overhead: ArrayLike | None = None,
+    backward_overhead: ArrayLike | None = None,
+    sizes: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    in_flight_cap: ArrayLike | None = None,
+    hop: int = 0,
+    slots_multiple_of: int = 1,
+    allow_empty: bool = False,
+) -> None:
+    """Check slots and tasks against the items and rules they were made from; return nothing if all holds.
+
+    Parameters
+    ----------
+    work, forward, backward, task_item, task_forward, task_backward, window, task_size, held_cap, task_devices, \
+forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multiple_of, allow_empty
+        As given to :func:`solvers.schedule_multiplexed`.
+    result : MultiplexedResult
+
+    Raises
+    ------
+    CertificateError
+        Naming the first violated rule.
+
+    Examples
+    --------
+    >>> import solvers
+    >>> given = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]], [0, 2], [1, 2], [2, 4]
+    >>> found = solvers.schedule_multiplexed(*given, 1, 4, window=2, time_budget=1e-4)
+    >>> solvers.check_multiplexed(*given, found, window=2)
+    """
+    table, order = np.asarray(work), result.order
+    slots = PipelineResult(
+        result.replica_of_item, result.slot_of_item, result.makespans, result.makespan, result.lower_bound,
+        result.bound_name, result.cut, order, result.status, "auto", 0.0,
+    )  # fmt: skip
+    cells = _check_items(slots, len(table), slots_multiple_of, allow_empty)
+    ops = [order.ops_of(d) for d in range(order.num_devices)]
+    if sizes is not None:
+        given = np.asarray(sizes)
+        _check_caps(slots, cells, [given.tolist()] if given.ndim == 1 else given.T.tolist(), ops, cap, in_flight_cap)
+    owner = [int(i) for i in np.asarray(task_item)]
+    replicas = [int(result.replica_of_item[i]) for i in owner]
+    _require(replicas == result.replica_of_task.tolist(), "a task is not on its item's replica")
+    rules: dict[str, Any] = {"window": window, "held_cap": held_cap, "hop": hop, "forward_overhead": forward_overhead,
+                             "backward_overhead": backward_overhead}  # fmt: skip
+    for r, each in enumerate(result.replicas):
+        _require(each.order == order, f"replica {r} has an order of its own")
+        loads = [[sum(int(table[i, m]) for i in cells.get((r, k), [])) for m in range(table.shape[1])]
+                 for k in range(result.num_slots)]  # fmt: skip
+        mine = [t for t, replica in enumerate(replicas) if replica == r]
+        rules["task_size"] = None if task_size is None else np.asarray(task_size)[mine]
+        rules["task_devices"] = task_devices if isinstance(task_devices, str) else np.asarray(task_devices)[mine]
+        slot = [int(result.slot_of_item[owner[t]]) for t in mine]
+        spent = np.asarray(task_forward)[mine], np.asarray(task_backward)[mine]
+        check_multiplex(loads, forward, backward, slot, *spent, each, **rules)
+    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
+    spent_by_all = [list(map(int, np.asarray(column))) for column in (task_forward, task_backward)]
+    fixed = _fixed(order.num_stages, forward_overhead, backward_overhead)
+    _require(max(slots.makespans.tolist()) == result.makespan, f"makespan is {max(slots.makespans.tolist())}")
+    _check_bound_of_all(slots, [list(map(int, row)) for row in table], unit, fixed, owner, spent_by_all, hop)
+
+
+def _check_bound_of_all(
+    slots: PipelineResult, items: list[list[int]], unit: list[list[int]], fixed: list[int], owner: list[int],
+    tasks: list[list[int]], hop: int,
+) -> None:  # fmt: skip
+    order = slots.order
+    ops = [order.ops_of(d) for d in range(order.num_devices)]
+    trips = [sum(x * sum(u) for x, u in zip(row, unit, strict=True)) for row in items]
+    if slots.bound_name == "all_work":
+        total = sum(trips) + slots.num_replicas * slots.num_slots * sum(fixed) + sum(map(sum, tasks))
+        proven = -(-total // (slots.num_replicas * order.num_devices))
+    elif slots.bound_name == "item_with_tasks":
+        around = [[0, 0] for _ in items]
+        for side, column in enumerate(tasks):
+            for i, took in zip(owner, column, strict=True):
+                around[i][side] = max(around[i][side], took)
+        back = sum(1 for s in range(order.num_stages - 1) if any((0, s, True) in listed for listed in ops))
+        hops = hop * (order.num_stages - 1 + back) if len(ops) > 1 else 0
+        proven = max((t + sum(a) for t, a in zip(trips, around, strict=True)), default=0) + sum(fixed) + hops
+    else:
+        _check_bound(slots, items, unit, fixed, ops, hop)
+        return
+    _check_between(slots.lower_bound, slots.makespan, slots.status, proven, slots.bound_name)

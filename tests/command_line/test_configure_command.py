@@ -1,0 +1,74 @@
+"""``balancer configure``, and the layouts that it writes."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from balancer.simulate import configure as room
+
+PHASES = ("--phase", "vision=patches", "--phase", "llm=tokens")
+MODELS = ("--model", "vision=internvit-300m", "--model", "llm=qwen2-7b", "--cluster", "h200")
+COSTS = ("--cost", "vision=flops:internvit-300m", "--cost", "llm=flops:qwen2-7b")
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_EACH_S", 1e-4)
+    monkeypatch.setattr(room, "_LAST_S", 1e-4)
+    rng = np.random.default_rng(0)
+    columns = {"patches": rng.integers(1, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32)}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    return tmp_path / "log.parquet"
+
+
+def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
+    files = [tmp_path / f"{mode}.json" for mode in ("stages", "before")]
+    page = tmp_path / "page.html"
+    for path in files:
+        asked = ("--gpus", 2, "--batch", 16, "--mode", path.stem, "--out", path, "--time-budget", 0.1)
+        ran = command("configure", log, *PHASES, *MODELS, *asked, *(("--html", page) * (path.stem == "before")))
+        assert "proven" in ran.out
+        assert "Assumed: 2 GPUs, 1 step of 16 samples" in ran.out
+        assert json.loads(path.read_text())["mode"] == path.stem
+    assert page.read_text().count("<svg") == 2
+    replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
+    steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
+    compared = command("simulate", log, *PHASES, *MODELS, *steps, "--layout", files[0], "--layout", files[1], "--json")
+    told = json.loads(compared.out)["layouts"]
+    assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
+    planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--layout", files[1], "--json").out)
+    assert planned["steps"] == 2
+
+
+def test_json(command, log):
+    asked = ("--gpus", 2, "--batch", 16, "--mode", "stages", "--time-budget", 0.1, "--json")
+    told = json.loads(command("configure", log, *PHASES, *MODELS, *asked).out)
+    assert told["winner"]["seconds"] >= told["lower_bound_s"]
+    assert set(told["counts"]["stages"]) == set(room.REASONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", 3), "--ranks must be 2, the replicas of "),
+        (("--ranks", 2, "--stages", "vision=1,llm=1"), "--stages cannot be combined with --layout"),
+    ],
+)
+def test_a_layout_that_does_not_go_with_the_rest(command, log, tmp_path, words, message):
+    path = tmp_path / "layout.json"
+    path.write_text('{"mode": "before", "modules": {"vision": {"dp": 2}, "llm": {"dp": 2}}}')
+    ran = command("plan", log, *PHASES, *COSTS, *words, "--batch-per-rank", 4, "--layout", path)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_gaps_are_not_planned(command, log, tmp_path):
+    path = tmp_path / "layout.json"
+    path.write_text('{"mode": "multiplexed", "modules": {"vision": {"dp": 2}, "llm": {"dp": 2}}}')
+    words = ("--ranks", 2, "--batch-per-rank", 4, "--layout", path)
+    ran = command("plan", log, *PHASES, *COSTS, *words)
+    assert ran.code == 2
+    assert "a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned" in ran.err

@@ -1,0 +1,182 @@
+"""Tasks in the gaps of pipelines: against CP-SAT on small cases, under every rule, and what is refused."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nightly import examples
+from pipeline_oracles import op_before
+
+import solvers
+from solvers.errors import ArgumentError, CertificateError, UsageError
+from solvers.pipeline import check_multiplex, multiplex, one_f_one_b, schedule_multiplexed
+
+QUICK = {"time_budget": 4e-6}
+
+
+def best_makespan(
+    loads, forward, backward, slot, ahead, back, *, window, held_cap=None, hop=0, devices=None, size=None
+):
+    """Optimum by CP-SAT, from the rules alone."""
+    from ortools.sat.python import cp_model
+
+    model, stages, slots = cp_model.CpModel(), len(forward[0]), len(loads)
+    lists = [one_f_one_b(slots, stages).ops_of(d) for d in range(stages)]
+    took = {(k, s, b): sum(x * u[s] for x, u in zip(loads[k], unit, strict=True))
+            for k in range(slots) for s in range(stages)
+            for b, unit in ((False, forward), (True, backward))}  # fmt: skip
+    most = sum(took.values()) + sum(ahead) + sum(back) + hop * (4 * slots * stages + 4 * len(slot))
+    start = {op: model.new_int_var(0, most, "") for op in took}
+    end = model.new_int_var(0, most, "")
+    on = [[] for _ in lists]
+    held = [[] for _ in lists]
+    for d, each in enumerate(lists):
+        for one, other in pairwise(each):
+            model.add(start[other] >= start[one] + took[one])
+        for k, s, b in each:
+            on[d].append(model.new_fixed_size_interval_var(start[k, s, b], took[k, s, b], ""))
+            model.add(end >= start[k, s, b] + took[k, s, b])
+            before = op_before((k, s, b), stages)
+            if before:
+                model.add(start[k, s, b] >= start[before] + took[before] + (hop if before[1] != s else 0))
+    for i, k in enumerate(slot):
+        first, last = model.new_int_var(0, most, ""), model.new_int_var(0, most, "")
+        here = [model.new_bool_var("") for _ in lists]
+        model.add_exactly_one(here)
+        model.add(end >= first + ahead[i])
+        if k >= window:
+            model.add(first >= start[k - window, 0, False])
+        for d, literal in enumerate(here):
+            if devices is not None and not devices[i][d]:
+                model.add(literal == 0)
+            away = hop if d else 0
+            model.add(start[k, 0, False] >= first + ahead[i] + away).only_enforce_if(literal)
+            on[d].append(model.new_optional_fixed_size_interval_var(first, ahead[i], literal, ""))
+            if back[i]:
+                model.add(last >= start[k, 0, True] + took[k, 0, True] + away).only_enforce_if(literal)
+                model.add(end >= last + back[i])
+                on[d].append(model.new_optional_fixed_size_interval_var(last, back[i], literal, ""))
+                span = model.new_int_var(0, most, "")
+                model.add(span == last + back[i] - first)
+                whole = model.new_optional_interval_var(first, span, last + back[i], literal, "")
+                held[d].append((whole, 1 if size is None else size[i]))
+    for d in range(stages):
+        model.add_no_overlap(on[d])
+        if held_cap is not None and held[d]:
+            model.add_cumulative(*zip(*held[d], strict=True), held_cap)
+    model.minimize(end)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = 20
+    assert solver.solve(model) == cp_model.OPTIMAL
+    return round(solver.objective_value)
+
+
+def small(seed):
+    rng = np.random.default_rng(seed)
+    stages, slots, n = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(0, 5))
+    unit = rng.integers(0, 4, (1, stages)) + (stages == 1)
+    task = np.sort(rng.integers(0, slots, n)), rng.integers(1, 9, n), rng.integers(0, 2) * rng.integers(1, 9, n)
+    rules = {"window": int(rng.integers(1, 4)), "hop": int(rng.integers(0, 3))}
+    loads = rng.integers(1, 5, (slots, 1))
+    return [each.tolist() for each in (loads, unit, 1 + unit, *task)], rules
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(st.integers(0, 10_000))
+def test_between_bound_and_optimum(seed):
+    problem, rules = small(seed)
+    found = multiplex(*problem, **rules, **QUICK)
+    check_multiplex(*problem, found, **rules)
+    best = best_makespan(*problem, **rules)
+    assert found.lower_bound <= best <= found.makespan
+
+
+def test_mostly_optimal_on_small_cases():
+    met = 0
+    for seed in range(12):
+        problem, rules = small(seed)
+        met += multiplex(*problem, **rules, time_budget=1e-5).makespan == best_makespan(*problem, **rules)
+    assert met >= 9
+
+
+def test_devices_and_what_they_hold():
+    loads, unit = [[2], [3], [2]], [[1, 1]]
+    slot, ahead, back, size = [0, 1, 1, 2], [3, 2, 4, 1], [3, 2, 4, 1], [2, 1, 2, 1]
+    tied = np.array([[True, False], [True, True], [False, True], [True, True]])
+    problem = (loads, unit, [[2, 2]], slot, ahead, back)
+    rules = {"window": 2, "held_cap": 3, "task_size": size, "task_devices": tied}
+    found = multiplex(*problem, **rules, **QUICK)
+    check_multiplex(*problem, found, **rules)
+    assert found.held.max() <= 3
+    assert found.task_device[0] == 0
+    assert found.task_device[2] == 1
+    best = best_makespan(*problem, window=2, held_cap=3, devices=tied.tolist(), size=size)
+    assert found.lower_bound <= best <= found.makespan
+    assert found == multiplex(*problem, **rules, **QUICK)
+
+
+def test_the_checker_sees_what_is_wrong():
+    problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 1, 2], [3, 3, 3], [6, 6, 6])
+    found = multiplex(*problem, window=1, **QUICK)
+    check_multiplex(*problem, found, window=1)
+    early = found.task_forward_start.copy()
+    early[2] = 0
+    later = found.task_backward_start.copy()
+    later[0] = 0
+    for wrong in (
+        replace(found, task_forward_start=early),
+        replace(found, task_backward_start=later),
+        replace(found, task_device=1 - found.task_device),
+        replace(found, lower_bound=found.makespan + 1),
+        replace(found, bound_name="guess"),
+        replace(found, makespan=found.makespan - 1),
+        replace(found, forward_start=found.forward_start + 1, forward_end=found.forward_end + 1),
+    ):
+        with pytest.raises(CertificateError):
+            check_multiplex(*problem, wrong, window=1)
+    with pytest.raises(CertificateError, match="over held_cap"):
+        check_multiplex(*problem, found, window=1, held_cap=0)
+    with pytest.raises(CertificateError):
+        check_multiplex(*problem, found, window=1, hop=9)
+
+
+def items_and_tasks(n, stages, seed=0):
+    """Long-tailed work of a model, and one task of most items."""
+    rng = np.random.default_rng(seed)
+    work = rng.lognormal(5, 0.6, n).astype(int)[:, None]
+    owner = np.flatnonzero(rng.random(n) < 0.7)
+    ahead = rng.lognormal(5.2, 0.6, len(owner)).astype(int)
+    unit = np.ones((1, stages), dtype=np.int64)
+    return work, unit, 2 * unit, owner, ahead, 2 * ahead
+
+
+@pytest.mark.parametrize("rules", [{}, {"held_cap": 8}, {"sizes": "work", "cap": 4_000}, {"hop": 10}])
+def test_slots_and_tasks_together(rules):
+    problem = items_and_tasks(24, 2)
+    rules = {key: problem[0][:, 0] if value == "work" else value for key, value in rules.items()}
+    found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=1e-5)
+    solvers.check_multiplexed(*problem, found, window=2, **rules)
+    assert found.gap < 0.4
+    assert found == schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=1e-5)
+    assert sorted(np.concatenate([found.tasks_of(r) for r in range(2)]).tolist()) == list(range(len(problem[3])))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"task_devices": "all"}, UsageError, "barrier|waits?|stops the whole pipeline"),
+        ({"task_devices": "some"}, ArgumentError, "task_devices"),
+        ({"task_devices": np.zeros((2, 2), dtype=bool)}, ArgumentError, "allow every task a device"),
+        ({"task_size": [5, 5], "held_cap": 4}, ArgumentError, "task_size"),
+        ({"window": 0}, ArgumentError, "window must be >= 1"),
+        ({"order": one_f_one_b(4, 2)}, ArgumentError, "order"),
+    ],
+)
+def test_what_is_refused(change, error, words):
+    problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 2], [3, 3], [6, 6])
+    with pytest.raises(error, match=words):
+        multiplex(*problem, **({"window": 2} | change))

@@ -1,0 +1,111 @@
+"""Choosing a layout: beside an exhaustive search, again, and where there is none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import balancer
+from balancer.cost import ThroughputCurve
+from balancer.errors import InputError
+from balancer.problem.cluster import CLUSTERS
+from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
+from balancer.simulate import configure as room
+from balancer.simulate import layouts as layouts_room
+from balancer.simulate.layout_bounds import LayoutCase, room_of
+from balancer.simulate.layout_price import price, timeline
+from balancer.simulate.layouts import numbers_of_slots, stubs_of
+from solvers.errors import InfeasibleError
+
+PHASES = {"vision": "patches", "llm": "tokens"}
+MODELS = {"vision": "internvit-300m", "llm": "qwen2-7b"}
+SMALL = replace(CLUSTERS["h100"], gpus_per_node=2)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configure") / "log.parquet"
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"patches": rng.integers(0, 9, 24) * 256, "tokens": rng.integers(20, 2000, 24)}), path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(room, "_EACH_S", 1e-4)
+    monkeypatch.setattr(room, "_LAST_S", 1e-4)
+
+
+def configured(log, num_gpus=4, batch=8, **more):
+    return balancer.configure(log, num_gpus, PHASES, MODELS, batch, cluster=SMALL, **more)
+
+
+def test_the_winner_beside_an_exhaustive_search(log, monkeypatch):
+    monkeypatch.setattr(layouts_room, "_ZERO_STAGES", (1,))
+    found = configured(log)
+    given, best = found.case.given, np.inf
+    stubs = list(stubs_of(given, LAYOUT_MODES))
+    assert sum(sum(counts.values()) for counts in found.counts.values()) == len(stubs)
+    assert found.counts["stages"]["bound"] > 0
+    for stub in stubs:
+        layout = stub.layout(given)
+        layout.check_models(given.models, SMALL.gpus_per_node)
+        assert layout.num_gpus <= 4
+        for slots in numbers_of_slots(given, layout):
+            case = LayoutCase.of(given, layout, slots)
+            if case.least_bytes <= room_of(given) and (each := price(case, 1e-4)):
+                best = min(best, each.seconds)
+                assert each.seconds >= each.lower_bound_s * (1 - 1e-6)
+                assert each.seconds >= case.bound_s * (1 - 1e-6)
+                assert each.seconds >= found.lower_bound_s * (1 - 1e-6)
+                assert case.least_bytes <= each.bytes * (1 + 1e-6) <= room_of(given)
+                assert 0 <= each.idle < 1
+                assert 0 < each.mfu < 0.5
+    assert found.winner.seconds <= 1.01 * best
+    assert found.formula.seconds >= found.winner.seconds
+    assert timeline(found.case, 1e-4).run.makespan > 0
+
+
+def test_the_same_again(log):
+    first, second = (configured(log, mode="stages", num_steps=2) for _ in range(2))
+    assert first.to_json() == second.to_json()
+    assert len(first.case.given.steps) == 2
+    assert set(first.best) == {"stages"}
+
+
+def test_a_layout_that_is_given(log):
+    given = configured(log, mode="stages", time_budget=1e-6).case.given
+    llm = ModuleLayout(tp=2, pp=2)
+    layouts = [StepLayout({"vision": ModuleLayout(dp=4), "llm": llm}, mode) for mode in ("before", "multiplexed")]
+    before, between = room.price_layouts(given, layouts, 0.01)
+    assert before.encoder_s > 0 == between.encoder_s
+    assert before.layout.micro_batch_tokens > 0
+    with pytest.raises(ValueError, match="layouts must be of at most 4 GPUs, got 8"):
+        room.price_layouts(given, [StepLayout({"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}, "before")])
+
+
+def test_what_cannot_be(log):
+    with pytest.raises(InfeasibleError, match=r"none of \d+ layouts of 1 gpus fits their memory"):
+        configured(log, num_gpus=1)
+    with pytest.raises(ValueError, match=r"unknown mode 'behind'; known modes are any, stages"):
+        configured(log, mode="behind")
+    with pytest.raises(ValueError, match="models must be of the phases vision, llm"):
+        balancer.configure(log, 4, PHASES, {**MODELS, "audio": "qwen2-7b"}, 8)
+    with pytest.raises(ValueError, match="phase 'llm' has no model"):
+        balancer.configure(log, 4, PHASES, {"vision": "internvit-300m"}, 8)
+    with pytest.raises(ValueError, match="has 0 full batches of 32 rows, and 1 are asked for"):
+        configured(log, batch=32)
+
+
+def test_rates_measured_by_tensor_shards(log, tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("tokens,flops_per_second,tp\n1000,4e14,1\n1000,1e14,2\n")
+    curves = ThroughputCurve.by_shards(path)
+    assert sorted(curves) == [1, 2]
+    found = configured(log, mode="stages", throughput={"llm": curves}, time_budget=0.05)
+    assert found.winner.layout.llm.tp == 1
+    path.write_text("tokens,flops_per_second,tp\n1000,4e14,1.5\n")
+    with pytest.raises(InputError, match=r"column 'tp', row 0: 1\.5 must be a whole number"):
+        ThroughputCurve.by_shards(path)

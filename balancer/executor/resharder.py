@@ -1,25 +1,34 @@
 """Rows between modules with unlike layouts: windows by one all-to-all, then gathered within tensor groups; and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from balancer.executor.agreement import agreed_plan, check_planning
+from balancer.executor.arguments import as_setup
 from balancer.executor.collectives import Collectives
 from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
+from balancer.executor.gathering import gather
+from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
 from balancer.executor.route import Route
 from balancer.executor.shared_streams import placed
 from balancer.plan.pieces import Pieces
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.step_plan import StepPlan, reshard
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.phases import Phase
+from balancer.problem.ragged import Ragged
+from balancer.problem.setup import as_layout
 from balancer.problem.topology import Topology
+from solvers._as_python import compile_at_once
 
 __all__ = ["Resharder"]
 
@@ -61,10 +70,14 @@ class _Window(torch.autograd.Function):
 
 
 class Resharder:
-    """Brings rows to the GPUs of modules with unlike layouts, and gradients back; all GPUs make it at the same time.
+    """Plans steps of modules with unlike layouts, and brings rows to their GPUs, and gradients back.
+
+    All GPUs make it at the same time.
 
     Parameters
     ----------
+    phases, layouts
+        As :func:`balancer.orchestrate` takes them.
     topology : Topology or int, optional
         Nodes of the GPUs, or GPUs a node; by default one node.
     group : ProcessGroup, optional
@@ -74,25 +87,26 @@ class Resharder:
         shard none.
     exchange, timeout
         As :class:`balancer.executor.Dispatcher` takes them.
-
-    Notes
-    -----
-    All GPUs hold the same plan: they plan the same lengths by :func:`balancer.orchestrate`, with no method that reads a
-    clock.
+    settings
+        Those of a Dispatcher with phases.
     """
 
     def __init__(
-        self, topology: Topology | int | None = None, *, group: Any = None,
+        self, phases: Sequence[Phase] | Mapping[str, str], layouts: StepLayout | Mapping[str, ModuleLayout],
+        topology: Topology | int | None = None, *, group: Any = None,
         tensor_groups: Mapping[str, Any] | None = None, exchange: str = "auto",
-        timeout: timedelta = timedelta(minutes=2),
+        timeout: timedelta = timedelta(minutes=2), **settings: Any,
     ) -> None:  # fmt: skip
         if not isinstance(topology, Topology):
             topology = Topology.uniform(dist.get_world_size(group), topology)
+        self.setup = as_setup(topology, phases, "linear", None, settings, as_layout(layouts))
+        check_planning("replicate", self.setup)
         self._peers = Peers(group, None, topology, exchange, timeout)
         self._features = Features(self._peers)
         self._tensor = {name: Collectives(one, timeout, "tensor peer") for name, one in (tensor_groups or {}).items()}
         for collectives in self._tensor.values():
             collectives.lookout = self._peers.direct.lookout
+        compile_at_once()  # so that no later step waits for it
         self._step: StepPlan | None = None
         self._found: dict[str, tuple[Resharding, Route]] = {}
 
@@ -100,6 +114,35 @@ class Resharder:
     def rank(self) -> int:
         """Number of this GPU."""
         return self._peers.rank
+
+    def plan(self, lengths: Mapping[str, ArrayLike | Ragged]) -> StepPlan:
+        """Gather all GPUs' lengths and plan a step, the same on all; all GPUs call it.
+
+        Parameters
+        ----------
+        lengths : mapping of str to int64[n] or lists
+            Of this GPU's samples, the columns that phases name; ``{}`` where it has none.
+
+        Raises
+        ------
+        PlanMismatchError, FieldMismatchError, PeerError, PeerLostError
+            See :mod:`balancer.executor.errors`.
+        TypeError, ValueError, InfeasibleError, SolverError
+            Lengths that cannot be used, or that nobody can plan.
+        """
+        batch, failure = None, None
+        try:
+            columns = as_columns(lengths)
+            sizes = {f"lengths[{name!r}]": len(column) for name, column in columns.items()}
+            if len(set(sizes.values())) > 1:
+                raise ValueError(f"lengths must be of the same number of samples, got {sizes}")
+            batch = MiniBatch(next(iter(sizes.values()), 0), {}, columns)
+        except Exception as error:  # whatever it is, the other GPUs must hear of it
+            failure = error
+        gathered = gather(self._peers, batch, Status.FAILED if failure else Status.READY, failure)
+        if failure is not None:
+            raise failure
+        return agreed_plan(self._peers, self.setup, gathered, None)
 
     def of(self, step: StepPlan, stream: str) -> Resharding:
         """Return how a stream travels: positions, ``cu_seqlens``, windows."""
@@ -113,7 +156,7 @@ class Resharder:
         Parameters
         ----------
         step : StepPlan
-            With layouts; the same on all GPUs.
+            As :meth:`plan` makes it.
         stream : str
             A name of ``step.streams``, or that of all that a phase takes: ``"llm:inputs"``.
         rows : Tensor[elements, ...] or mapping of str to Tensor

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import balancer
-from balancer import MicroBatches, Phase, Ragged
+from balancer import Phase, Ragged
 from balancer.executor import Resharder, anchored
 
 PHASES = (Phase("vision", "lengths(images)"), Phase("llm", "tokens"))
@@ -29,6 +29,13 @@ def batch_of(seed, samples):
     images = [rng.integers(0, 12, rng.integers(0, 3)).tolist() for _ in range(samples)]
     tokens = np.array([sum(each) for each in images], dtype=np.int64) + rng.integers(0, 9, samples)
     return {"images": Ragged.of(images), "tokens": tokens}, rng.integers(0, dist.get_world_size(), samples)
+
+
+def own_lengths(rank, seed, samples):
+    """What one GPU says of its samples; nothing where it has none."""
+    columns, home = batch_of(seed, samples)
+    mine = np.flatnonzero(home == rank)
+    return {"images": columns["images"].take(mine), "tokens": columns["tokens"][mine]} if len(mine) else {}
 
 
 def weights(tensor_shards):
@@ -86,10 +93,10 @@ def held_of(shards, gpu):
 
 
 def one_step(rank, layouts, seed, samples, frozen=False, slots=None):
-    columns, home = batch_of(seed, samples)
-    cut = None if slots is None else MicroBatches(200, count=slots, allow_empty=True)
-    step = balancer.orchestrate(columns, PHASES, 8 // 2 * 2, layouts=layouts, home_rank=home, micro_batches=cut)
-    resharder = Resharder(4, tensor_groups=tensor_groups(layouts, rank), timeout=PATIENCE)
+    cut = {} if slots is None else {"micro_batch_tokens": 200, "num_micro_batches": slots, "allow_empty": True}
+    groups = tensor_groups(layouts, rank)
+    resharder = Resharder(PHASES, layouts, 4, tensor_groups=groups, timeout=PATIENCE, **cut)
+    step = resharder.plan(own_lengths(rank, seed, samples))
     llm, vision = layouts["llm"], layouts["vision"]
     encoder, embedding, shards = weights(llm.tp)
     # Raw images come from home; what this GPU's replica of the encoder then has is what its layout says.
@@ -129,12 +136,15 @@ def one_step(rank, layouts, seed, samples, frozen=False, slots=None):
 
 
 def wrong(rank, layouts, what):
-    columns, home = batch_of(0, 6)
-    step = balancer.orchestrate(columns, PHASES, 8, layouts=layouts, home_rank=home)
     groups = tensor_groups(layouts, rank)
     if what == "group":
         groups = {"llm": dist.new_group([rank ^ 4, rank], use_local_synchronization=True)}
-    resharder = Resharder(4, tensor_groups={} if what == "none" else groups, timeout=PATIENCE)
+    resharder = Resharder(
+        PHASES, layouts, 4, tensor_groups={} if what == "none" else groups, timeout=PATIENCE,
+        eps=0.01 * rank if what == "settings" else 0.001,
+    )  # fmt: skip
+    lengths = own_lengths(rank, 0, 6)
+    step = resharder.plan({"tokens": [3, -1]} if what == "lengths" else lengths)
     outputs = torch.zeros(int(resharder.of(step, "vision:out").stream.lengths.sum()) + (what == "rows"), WIDTH)
     size = step["vision"].lengths[step["vision"].target.samples_on_rank(rank)].sum() + (what == "rows")
     resharder(step, "vision:out", outputs[:size] if len(outputs) >= size else torch.zeros(int(size), WIDTH))

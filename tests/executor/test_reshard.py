@@ -48,3 +48,16 @@ def test_what_does_not_fit(ranks, what, text):
     for found, _, traceback in ranks.errors(cases.wrong, {"vision": ALONE, "llm": SPLIT}, what):
         assert found == "ValueError"
         assert text in traceback
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "text"),
+    [
+        ("settings", "PlanMismatchError", "setting 'eps'"),
+        ("lengths", "UsageError", "must be >= 0, got -1"),
+    ],
+)
+def test_plans_that_are_not_agreed_on(ranks, what, name, text):
+    for found, _, traceback in ranks.errors(cases.wrong, {"vision": ALONE, "llm": SPLIT}, what):
+        assert found == name
+        assert text in traceback

@@ -115,7 +115,8 @@ class StepPlan:
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
+        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself. With layouts from
+        GPU to GPU, in segments; see :func:`balancer.reshard`.
         """  # noqa: D205 (one sentence)
         if self.setup.layout is not None:
             return {name: reshard(self, name).stream for name in self._whole} | dict(self.detour)

@@ -21,6 +21,7 @@ from balancer import (
     orchestrate,
     reshard,
 )
+from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
 PHASES = [
     Phase("vision", "lengths(patches)", outputs="lengths(outputs)", bytes_in=3, bytes_out=4),
@@ -62,6 +63,7 @@ def test_everything_a_phase_takes_arrives_once(seed, cut):
             seen[k][start : start + size] += 1
     assert all((each == 1).all() for each in seen)
     together = reshard(step, "llm:inputs")
+    assert step.inputs_of("llm") == together.stream
     each = [step.streams[name] for name in step.parts["llm"].streams]
     assert together.stream.bytes_of_item.sum() == sum(stream.bytes_of_item.sum() for stream in each)
     for gpu in range(8):
@@ -69,6 +71,13 @@ def test_everything_a_phase_takes_arrives_once(seed, cut):
         assert len(together.sent(gpu)) == sent
         assert len(set(together.arriving(gpu).tolist())) == len(together.arriving(gpu))
     assert step.streams["vision:in"].bytes_of_item.sum() == 3 * step["vision"].lengths.sum()
+
+
+def test_a_plan_over_replicas_is_not_simulated():
+    step = orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES, layouts=LAYOUTS)
+    h100 = CLUSTERS["h100"]
+    with pytest.raises(ValueError, match="a plan with layouts is not simulated"):
+        step_time(step, PhaseModel.on("qwen2-7b", h100.peak_flops, efficiency=0.5), h100)
 
 
 def test_homes_and_nodes_are_those_of_replicas():

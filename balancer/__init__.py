@@ -12,11 +12,12 @@ from balancer.cost import CostModel  # noqa: E402
 from balancer.errors import InputError, PlanError  # noqa: E402
 from balancer.plan.dispatch_plan import DispatchPlan  # noqa: E402
 from balancer.plan.exchange import RankExchange  # noqa: E402
-from balancer.plan.step_plan import StepPlan  # noqa: E402
+from balancer.plan.step_plan import StepPlan, reshard  # noqa: E402
 from balancer.planning.planner import balance  # noqa: E402
 from balancer.planning.step import orchestrate  # noqa: E402
 from balancer.planning.warmup import warmup  # noqa: E402
 from balancer.problem.layout import ModuleLayout, StepLayout  # noqa: E402
+from balancer.problem.mesh import Mesh  # noqa: E402
 from balancer.problem.micro_batches import MicroBatches  # noqa: E402
 from balancer.problem.phases import Phase  # noqa: E402
 from balancer.problem.pipeline_stages import PipelineStages  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "CostModel",
     "DispatchPlan",
     "InputError",
+    "Mesh",
     "MicroBatches",
     "ModuleLayout",
     "Phase",
@@ -48,6 +50,7 @@ __all__ = [
     "load_plans",
     "load_steps",
     "orchestrate",
+    "reshard",
     "warmup",
 ]
 

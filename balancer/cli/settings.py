@@ -17,7 +17,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
-from balancer.problem.layout import read_layout
+from balancer.problem.layout import StepLayout, read_layout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase
 from balancer.problem.pipeline_stages import PipelineStages
@@ -247,11 +247,11 @@ def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | N
     return PipelineStages.of(stage_layout(text, piped), models, pieces=pieces or {}, **more)
 
 
-def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) -> None:
-    """Set the options that a layout stands for."""
+def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) -> StepLayout | None:
+    """Set the options that a layout stands for; returns it where ranks are its GPUs, else they are its replicas."""
     paths = options.pop("layouts")
     if not paths:
-        return
+        return None
     if len(paths) > 1:
         raise InputError(f"--layout must be given once, got {', '.join(paths)}; simulate takes several")
     refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
@@ -262,17 +262,22 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
             f"{paths[0]}: a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned; "
             "compare it with simulate --layout, or take the best of --mode stages+before"
         )
-    if layout.llm.dp != num_ranks:
-        raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {paths[0]}, got {num_ranks}")
-    keywords = layout.pipeline_keywords()
-    options["stages"] = ",".join(f"{name}={count}" for name, count in layout.stage_counts.items())
-    options["chunks"], options["recompute"] = keywords["chunks"], keywords["recompute"]
-    if layout.encoders and layout.mode == "before":
-        options["encoders"] = "step"
+    laid_out = layout.mode == "before" or not layout.encoders
+    of_gpus = laid_out and num_ranks == layout.num_gpus != layout.llm.dp
+    if not of_gpus and layout.llm.dp != num_ranks:
+        gpus = f", or {layout.num_gpus}, its GPUs" if laid_out else ""
+        raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {paths[0]}{gpus}, got {num_ranks}")
+    if not of_gpus or layout.num_stages > 1:
+        keywords = layout.pipeline_keywords()
+        options["stages"] = ",".join(f"{name}={count}" for name, count in layout.stage_counts.items())
+        options["chunks"], options["recompute"] = keywords["chunks"], keywords["recompute"]
+        if layout.encoders and layout.mode == "before":
+            options["encoders"] = "step"
     if options["micro_batches"] is None and layout.micro_batches is not None:
         options["micro_batches"] = str(layout.micro_batches)
     if options["micro_batch_tokens"] is None:
         options["micro_batch_tokens"] = layout.micro_batch_tokens
+    return layout if of_gpus else None
 
 
 def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> MicroBatches | None:
@@ -344,14 +349,14 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         columns = {SINGLE_PHASE: "+".join(of_log)}
     if options["group_degrees"] is not None:
         refuse(options, ("stages", *_WITH_STAGES), "--group-degrees")
-    _take_layout(options, tuple(columns), topology.num_ranks)
+    layout = _take_layout(options, tuple(columns), topology.num_ranks)
     stages = _stages(options, tuple(columns))
     phases, groups = _sequence_groups(options, _phases(options, columns))
     cut = groups or _micro_batches(options, stages)
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
-    settings = LogSettings(Setup(topology, phases, plan), **of_batches)
+    settings = LogSettings(Setup(topology, phases, plan, layout), **of_batches)
     opened = opened or open_log(log)
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))
     short = replace(settings, setup=replace(settings.setup, settings=hurried))

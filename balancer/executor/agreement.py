@@ -128,7 +128,8 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     cut = given["settings"].pop("micro_batches") or {}
     shared = {f"{name} of sequence_groups": value for name, value in cut.items()} if "degrees" in cut else {}
     given["settings"] |= shared or {name: cut.get(spec) for name, spec in IN_SHORT.items()}
-    found = {f"setting {name!r}": value for name, value in {**given["topology"], **given["settings"]}.items()}
+    of_all = {**given["topology"], **given["settings"], **({"layouts": given["layout"]} if "layout" in given else {})}
+    found = {f"setting {name!r}": value for name, value in of_all.items()}
     for phase in given["phases"]:
         where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"
         found |= {f"setting {name!r}{where}": value for name, value in phase.items()}

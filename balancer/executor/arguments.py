@@ -6,6 +6,7 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
+from balancer.problem.layout import StepLayout
 from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings, one_of
@@ -23,7 +24,7 @@ _SETTINGS = (*_PLANNED, *IN_SHORT, "sequence_groups")
 
 def as_setup(
     topology: Topology, phases: Sequence[Phase] | Mapping[str, str] | None, cost: str | CostModel, length: str | None,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any], layout: StepLayout | None = None,
 ) -> Setup:  # fmt: skip
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
 
@@ -50,6 +51,6 @@ def as_setup(
         phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
-    setup = Setup(topology, as_phases(phases), plan)
+    setup = Setup(topology, as_phases(phases), plan, layout)
     rehearse(setup)
     return setup

@@ -20,6 +20,9 @@ __all__ = ["Collectives", "Meanwhile", "Sizes"]
 
 GIVES_UP = 5 / 6  # of the timeout: how late a rank may be
 
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 Sizes: TypeAlias = Sequence[int]
 """Bytes to, or from, each rank of a group."""
 
@@ -112,6 +115,31 @@ class Collectives:
             group = self.group if sent.is_cuda else self._control
             start = partial(dist.all_to_all_single, arrived, sent, list(receives), list(sends), group, async_op=True)
             self._call("exchanging payload", start, sent.is_cuda, meanwhile)
+
+    def all_gather(self, mine: Tensor) -> Tensor:
+        """Return what all ranks give, of one shape, one after the other."""
+        if self.size == 1:
+            return mine
+        if mine.is_cuda and not self.moves_cuda:
+            return self.all_gather(mine.cpu()).to(mine.device)
+        group, found = self._group_of(mine), mine.new_empty((self.size * len(mine), *mine.shape[1:]))
+        start = partial(_ALL_GATHER, found, mine.contiguous(), group, async_op=True)
+        self._call("gathering windows", start, mine.is_cuda)
+        return found
+
+    def reduce_scatter(self, given: Tensor) -> Tensor:
+        """Return the sum of what all ranks give for this one: each gives for one rank after the other."""
+        if self.size == 1:
+            return given
+        if given.is_cuda and not self.moves_cuda:
+            return self.reduce_scatter(given.cpu()).to(given.device)
+        group, found = self._group_of(given), given.new_empty((len(given) // self.size, *given.shape[1:]))
+        start = partial(_REDUCE_SCATTER, found, given.contiguous(), group=group, async_op=True)
+        self._call("summing gradients", start, given.is_cuda)
+        return found
+
+    def _group_of(self, tensor: Tensor) -> Any:
+        return self.group if tensor.is_cuda else self._control
 
     def _call(
         self, doing: str, start: Callable[[], Any], on_cuda: bool = False, meanwhile: Meanwhile = lambda: None

@@ -96,7 +96,7 @@ def replay_step(
             groups = _checked_groups(inside, step, items, shared, order, num_slots, first_row)
         else:
             target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
-            _check_groups(inside, step, problem, target)
+            _check_groups(inside, step.setup.group_size_of(name), problem, target)
         alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
         plans[name] = replay_plan(
             problem, target, step.settings, slots=slots, groups=groups, fell_back=claims.fell_back(name), search=alone,
@@ -212,8 +212,7 @@ def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32],
     return problem.micro_batches.violation(problem.batch.lengths, ranks, slots, target.num_ranks, num_slots)
 
 
-def _check_groups(where: str, step: Step, problem: Problem, target: Placement) -> None:
-    size = step.settings.group_size
+def _check_groups(where: str, size: int | None, problem: Problem, target: Placement) -> None:
     if size is None:
         return
     leaves = problem.batch.home.rank_of_sample // size != target.rank_of_sample // size

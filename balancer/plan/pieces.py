@@ -17,11 +17,13 @@ from balancer.problem.ragged import offsets_of
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
-from solvers.groups import group_loads
+from solvers.groups import group_loads, members_by_group
 from solvers.packing import MOST_BINS
+from solvers.tiles import intersections
 from solvers.types import Record
 
-__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "segments"]
+__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "runs",
+           "segments"]  # fmt: skip
 
 
 class SequenceGroup(NamedTuple):
@@ -127,7 +129,7 @@ class GroupTable(Record):
         if (outside | ~inside).any():
             g = int(np.argmax(outside | ~inside))
             return f"group {g} cannot be {degree[g]} ranks from {first[g]}"
-        index, place = _runs(degree)
+        index, place = runs(degree)
         busy = np.zeros((num_slots, num_ranks), dtype=np.int32)
         np.add.at(busy, (self.slot[index], first[index] + place), 1)
         if busy.max(initial=0) > 1:
@@ -145,7 +147,7 @@ class GroupTable(Record):
         """Return how long each rank is busy in each slot, int64[num_ranks, num_slots], in cost units."""
         of_group, of_slot = self.loads(cost, lengths, cut, num_ranks)
         busy = np.full((num_ranks, num_slots), of_slot, dtype=np.int64)
-        index, place = _runs(self.degree)
+        index, place = runs(self.degree)
         busy[self.first_rank[index] + place, self.slot[index]] += of_group[index]
         return busy
 
@@ -173,7 +175,7 @@ class Shares(NamedTuple):
         """Share each sample out equally among the ranks of its group. O(s + num_ranks * num_slots)."""
         group = groups.group_of_sample
         degree = groups.degree[group].astype(np.int64)
-        sample, rank_in_group = _runs(degree)
+        sample, rank_in_group = runs(degree)
         rank = groups.first_rank[group][sample] + rank_in_group
         place = Placement.by_slots(rank.astype(np.int32), groups.slot[group][sample], num_ranks, num_slots)
         return cls(sample, place, (cut.padded(lengths, degree) // degree)[sample])
@@ -181,7 +183,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces(Record):
-    """Parts of samples on ranks, sample after sample, in each by `start`.
+    """Parts of samples on ranks, sample after sample, in each by `start`; the samples in any order.
 
     Attributes
     ----------
@@ -218,7 +220,7 @@ class Pieces(Record):
         group = groups.group_of_sample
         degree, slot = groups.degree[group].astype(np.int64), groups.slot[group]
         pieces = degree * np.where((degree > 1) & (cut.order == "zigzag"), 2, 1)
-        sample, chunk = _runs(pieces)
+        sample, chunk = runs(pieces)
         size = (cut.padded(lengths, degree) // pieces)[sample]
         last = pieces[sample] - 1  # of a zigzag's chunks the first and the last are the first rank's
         rank = groups.first_rank[group][sample] + np.where(
@@ -226,6 +228,16 @@ class Pieces(Record):
         )
         place = Placement.by_slots(rank.astype(np.int32), slot[sample], num_ranks, num_slots)
         return cls(sample, chunk * size, (chunk + 1) * size, place)
+
+    def places(
+        self, rank: int, piece: NDArray[np.int64], start: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return where elements lie among all pieces of a rank: so many from `start` on in pieces of it, int64[sum]."""
+        held = self.place.samples_on_rank(rank)
+        begin = np.zeros(len(self.sample), dtype=np.int64)
+        begin[held] = offsets_of(self.stop[held] - self.start[held])[:-1]
+        index, place = runs(sizes)
+        return np.asarray((begin[piece] + start)[index] + place)
 
 
 class Segments(NamedTuple):
@@ -251,17 +263,15 @@ class Segments(NamedTuple):
 
         In the order in which they come; what no element lies at is padding, or comes from elsewhere.
         """
-        held, mine = target.place.samples_on_rank(rank), self.stream.target.samples_on_rank(rank)
-        begin = np.zeros(len(target.sample), dtype=np.int64)
-        begin[held] = offsets_of(target.stop[held] - target.start[held])[:-1]
-        piece, sizes = self.target_piece[mine], self.stream.lengths[mine]
-        index, place = _runs(sizes)
-        return np.asarray((begin[piece] + self.start[mine] - target.start[piece])[index] + place)
+        mine = self.stream.target.samples_on_rank(rank)
+        piece = self.target_piece[mine]
+        return target.places(rank, piece, self.start[mine] - target.start[piece], self.stream.lengths[mine])
 
 
 def segments(
-    name: str, source: Pieces, target: Pieces, lengths: NDArray[np.int64], bytes_per_element: int = 1
-) -> "Segments":
+    name: str, source: Pieces, target: Pieces, lengths: NDArray[np.int64],
+    bytes_per_element: int | NDArray[np.int64] = 1,
+) -> "Segments":  # fmt: skip
     """Intersect the pieces that are there with those that are wanted; each element travels once to each that wants it.
 
     Parameters
@@ -273,31 +283,24 @@ def segments(
     target : Pieces
     lengths : int64[n]
         Of the samples; beyond them lies padding, which does not travel.
-    bytes_per_element : int
+    bytes_per_element : int or int64[p]
+        Of all source pieces, or of each.
 
     Returns
     -------
     Segments
-        O(k log k) for k pieces and segments.
+        O(s log s + k log s) for s source pieces, and k target pieces and segments.
     """
-    base = offsets_of(lengths)[:-1]
     held = np.flatnonzero(source.stop > source.start)
-    held = held[np.argsort(base[source.sample[held]] + source.start[held], kind="stable")]
-    there = base[source.sample[held]] + source.start[held], base[source.sample[held]] + source.stop[held]
-    offset = base[target.sample]
-    wanted = offset + target.start, offset + np.minimum(target.stop, lengths[target.sample])
-    first = np.searchsorted(there[1], wanted[0], side="right")
-    beyond = np.maximum(np.searchsorted(there[0], wanted[1], side="left"), first)
-    target_piece, place = _runs(np.where(wanted[1] > wanted[0], beyond - first, 0))
-    index = first[target_piece] + place
-    start = np.maximum(there[0][index], wanted[0][target_piece])
-    sizes = np.minimum(there[1][index], wanted[1][target_piece]) - start
-    source_piece = held[index]
-    stream = Stream(
-        name, _lying(source.place, source_piece, start), _lying(target.place, target_piece, start), sizes,
-        sizes * bytes_per_element,
-    )  # fmt: skip
-    return Segments(stream, source_piece, target_piece, start - offset[target_piece])
+    held = held[np.lexsort((source.start[held], source.sample[held]))]
+    first_of_sample = np.searchsorted(source.sample[held], np.arange(len(lengths) + 1))
+    tiles = source.start[held], source.stop[held]
+    found = intersections(tiles, first_of_sample, lengths, target.sample, target.start, target.stop)
+    source_piece = held[found.first]
+    each = bytes_per_element if isinstance(bytes_per_element, int) else bytes_per_element[source_piece]
+    volumes = found.size if isinstance(each, int) and each == 1 else found.size * each
+    stream = Stream(name, _lying(source.place, source_piece), target.place.lifted(found.second), found.size, volumes)
+    return Segments(stream, source_piece, found.second, found.start)
 
 
 def least_rank_time(
@@ -321,17 +324,19 @@ def least_rank_time(
     return least, makespan // given.unit - cut.fewest_slots(lengths, topology.num_ranks) * given.overhead
 
 
-def _lying(place: Placement, piece: NDArray[np.int64], start: NDArray[np.int64]) -> Placement:
-    """Place segments where their pieces are, in each in order."""
-    rank = place.rank_of_sample[piece]
-    order = np.lexsort((start, place.position_of_sample[piece], rank))
-    offsets = np.searchsorted(rank[order], np.arange(place.num_ranks + 1))
-    position = np.empty(len(order), dtype=np.int32)
-    position[order] = np.arange(len(order)) - offsets[rank[order]]
-    return Placement(rank, position, order, offsets)
+def _lying(place: Placement, piece: NDArray[np.int64]) -> Placement:
+    """Place segments where their pieces are, in each in order. O(k + p)."""
+    rank_of_place = np.repeat(np.arange(place.num_ranks, dtype=np.int32), np.diff(place.offsets))
+    at = np.empty(len(place.samples), dtype=np.int32)
+    at[place.samples] = np.arange(len(at))
+    at = at[piece]
+    order, first, position = members_by_group(at, len(place.samples))  # in a piece they ascend already
+    offsets = first[place.offsets]
+    position += (first[:-1] - offsets[rank_of_place]).astype(np.int32)[at]
+    return Placement(rank_of_place[at], position, order, offsets)
 
 
-def _runs(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def runs(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return who each of ``counts.sum()`` entries belongs to, and its number there: int64[k] both."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -51,7 +51,7 @@ def append_phase(
         With lengths and homes, for a file that has no log to go back to.
     """
     rows = batch.rows_of(batch.kept[items.sample_of_item], first_row)
-    slots, lengths, homes = plan.slot_of_sample, items.lengths, plan.home.rank_of_sample
+    slots, lengths, homes = plan.slot_of_sample, items.lengths, batch.home.rank_of_sample[items.sample_of_item]
     item, place, piece = items.item_in_sample.astype(np.int32), plan.target, None
     if isinstance(setup.settings.micro_batches, SequenceGroups):
         held, groups = plan.pieces, plan.group_table

@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import Pieces, Segments, segments
+from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.layout import ModuleLayout
+from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
-from solvers.errors import Named, UsageError
+from solvers.errors import ArgumentError, Named, UsageError
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of"]
+__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard"]
 
 
 class Parts(NamedTuple):
@@ -102,20 +105,32 @@ class StepPlan:
         if self.part_order is not None:
             _ = self.parts  # which refuse an order that is none
         last = list(self.phases)[-1]
-        if self[last].group_table is not None and not self.is_single:
-            self._check_parts(last)
+        laid_out = self.setup.layout is not None
+        if laid_out:
+            for phase in self.parts:
+                self._check_parts(phase, "{layouts}")
+        elif self[last].group_table is not None and not self.is_single:
+            self._check_parts(last, "{sequence_groups}")
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """What travels, by name: ``"vision:in"`` raw inputs from home to the encoder, ``"vision:out"`` its outputs
-        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself.
+        straight to the phase that takes them, ``"llm:own"`` what that phase takes from home itself. With layouts from
+        GPU to GPU, in segments; see :func:`balancer.reshard`.
         """  # noqa: D205 (one sentence)
+        if self.setup.layout is not None:
+            return {name: reshard(self, name).stream for name in self._whole} | dict(self.detour)
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
             if plan.plan.group_table is not None:
                 for name in self.parts[phase].streams:
                     streams[name] = self.cut(name, phase).stream
         return streams | dict(self.detour)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The names of :attr:`streams`, without those of a detour."""
+        return tuple(self._whole)
 
     @cached_property
     def _whole(self) -> dict[str, Stream]:
@@ -138,17 +153,27 @@ class StepPlan:
 
     def cut(self, name: str, phase: str) -> Segments:
         """Cut a stream that brings parts of samples to a phase into what each of the ranks that share these gets."""
-        stream, parts, plan = self._whole[name], self.parts[phase], self[phase]
-        whole = Pieces.parts(plan.target, parts.sample_of_part, self._sizes_of(parts))
-        mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(stream.name))
-        mine = mine[np.argsort(parts.item_of_part[mine])]
-        held = Pieces(whole.sample[mine], whole.start[mine], whole.stop[mine], stream.source)
-        name, _, way = stream.name.rpartition(":")
-        from_phase = self.phases[name].items.phase
-        each = from_phase.bytes_out if way == "out" else from_phase.bytes_in
-        return segments(stream.name, held, plan.pieces, plan.lengths, each)
+        stream, plan, (sample, start) = self._whole[name], self[phase], self.within(name, phase)
+        held = Pieces(sample, start, start + stream.lengths, stream.source)
+        return segments(name, held, plan.pieces, plan.lengths, self.bytes_of(name))
 
-    def _check_parts(self, phase: str) -> None:
+    def within(self, name: str, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return of which sample each item that a stream brings to a phase is a part, and where in it that begins."""
+        parts = self.parts[phase]
+        sizes = self._sizes_of(parts)
+        before = np.cumsum(sizes) - sizes
+        start = before - before[np.searchsorted(parts.sample_of_part, parts.sample_of_part)]
+        mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
+        mine = mine[np.argsort(parts.item_of_part[mine])]
+        return parts.sample_of_part[mine], start[mine]
+
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes of an element of a stream."""
+        phase, _, way = name.rpartition(":")
+        given = self.phases[phase].items.phase
+        return given.bytes_out if way == "out" else given.bytes_in
+
+    def _check_parts(self, phase: str, what: str) -> None:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
         parts, lengths = self.parts[phase], self[phase].lengths
         sums = np.zeros_like(lengths)
@@ -156,7 +181,7 @@ class StepPlan:
         if (odd := sums != lengths).any():
             sample = int(np.argmax(odd))
             raise UsageError(
-                "{sequence_groups} need samples as long as their parts: {sample} has length "
+                what + " need samples as long as their parts: {sample} has length "
                 f"{lengths[sample]}, its parts {sums[sample]}",
                 "count in its length what it is fed",
                 sample=Named("sample", int(self.batch.numbers[sample])),
@@ -269,6 +294,8 @@ class StepPlan:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(self.parts) or 'none'}")
         parts = self.parts[phase]
         streams = [(self._whole | dict(self.detour))[name] for name in parts.streams]
+        if self.setup.layout is not None:
+            return reshard(self, f"{phase}:inputs").stream
         first = np.concatenate(([0], np.cumsum([len(stream.lengths) for stream in streams])))
         order = first[parts.stream_of_part] + parts.item_of_part
         name, plan = f"{phase}:inputs", self[phase]
@@ -320,6 +347,94 @@ def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) ->
         return plan
     setup, batch, items = plan.alone(bytes_per_element)
     return StepPlan(setup, batch, {SINGLE_PHASE: PhasePlan(items, plan)})
+
+
+def reshard(
+    step: StepPlan, stream: str, *, source: ModuleLayout | Mesh | None = None, target: ModuleLayout | Mesh | None = None
+) -> Resharding:
+    """Compose the exchange of a stream between phases whose GPUs are split unlike, each row sent once.
+
+    Parameters
+    ----------
+    step : StepPlan
+        Each of its phases planned over the replicas of its layout.
+    stream : str
+        A name of :attr:`StepPlan.streams`, or that of all that a fed phase takes, in one exchange: ``"llm:inputs"``.
+    source, target : ModuleLayout or Mesh, optional
+        Of the phase that puts out, and of the one that takes in; by default those of the step's layouts, on GPUs as
+        Megatron-LM numbers them.
+
+    Returns
+    -------
+    Resharding
+
+    Raises
+    ------
+    KeyError
+        An unknown stream.
+    TypeError, ValueError
+        Layouts of other numbers of replicas than the phases were planned over, or missing.
+
+    Examples
+    --------
+    >>> import balancer
+    >>> phases = {"vision": "patches", "llm": "tokens"}
+    >>> batch = {"patches": [64, 0, 256, 64], "tokens": [90, 40, 280, 70]}
+    >>> layouts = {"vision": ModuleLayout(dp=4), "llm": ModuleLayout(cp=2, tp=2)}
+    >>> step = balancer.orchestrate(batch, phases, 4, layouts=layouts)
+    >>> found = balancer.reshard(step, "vision:out")
+    >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
+    (slice(122, 244, None), [0, 48, 68, 208, 244])
+    """
+    phase, _, way = stream.rpartition(":")
+    several = way == "inputs" and phase in step.parts
+    if stream not in step.stream_names and not several:
+        known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))
+        raise KeyError(f"no stream {stream!r}; streams are {known}")
+    names = step.parts[phase].streams if several else (stream,)
+    to = (step.phases[phase].items.feeds or phase) if way == "out" else phase
+    mesh = _mesh_of(step, to, target)
+    there = [_mesh_of(step, name.rpartition(":")[0], source) for name in names if name.endswith(":out")]
+    num_gpus = step.num_ranks
+    if step.setup.layout is None:
+        num_gpus = 1 + max(int(each.gpus.max()) for each in (mesh, *there))
+    for each in (mesh, *there):
+        each.check(num_gpus)
+    sources = [_source_of(step, name, to, source) for name in names]
+    plan = step[to]
+    shards = Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
+    return Resharding.of(stream, sources, shards, num_gpus)
+
+
+def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | None) -> Source:
+    """Return where a stream's items are, and what of a phase's samples they are."""
+    phase, _, way = name.rpartition(":")
+    items, plan = step.phases[phase].items, step[phase]
+    held: Shards | Pieces
+    if way == "out":
+        mesh = _mesh_of(step, phase, given)
+        held = Shards.of(mesh, plan.target, items.outputs, (plan.slot_of_sample, plan.num_slots))
+    elif step.setup.layout is None:
+        raise UsageError("stream {name!r} begins where samples lie, on GPUs: plan with {layouts}", name=name)
+    elif way == "in":
+        return Source(Pieces.whole(step.home.lifted(items.sample_of_item), items.lengths), None, items.phase.bytes_in)
+    else:
+        held = Pieces.whole(step.home.lifted(items.own.row_of_value), items.own.values)
+    return Source(held, step.within(name, to), step.bytes_of(name))
+
+
+def _mesh_of(step: StepPlan, phase: str, given: ModuleLayout | Mesh | None) -> Mesh:
+    """Return the GPUs of a phase: those that a caller gives, or those of the step's layouts."""
+    if given is None:
+        if step.setup.layout is None:
+            raise UsageError("the layout of phase {name!r} must be given: the step has no {layouts}", name=phase)
+        return step.setup.mesh_of(phase)
+    mesh = given if isinstance(given, Mesh) else Mesh.of(given)
+    if mesh.layout.dp != step[phase].num_ranks:
+        raise ArgumentError(
+            "layout", f"have the {step[phase].num_ranks} replicas that phase {phase!r} was planned over", mesh.layout.dp
+        )
+    return mesh
 
 
 def own_name(phase: str) -> str:

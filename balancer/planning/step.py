@@ -17,6 +17,7 @@ from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
+from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
@@ -24,7 +25,7 @@ from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, one_of
-from balancer.problem.setup import Setup, as_phases, as_topology
+from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
@@ -78,25 +79,27 @@ class Step:
 
     def problem(self, items: PhaseItems) -> Problem:
         """Return the problem of one phase by itself; that of the last has the micro-batches."""
-        is_last, num_ranks = items is self.items[-1], self.topology.num_ranks
-        batch = self.batch
-        if not is_last:
-            batch = GlobalBatch(items.lengths, self.home.lifted(items.sample_of_item))
+        is_last, name = items is self.items[-1], items.phase.name
+        topology, home = self.setup.topology_of(name), self.setup.homes_in(name, self.home)
+        num_ranks, size = topology.num_ranks, self.setup.group_size_of(name)
+        if is_last:
+            batch = self.batch if home is self.home else replace(self.batch, home=home)
+        else:
+            batch = GlobalBatch(items.lengths, home.lifted(items.sample_of_item))
         with of_items(self, items):
-            least = int(items.phase.every_rank_nonempty and self._has_enough(batch))
+            least = int(items.phase.every_rank_nonempty and _has_enough(batch, num_ranks, size or num_ranks))
             constraints = items.constraints(num_ranks, least)
             cut, work = self.settings.micro_batches if is_last else None, None
             if cut is not None and cut.stages is not None:
                 of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
                 work = cut.stages.work(of_phase, len(batch.lengths))
-            return Problem.of(batch, self.topology, items.cost, constraints, cut, work)
+            return Problem.of(batch, topology, items.cost, constraints, cut, work)
 
-    def _has_enough(self, batch: GlobalBatch) -> bool:
-        """Whether there is an item for every rank, in each group where nothing leaves its group."""
-        num_ranks = self.topology.num_ranks
-        size = self.settings.group_size or num_ranks
-        items_of_group = np.bincount(batch.home.rank_of_sample // size, minlength=num_ranks // size)
-        return bool((items_of_group >= size).all())
+
+def _has_enough(batch: GlobalBatch, num_ranks: int, size: int) -> bool:
+    """Whether there is an item for every rank, in each group of this size, as nothing leaves its group."""
+    items_of_group = np.bincount(batch.home.rank_of_sample // size, minlength=num_ranks // size)
+    return bool((items_of_group >= size).all())
 
 
 @contextmanager
@@ -134,6 +137,7 @@ def orchestrate(
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
     objective: str = "sum",
+    layouts: StepLayout | Mapping[str, ModuleLayout] | None = None,
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
 
@@ -164,6 +168,9 @@ def orchestrate(
     sequence_groups : SequenceGroups, optional
         In place of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
         compute whole items as before.
+    layouts : StepLayout or mapping of str to ModuleLayout, optional
+        How the GPUs, which the topology's ranks are then, are split for each phase, encoders before the last module.
+        Each phase is planned over its replicas, and ``plan.streams`` go from GPU to GPU.
 
     Returns
     -------
@@ -182,10 +189,19 @@ def orchestrate(
     >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2)
     >>> plan["vision"].loads.tolist(), plan["llm"].loads.tolist()
     ([128, 256], [120, 120])
+
+    An encoder on four replicas of one GPU, and a language model on one of two context times two tensor shards:
+
+    >>> layouts = {"vision": ModuleLayout(dp=4), "llm": ModuleLayout(cp=2, tp=2)}
+    >>> batch["tokens"] = [90, 40, 280, 70]  # at least what the encoder puts out
+    >>> plan = orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 4, layouts=layouts)
+    >>> plan["vision"].num_ranks, plan["llm"].num_ranks, plan.streams["vision:out"].traffic(plan.topology).total
+    (4, 1, 384)
     """
     cut = one_of(micro_batches, sequence_groups)
     settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
-    return plan_step(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank), part_order)
+    setup = Setup(as_topology(topology), as_phases(phases), settings, as_layout(layouts))
+    return plan_step(make_step(setup, batch, home_rank), part_order)
 
 
 def make_step(
@@ -283,10 +299,12 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
     """Return a fed phase's problem, with how many bytes of each of its samples already lie on which rank."""
     if items.phase.name == SINGLE_PHASE:  # which moves whole samples, a byte an element
         return step.problem(items)
+    setup, name = step.setup, items.phase.name
     feeders = [feeder for feeder in step.items if feeder.phase.name in items.fed_by]
     samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
-    ranks = [plans[feeder.phase.name].rank_of_sample for feeder in feeders]
-    ranks.append(step.home.rank_of_sample[samples[-1]])
+    there = [each.phase.name for each in feeders]
+    ranks = [setup.ranks_near(name, other)[plans[other].rank_of_sample] for other in there]
+    ranks.append(setup.homes_in(name, step.home).rank_of_sample[samples[-1]])
     volumes = [feeder.outputs * feeder.phase.bytes_out for feeder in feeders]
     volumes.append(items.own.values * items.phase.bytes_in)
     affinity = Affinity.of(np.concatenate(samples), np.concatenate(ranks), np.concatenate(volumes), len(items.lengths))
@@ -296,9 +314,10 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
 def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
     """Plan one phase, over all ranks or within groups of them."""
     with of_items(step, items):
-        if step.settings.group_size is None:
+        size = step.setup.group_size_of(items.phase.name)
+        if size is None:
             return plan_problem(problem, step.settings)
-        return _plan_in_groups(problem, step.settings, step.settings.group_size)
+        return _plan_in_groups(problem, step.settings, size)
 
 
 def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> DispatchPlan:
@@ -326,7 +345,7 @@ def _plan_jointly(
     for items, problem in zip(encoders, problems, strict=True):
         ranks = union.rank_of_sample[first : first + len(items.lengths)]
         first += len(items.lengths)
-        target = Placement.by_sample_order(ranks.copy(), step.topology.num_ranks)
+        target = Placement.by_sample_order(ranks.copy(), problem.topology.num_ranks)
         plans[items.phase.name] = replay_plan(
             problem, target, step.settings, settle=_at_least(separate[items.phase.name])
         )
@@ -349,7 +368,7 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     for slot in range(last.num_slots) if last.work is None else ():
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
-    target = Placement.by_slots(rank_of_item, slot_of_item, step.topology.num_ranks, last.num_slots)
+    target = Placement.by_slots(rank_of_item, slot_of_item, problem.topology.num_ranks, last.num_slots)
     slots = slot_of_item, last.num_slots
     return replay_plan(encoder_problem(step, items, last.num_slots), target, step.settings, slots=slots)
 

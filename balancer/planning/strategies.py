@@ -143,6 +143,8 @@ SHARING: dict[str, Callable[[Step], StepPlan]] = {
 
 def strategies_for(setup: Setup) -> tuple[str, ...]:
     """Return the names of the strategies that plans with this setup can be compared by."""
+    if setup.layout is not None:  # the others leave a phase on the ranks of another, which are not the same replicas
+        return ("orchestrated",)
     shared = isinstance(setup.settings.micro_batches, SequenceGroups)
     names = (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
     return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names

@@ -64,7 +64,7 @@ def plan_of_words(words: NDArray[np.int64], step: Step) -> StepPlan:
 def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDArray[np.int64]) -> DispatchPlan:
     """Put the plan of a phase together from its certificate, and rank, position and slot of each item."""
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
-    target = Placement.checked(rank, step.topology.num_ranks, position)
+    target = Placement.checked(rank, step.setup.topology_of(items.phase.name).num_ranks, position)
     groups = GroupTable(*(np.array(array, dtype=np.int32) for array in told["groups"])) if told["groups"] else None
     problem = step.problem(items)
     if step.settings.micro_batches is not None and items is not step.items[-1]:

@@ -8,6 +8,8 @@ import numpy as np
 
 import solvers
 from balancer.planning.planner import balance
+from balancer.planning.step import orchestrate
+from balancer.problem.layout import ModuleLayout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.settings import COUNTED_METHODS, EPS
@@ -56,6 +58,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _grouped
     yield _piped
+    yield _resharded
     if "auto" in methods:  # few items a group: patterns, and dives among them
         yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
@@ -70,6 +73,13 @@ def _grouped() -> None:
 def _piped() -> None:
     cut = MicroBatches(150, "pipeline", 4, stages=PipelineStages.of(2, in_flight_tokens=400))
     balance(np.arange(1, 40), 2, micro_batches=cut)
+
+
+def _resharded() -> None:
+    layouts = {"encoder": ModuleLayout(dp=4), "llm": ModuleLayout(cp=2, tp=2)}
+    batch = {"patches": np.arange(20), "tokens": np.arange(20) + 5}
+    step = orchestrate(batch, {"encoder": "patches", "llm": "tokens"}, 4, layouts=layouts)
+    step.streams["encoder:out"].traffic(step.topology)
 
 
 def _exchanged(num_samples: int, num_ranks: int, method: str, equal_counts: bool) -> None:

@@ -1,18 +1,24 @@
 """The setup of a run: its ranks, its phases and how they are planned; the same in every step, on every rank."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from balancer.cost import parse_cost
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase, columns_of_none, of_phase, resolve_phases
+from balancer.problem.placement import Placement
 from balancer.problem.problem import check_together
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
-from solvers.errors import UsageError, braced
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
 
-__all__ = ["Setup", "as_phases", "as_topology"]
+__all__ = ["Setup", "as_layout", "as_phases", "as_topology"]
 
 
 def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
@@ -31,6 +37,15 @@ def as_topology(topology: Topology | int) -> Topology:
     return topology if isinstance(topology, Topology) else Topology.uniform(topology, None)
 
 
+def as_layout(layouts: StepLayout | Mapping[str, ModuleLayout] | None) -> StepLayout | None:
+    """Read what a caller gives: without a mode, encoders run on all GPUs, before the last module."""
+    if layouts is None or isinstance(layouts, StepLayout):
+        return layouts
+    if not isinstance(layouts, Mapping):
+        raise ArgumentTypeError("layouts", "map phases to ModuleLayout(...), or be a StepLayout", repr(layouts))
+    return StepLayout(layouts, mode="before")
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What all steps have in common.
@@ -41,6 +56,8 @@ class Setup:
     phases : tuple of Phase
         In the order in which they compute.
     settings : PlanSettings
+    layout : StepLayout or None
+        How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout.
 
     Raises
     ------
@@ -52,23 +69,73 @@ class Setup:
     topology: Topology
     phases: tuple[Phase, ...]
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
+    layout: StepLayout | None = None
+    _meshes: dict[str, Mesh] = field(init=False, repr=False, compare=False)
+    _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", as_phases(self.phases))
         num_ranks = self.topology.num_ranks
+        self._lay_out()
         resolved = resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks)
         for items in resolved:
             with of_phase(items.phase.name):
                 check_method(self.settings.method, items.cost)
-                items.constraints(num_ranks)
+                items.constraints(self.topology_of(items.phase.name).num_ranks)
                 self._check_phase(items.phase, items is resolved[-1])
         self._check_groups()
+        self._check_layout()
         cut = self.settings.micro_batches
         if cut is not None and cut.stages is not None:
             names = [phase.name for phase in self.phases]
             cut.stages.check_phases(names if cut.encoders == "slot" else names[-1:])
         if self.settings.mode != "separate":
             self._check_joint()
+
+    def _lay_out(self) -> None:
+        """Find the GPUs and the replicas of each phase."""
+        layout, count = self.layout, self.topology.num_ranks
+        meshes = {} if layout is None else {name: Mesh.of(each) for name, each in layout.modules.items()}
+        if layout is not None:
+            layout.check_phases([phase.name for phase in self.phases])
+            if layout.mode != "before" and layout.encoders:
+                raise UsageError(
+                    "{layouts} of mode {given!r} are not planned here: encoders in the pipeline take its slots and "
+                    "ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,
+                )  # fmt: skip
+            if layout.num_gpus != count:
+                raise ArgumentError("layouts", f"be of the {count} GPUs there are", layout.num_gpus)
+        object.__setattr__(self, "_meshes", meshes)
+        of_gpus = self.topology
+        object.__setattr__(self, "_topologies", {name: mesh.topology(of_gpus) for name, mesh in meshes.items()})
+
+    def topology_of(self, phase: str) -> Topology:
+        """Return what a phase is planned over: the ranks, or with layouts its replicas."""
+        return self._topologies.get(phase, self.topology)
+
+    def mesh_of(self, phase: str) -> Mesh:
+        """Return the GPUs of a phase's replicas; KeyError without layouts."""
+        return self._meshes[phase]
+
+    def homes_in(self, phase: str, home: Placement) -> Placement:
+        """Return where samples lie before the step as a phase sees it: with layouts, on the replica of their GPU."""
+        if phase not in self._meshes:
+            return home
+        mesh = self._meshes[phase]
+        replica = mesh.replica_of_gpu(self.topology.num_ranks)[home.rank_of_sample]
+        return Placement.by_sample_order(replica, mesh.layout.dp)
+
+    def ranks_near(self, phase: str, other: str) -> NDArray[np.int32]:
+        """Return the rank of a phase that each of another's is on: with layouts, that of the GPUs that put out."""
+        if phase not in self._meshes:
+            return np.arange(self.topology.num_ranks, dtype=np.int32)
+        gpu = self._meshes[other].gpus[-1, :, 0, 0]
+        return self._meshes[phase].replica_of_gpu(self.topology.num_ranks)[gpu]
+
+    def group_size_of(self, phase: str) -> int | None:
+        """Return how many of a phase's ranks are planned by themselves; None: all together."""
+        size, mesh = self.settings.group_size, self._meshes.get(phase)
+        return size if size is None or mesh is None else size // mesh.layout.device_gpus
 
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
@@ -103,6 +170,38 @@ class Setup:
             if phase.keep_together:
                 raise self._not_in_groups(phase, "keep_together", "samples with one key may lie in different groups")
 
+    def _check_layout(self) -> None:
+        """Refuse what does not go with layouts."""
+        layout, settings = self.layout, self.settings
+        if layout is None:
+            return
+        cut, size = settings.micro_batches, settings.group_size
+        if isinstance(cut, SequenceGroups):
+            raise UsageError(
+                "{sequence_groups} cannot be combined with {layouts}: the layout says already which GPUs share samples"
+            )
+        if cut is not None and cut.stages is not None and cut.encoders == "slot" and len(self.phases) > 1:
+            raise UsageError(
+                "{stages} that encoders are part of cannot be combined with {layouts}, in which encoders run before "
+                "the pipeline", "use {encoders='step'}",
+            )  # fmt: skip
+        for name, each in layout.modules.items():
+            if size is not None and (each.pp > 1 or size % each.device_gpus):
+                raise UsageError(
+                    "{group_size} = {size} cannot be combined with the layout of phase {name!r} ({words}): groups must "
+                    "be whole replicas", size=size, name=name, words=each.in_words(),
+                )  # fmt: skip
+        for phase in self.phases:
+            if phase.allowed_ranks is not None:
+                raise UsageError(
+                    f"{{allowed_ranks}} of phase {braced(repr(phase.name))} cannot be combined with {{layouts}}: a "
+                    "phase's ranks are then replicas"
+                )
+        if settings.mode != "separate" and len({each.dp for each in layout.encoders.values()}) > 1:
+            raise UsageError(
+                "encoders with unequal numbers of replicas cannot be balanced jointly", "use {mode='separate'}"
+            )
+
     def _not_in_groups(self, phase: Phase, name: str, why: str) -> UsageError:
         named = braced(repr(phase.name))
         return UsageError(f"{{{name}}} of phase {named} cannot be combined with {{group_size}}: {why}")
@@ -128,14 +227,20 @@ class Setup:
 
     def to_json(self) -> dict[str, Any]:
         """Return the setup as a plan file holds it."""
-        return {
+        found = {
             "topology": {"node_sizes": list(self.topology.node_sizes)},
             "phases": [phase.to_json() for phase in self.phases],
             "settings": self.settings.to_json(),
         }
+        return found if self.layout is None else found | {"layout": self.layout.to_json()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Setup":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         phases = tuple(Phase(**phase) for phase in found["phases"])
-        return cls(Topology(found["topology"]["node_sizes"]), phases, PlanSettings.from_json(found["settings"]))
+        layout = None
+        if "layout" in found:  # JSON that is sorted has lost the order of the modules
+            modules = found["layout"]["modules"]
+            order = {phase.name: modules[phase.name] for phase in phases if phase.name in modules}
+            layout = StepLayout.from_json(found["layout"] | {"modules": order | modules})
+        return cls(Topology(found["topology"]["node_sizes"]), phases, PlanSettings.from_json(found["settings"]), layout)

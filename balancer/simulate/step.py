@@ -20,7 +20,7 @@ from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, span
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.pipeline import Pipelined, run_pipelines
-from solvers.errors import ArgumentError
+from solvers.errors import ArgumentError, UsageError
 
 __all__ = ["WAITS", "ExchangeTime", "PhaseTime", "StepTime", "exchange_seconds", "step_time"]
 
@@ -186,6 +186,8 @@ def step_time(
     if waits not in WAITS:
         raise ValueError(f"unknown waits {waits!r}; known are {', '.join(WAITS)}")
     plan = as_step_plan(plan, bytes_per_element)
+    if plan.setup.layout is not None:
+        raise UsageError("a plan with {layouts} is not simulated: phases differ in what their ranks are")
     plans, streams = {name: phase.plan for name, phase in plan.phases.items()}, plan.streams
     if isinstance(models, PhaseModel):
         models = dict.fromkeys(plans, models)

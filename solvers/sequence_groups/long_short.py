@@ -7,12 +7,13 @@ the same time: a rank takes the sum of what the groups that it is in are given. 
 import time
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers.arguments import as_budget, as_costs, as_count, as_integer
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import group_loads, read_only
@@ -25,7 +26,7 @@ from solvers.types import Proven, SolveStatus
 __all__ = ["LongShortResult", "check_long_short", "long_short"]
 
 Ints = NDArray[np.int64]
-_HALVINGS = 24
+_REASONS = ("", "longest", "area", "chain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,31 +55,121 @@ class LongShortResult(Proven):
     loads: Ints
 
 
-@kernel
-def _place_under(target, table, degrees, loads, level, group):
-    """Place items in order, each at the least degree that has a group with time for it, the fullest such group.
+@helper
+def _place_under(target, table, ranks, floor, loads, level, first):
+    """Place items in order, each at the least level from its `floor` up that has time for it, in the fullest group.
 
-    Changes `loads`, by rank, and `level` and `group`, by item. Returns whether all had a place.
+    Changes `loads`, by rank, and `level` and `first`, by item. Returns the largest load, or -1 if one had no place.
     """
-    for r in range(len(loads)):
-        loads[r] = 0
+    loads[:] = 0
     for i in range(table.shape[1]):
-        best, fullest = -1, np.int64(-1)
-        for d in range(len(degrees)):
-            for g in range(len(loads) // degrees[d]):
-                load = loads[g * degrees[d]]
-                for r in range(g * degrees[d] + 1, (g + 1) * degrees[d]):
+        best, fullest = -1, -1
+        for d in range(floor[i], len(ranks)):
+            for start in range(0, len(loads), ranks[d]):
+                load = loads[start]
+                for r in range(start + 1, start + ranks[d]):
                     load = max(load, loads[r])
                 if load > fullest and load + table[d, i] <= target:
-                    best, fullest = g, load
+                    best, fullest = start, load
             if best >= 0:
-                level[i], group[i] = d, best
-                for r in range(best * degrees[d], (best + 1) * degrees[d]):
+                level[i], first[i] = d, best
+                for r in range(best, best + ranks[d]):
                     loads[r] += table[d, i]
                 break
         if best < 0:
-            return False
-    return True
+            return -1
+    most = 0
+    for load in loads:
+        most = max(most, load)
+    return most
+
+
+@kernel
+def _share(table, ranks, least, work, level, first):
+    """Halve a target down to `least`, then put one item after another on more ranks; return the smallest makespan.
+
+    `level` and `first` are those of that makespan.
+    """
+    n, top = table.shape[1], len(ranks) - 1
+    loads, floor = np.zeros(ranks[top], dtype=np.int64), np.zeros(n, dtype=np.int64)
+    trial = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    a_try = n * ranks[top] * len(ranks)
+    high = 0
+    for i in range(n):  # all items on all ranks
+        high += table[top, i]
+        level[i], first[i] = top, 0
+    low, step, met = least - 1, max(1, least >> 7), False
+    while high - low > 1 and work > 0:  # steps that double, up to the first that is met, then halves
+        target = (low + high) // 2 if met else min(high - 1, low + step)
+        step *= 2
+        work -= a_try
+        most = _place_under(target, table, ranks, floor, loads, trial[0], trial[1])
+        if most >= 0:
+            met, high = True, most
+            level[:], first[:] = trial[0], trial[1]
+        else:
+            low = target
+    i = since = 0
+    while since < n and high > least and work > 0:
+        raised = floor[i]
+        for d in range(top + 1):
+            floor[i] = d
+            work -= a_try
+            most = _place_under(high - 1, table, ranks, floor, loads, trial[0], trial[1]) if d != raised else -1
+            if most >= 0:
+                high, raised, since = most, d, 0
+                level[:], first[:] = trial[0], trial[1]
+        floor[i] = raised
+        since += 1
+        i = (i + 1) % n
+    return high
+
+
+@helper
+def _refuted(target, table, ranks):
+    """Return why not all items end by `target`, some of them shared: a place in `_REASONS`; 0 if nothing says so."""
+    n, top = table.shape[1], len(ranks) - 1
+    room = ranks[top] * target
+    area = 0  # of all items, each at its least rank-time among the degrees that are quick enough
+    for i in range(n):
+        least = -1
+        for d in range(top + 1):
+            if table[d, i] <= target and (least < 0 or ranks[d] * table[d, i] < least):
+                least = ranks[d] * table[d, i]
+        if least < 0:
+            return 1
+        area += least
+    if area > room:
+        return 2
+    chain = 0
+    for k in range(n):  # the first that is not on all ranks: it comes after all before it, which are
+        least, quickest = ranks[top] * table[top, k], -1
+        for d in range(top):
+            if table[d, k] <= target:
+                least = min(least, ranks[d] * table[d, k])
+                quickest = table[d, k] if quickest < 0 else min(quickest, table[d, k])
+        if quickest >= 0 and chain + quickest <= target and area <= room:
+            return 0
+        chain += table[top, k]
+        area += ranks[top] * table[top, k] - least
+    return 0 if chain <= target else 3
+
+
+@kernel
+def _least_target(table, ranks):
+    """Return the least target that is not refuted, and why the one below is."""
+    low, high = -1, 0
+    for i in range(table.shape[1]):
+        high += table[len(ranks) - 1, i]
+    reason = 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        why = _refuted(middle, table, ranks)
+        if why:
+            low, reason = middle, why
+        else:
+            high = middle
+    return high, reason
 
 
 def long_short(
@@ -88,7 +179,7 @@ def long_short(
     *,
     degrees: ArrayLike | None = None,
     overhead: int = 0,
-    time_budget: float = 0.001,
+    time_budget: float = 0.0002,
 ) -> LongShortResult:
     """Share the items that have to be among all ranks of a group, or some, so that all end together.
 
@@ -120,11 +211,14 @@ def long_short(
     Notes
     -----
     Halves a target: items, longest first, go where they fit under it, on as few ranks as possible, so that those are
-    shared that are too long or find no place; then :func:`solvers.partition` has another look at those that are not.
+    shared that are too long or find no place. Then one item after another has to be on more ranks, and stays there if
+    that ends sooner; and :func:`solvers.partition` has another look at those that are not shared.
+    O(n * group_size * D) a try.
 
-    The bound is over all choices. Let k be the longest item that is not shared. Then all longer ones are, and with the
-    overhead, if there are any, the makespan is at least the mean of the least rank-times (``area``), the time of k or
-    of a longer item at its fastest (``longest``) and, where all share, the sum of those and k (``chain``).
+    The bound is the least target that nothing refutes. If items are shared, all end by a target less the overhead. Each
+    item then takes the least rank-time among the degrees at which it is quick enough: there must be one (``longest``),
+    and ranks for all (``area``). And let k be the longest item that is not on all ranks: longer ones are, one after
+    another, and k comes on top (``chain``).
 
     References
     ----------
@@ -138,12 +232,14 @@ def long_short(
     """
     started = time.perf_counter()
     table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead)
-    work = work_units(as_budget(time_budget))
     order = np.argsort(-table[0], kind="stable")
-    ordered = read_only(np.ascontiguousarray(table[:, order]))
-    bound, name = _bound(ordered, ranks, extra)
-    found = [_unshared(ordered, ranks, time_budget), *_halve(ordered, ranks, extra, bound, work, time_budget)]
-    makespan, level, first = min(found, key=lambda each: each[0])
+    ordered = read_only(table[:, order])
+    bound, name, whole = _bound(ordered, ranks, extra)
+    makespan, level, first = _shared(ordered, ranks, extra, bound, time_budget)
+    if whole < makespan:
+        makespan, level, first = min(
+            (makespan, level, first), _unshared(ordered, ranks, time_budget), key=itemgetter(0)
+        )
     degree_of_item, first_rank = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
     degree_of_item[order], first_rank[order] = ranks[level], first
     is_shared = degree_of_item > 1
@@ -171,37 +267,26 @@ def _prepare(
         rule = f"be >= 2, each divide the next, and end at {{group_size}} = {size}"
         raise ArgumentError("degrees", rule, given.tolist())
     rows = as_table("shared", shared, len(chain), len(single), "alone")[np.argsort(given)]
-    for d, degree in enumerate(chain):
-        quick = rows[d].astype(object) * degree < single
-        if quick.any():
-            i = int(np.argmax(quick))
-            rule = f"take at least {{alone}}[{i}] / {degree} = {single[i]} / {degree} on {degree} ranks"
-            raise ArgumentError("shared", rule, int(rows[d, i]), i)
     together = len(single) * (int(rows.max(initial=longest)) * size) + overhead
     if together >= MOST_RANK_TIME:
         raise UsageError(f"{{group_size}} times all {{alone}} and {{shared}} must be below 2**58, got up to {together}")
+    quick = rows * np.array([chain]).T < single
+    if quick.any():
+        d, i = (int(at) for at in np.argwhere(quick)[0])
+        rule = f"take at least {{alone}}[{i}] / {chain[d]} = {single[i]} / {chain[d]} on {chain[d]} ranks"
+        raise ArgumentError("shared", rule, int(rows[d, i]), i)
     rows, chain = (rows[:0], []) if size == 1 else (rows, chain)
     return np.vstack([single[None], rows]), read_only(np.array([1, *chain], dtype=np.int64)), overhead
 
 
-def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str]:
-    """Return the least, over how many of the longest items are shared, of what that many cost. Times descend."""
-    size, n = int(ranks[-1]), table.shape[1]
-    alone = np.append(table[0], 0)
-    rest = np.append(np.cumsum(table[0][::-1])[::-1], 0)  # of the items from k on
+def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
+    """Return the lower bound, which argument proves it, and what is proven where no item is shared."""
+    longest, area = int(table[0].max(initial=0)), -(-int(table[0].sum()) // int(ranks[-1]))
+    whole = max(longest, area), "area" if area >= longest else "longest"
     if len(ranks) == 1:
-        ahead = fastest = chain = np.full(n + 1, 2**61)
-        ahead[0] = fastest[0] = chain[0] = 0
-    else:
-        quickest = table[1:].min(axis=0)
-        ahead = np.append(0, np.cumsum((table[1:] * ranks[1:, None]).min(axis=0)))
-        fastest = np.append(0, np.maximum.accumulate(quickest))
-        chain = np.append(0, np.cumsum(quickest)) if len(ranks) == 2 else np.zeros(n + 1, dtype=np.int64)
-    parts = np.stack([-(-(ahead + rest) // size), np.maximum(fastest, alone), chain + alone])
-    value = parts.max(axis=0)
-    value[1:] += overhead
-    k = int(value.argmin())
-    return int(value[k]), ("area", "longest", "chain")[int(parts[:, k].argmax())]
+        return *whole, whole[0]
+    least, reason = _least_target(table, ranks)
+    return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
 
 
 def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:
@@ -221,37 +306,21 @@ def _unshared(table: Ints, ranks: Ints, budget: float) -> _Found:
     return found.makespan, np.zeros(table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
 
 
-def _halve(table: Ints, ranks: Ints, overhead: int, bound: int, work: int, budget: float) -> list[_Found]:
-    """Return what targets that were met come to, the last also with what is not shared partitioned anew."""
-    n, size = table.shape[1], int(ranks[-1])
-    if n == 0 or len(ranks) == 1:
-        return []
-    low, high = max(0, bound - overhead) - 1, int(table[0].sum())
-    tries = max(4, min(_HALVINGS, work // (2 * n * size * len(ranks))))
-    loads, level, group = np.empty(size, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    found: list[_Found] = []
-    step = max(1, bound >> 7)
-    for _ in range(tries):  # steps that double, up to the first that is met, then halves
-        target = (low + high) // 2 if found else min(high, low + step)
-        step *= 2
-        if _place_under(target, table, ranks, loads, level, group):
-            high = int(loads.max())
-            found.append((high + overhead * bool(level.any()), level.copy(), group * ranks[level]))
-        else:
-            low = target
-        if high - low <= 1:
-            break
-    again = []
-    for _, places, firsts in found[-2:]:
-        mine = np.flatnonzero(places == 0)
-        base = _loads(table, ranks, places, firsts)
-        base -= group_loads(table[0][mine], firsts[mine].astype(np.int32), size)
-        uneven = None if base.min() == base.max() else base
-        parted = partition(table[0][mine], size, time_budget=budget / 4, initial_loads=uneven)
-        moved = firsts.copy()
-        moved[mine] = parted.group_of_item
-        again.append((int(_loads(table, ranks, places, moved).max()) + overhead * bool(places.any()), places, moved))
-    return found + again
+def _shared(table: Ints, ranks: Ints, overhead: int, bound: int, budget: float) -> _Found:
+    """Share items, longest first, and then partition those anew that are not shared."""
+    level, first = np.zeros((2, table.shape[1]), dtype=np.int64)
+    if len(ranks) == 1 or not len(level):
+        return _unshared(table, ranks, budget)
+    best = int(_share(table, ranks, max(0, bound - overhead), work_units(as_budget(budget)), level, first))
+    best += overhead * bool(level.any())
+    mine = np.flatnonzero(level == 0)
+    top = len(ranks) - 1
+    if best > bound and len(mine) and ((level == 0) | (level == top)).all():  # before them, ranks are alike
+        found = partition(table[0][mine], int(ranks[-1]), time_budget=budget / 4)
+        again = found.makespan + int(table[top][level == top].sum()) + overhead * bool(level.any())
+        if again < best:
+            first[mine], best = found.group_of_item, again
+    return best, level, first
 
 
 def check_long_short(
@@ -296,17 +365,25 @@ def check_long_short(
     loads = [load + extra for load in loads]
     require(loads == result.loads.tolist(), f"loads are {loads}, not {result.loads.tolist()}")
     require(max(loads) == result.makespan, f"makespan is {max(loads)}, not {result.makespan}")
-    proven = None
-    order = sorted(range(len(single)), key=lambda i: -single[i])
-    wide = {degree: row for degree, row in times.items() if degree > 1}
-    for k in range(len(order) + 1 if wide else 1):
-        longer, rest = order[:k], [single[i] for i in order[k:]]
-        area = sum(min(d * row[i] for d, row in wide.items()) for i in longer) + sum(rest)
-        value = max([-(-area // group_size), *rest[:1], *(min(row[i] for row in wide.values()) for i in longer)])
-        if set(wide) == {group_size}:
-            value = max(value, sum(wide[group_size][i] for i in longer) + max(rest, default=0))
-        value += overhead if k else 0
-        proven = value if proven is None else min(proven, value)
-    require(result.lower_bound <= (proven or 0), f"lower_bound = {result.lower_bound}, but {proven} is proven at most")
+    whole = max([-(-sum(single) // group_size), *single])
+    below = result.lower_bound - 1
+    proven = whole > below and (group_size == 1 or _too_short(times, group_size, below - overhead))
+    require(proven or below < 0, f"lower_bound = {result.lower_bound}, but '{result.bound_name}' does not prove it")
     optimal = result.lower_bound == result.makespan
     require((result.status is SolveStatus.OPTIMAL) == optimal, f"status is {result.status.value}")
+
+
+def _too_short(times: dict[int, list[int]], size: int, target: int) -> bool:
+    """Whether no choice of degrees lets all items end by `target`, whichever item is the first not on all ranks."""
+    fits = [{d: row[i] for d, row in times.items() if row[i] <= target} for i in range(len(times[1]))]
+    if not all(fits):
+        return True
+    area = [min(d * t for d, t in here.items()) for here in fits]
+    order = sorted(range(len(fits)), key=lambda i: -times[1][i])
+    for k, i in enumerate(order):
+        chain = [times[size][j] for j in order[:k]]
+        partly = [t for d, t in fits[i].items() if d < size]
+        needed = size * sum(chain) + sum(area[j] for j in order[k:])
+        if partly and sum(chain) + min(partly) <= target and needed <= size * target:
+            return False
+    return sum(times[size]) > target

@@ -166,11 +166,11 @@ def test_help(command):
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
 def test_features_that_this_release_does_not_know_are_named(out, command, planned):
     planned(out=out)
-    with_header(out, header_of(out) | {"features": ["pieces", "layouts"]})
+    with_header(out, header_of(out) | {"features": ["pieces", "experts"]})
     outcome = command("report", out)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("balancer: plan")
-    assert outcome.err.endswith(": needs 'pieces', 'layouts', which this release does not know\n")
+    assert outcome.err.endswith(": needs 'pieces', 'experts', which this release does not know\n")
 
 
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])

@@ -1,0 +1,279 @@
+"""Resharding: items on their way between modules whose GPUs are split unlike, each row once.
+
+A shard's pieces, in order, are its packed buffer, which all its tensor replicas hold. It is cut into equal *windows*,
+one for each of them. A GPU of the source sends its own window of what it holds; one of the target gets its own, and an
+all-gather within its tensor group makes the buffer of them, in order. So every row is sent once. That one GPU gets all
+and shares it is never better: as much comes in, over fewer links.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.pieces import Pieces, Segments, runs, segments
+from balancer.plan.stream import Stream, stacked
+from balancer.problem.mesh import Mesh
+from balancer.problem.placement import Placement
+from balancer.problem.ragged import offsets_of
+from balancer.problem.topology import Topology
+from solvers.errors import ArgumentError
+from solvers.groups import group_loads
+from solvers.tiles import Packed, windowed
+from solvers.types import Record
+
+__all__ = ["Resharding", "Shards", "Source"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shards(Record):
+    """Items on the GPUs of a module's replicas: of each, every shard holds an equal share, packed one after the other.
+
+    Contiguous shares with Ulysses shards; with context shards a zigzag: of 2 cp chunks the shard c holds the chunks c
+    and 2 cp - 1 - c. With both, each chunk is cut into contiguous parts for the Ulysses shards.
+
+    Attributes
+    ----------
+    mesh : Mesh
+    place : Placement
+        Of the items on replicas, in order of slots.
+    lengths : int64[n], read-only
+    share : int64[n], read-only
+        Elements of each item in every shard, padding included.
+    slot_of_item : int32[n], read-only
+        Each slot of a shard is packed, and cut into windows, by itself.
+    num_slots : int
+    """
+
+    mesh: Mesh
+    place: Placement
+    lengths: NDArray[np.int64]
+    share: NDArray[np.int64]
+    slot_of_item: NDArray[np.int32]
+    num_slots: int = 1
+
+    @classmethod
+    def of(
+        cls, mesh: Mesh, place: Placement, lengths: NDArray[np.int64],
+        slots: tuple[NDArray[np.int32], int] | None = None,
+    ) -> "Shards":  # fmt: skip
+        """Share out items that lie on replicas: what a module takes in, and by the same rule what it puts out.
+
+        Parameters
+        ----------
+        mesh : Mesh
+        place : Placement
+        lengths : int64[n]
+        slots : (int32[n], int), optional
+            The slot of each item, and how many there are.
+        """
+        none = np.zeros(len(lengths), dtype=np.int32), 1
+        return cls(mesh, place, lengths, mesh.shares(lengths), *(slots or none))
+
+    @property
+    def halves(self) -> int:
+        """In how many parts a shard holds each item: two in a zigzag."""
+        return 2 if self.mesh.layout.cp > 1 else 1
+
+    @property
+    def slot_sizes(self) -> NDArray[np.int64]:
+        """Elements of a shard's packed buffer, padding included: int64[replicas, slots]."""
+        buffer = self.place.rank_of_sample * np.int64(self.num_slots) + self.slot_of_item
+        sizes = group_loads(self.share, buffer, self.mesh.layout.dp * self.num_slots)
+        return sizes.reshape(self.mesh.layout.dp, self.num_slots)
+
+    @property
+    def windows(self) -> NDArray[np.int64]:
+        """Elements of each GPU's window of its shard's buffer: int64[replicas, slots]."""
+        return self.slot_sizes // self.mesh.layout.tp
+
+    def pieces(self, num_gpus: int, device: int = 0) -> Pieces:
+        """Return what each GPU of one pipeline device has in its windows. O(pieces + GPUs).
+
+        Replica after replica, there item after item in order, in each by where they begin.
+        """
+        layout, items = self.mesh.layout, self.place.samples
+        replica, slot, sizes = self.place.rank_of_sample[items], self.slot_of_item[items], self.slot_sizes
+        begin = offsets_of(self.share[items])[:-1] - offsets_of(sizes.ravel())[:-1].reshape(sizes.shape)[replica, slot]
+        packed = Packed(items, replica, self.share[items] // self.halves, begin, self.windows[replica, slot])
+        item, start, stop, gpu = windowed(packed, self.mesh.gpus[device], self.halves, layout.cp)
+        return Pieces(item, start, stop, Placement.by_sample_order(gpu, num_gpus))
+
+    def cu_seqlens(self, gpu: int, slot: int = 0) -> NDArray[np.int32]:
+        """Return where the shares of items begin and end in a GPU's packed slot, padding included: int32[k + 1]."""
+        return offsets_of(self.share[self._held(gpu, slot)[0]]).astype(np.int32)
+
+    def positions(self, gpu: int, slot: int = 0) -> NDArray[np.int64]:
+        """Return the place in its item of each element of a GPU's packed slot, -1 for padding: int64[elements]."""
+        items, shard = self._held(gpu, slot)
+        layout, halves = self.mesh.layout, self.halves
+        context, inner = divmod(shard, layout.sp)
+        chunks = np.array([context, 2 * layout.cp - 1 - context][:halves])
+        part = np.repeat(self.share[items] // halves, halves)
+        of, place = runs(part)
+        found = (chunks[of % halves] * layout.sp + inner) * part[of] + place
+        return np.where(found < self.lengths[items][of // halves], found, -1)
+
+    def window(self, gpu: int, slot: int = 0) -> slice:
+        """Return which elements of its packed slot are a GPU's window."""
+        _, replica, _, tensor = self.mesh.place_of(gpu)
+        size = int(self.windows[replica, slot])
+        return slice(tensor * size, (tensor + 1) * size)
+
+    def gathered(self, gpu: int) -> tuple[NDArray[np.int64], int]:
+        """Return where each element of a GPU's packed slots, slot after slot, is among its tensor group's windows.
+
+        The windows of one GPU after the other, of each those of all slots, which are as many elements as returned too.
+        """
+        _, replica, _, _ = self.mesh.place_of(gpu)
+        windows = self.windows[replica]
+        slot, place = runs(self.slot_sizes[replica])
+        each, size = np.maximum(windows, 1)[slot], int(windows.sum())
+        return place // each * size + offsets_of(windows)[:-1][slot] + place % each, size
+
+    def _held(self, gpu: int, slot: int) -> tuple[NDArray[np.int64], int]:
+        """Return the items that a GPU has in a slot, in order, and which of their shards."""
+        if not 0 <= slot < self.num_slots:
+            raise ArgumentError("slot", f"be within 0..{self.num_slots - 1}", slot)
+        _, replica, shard, _ = self.mesh.place_of(gpu)
+        items = self.place.samples_on_rank(replica)
+        return items[self.slot_of_item[items] == slot], shard
+
+
+class Source(NamedTuple):
+    """Items that are there, and what they are parts of.
+
+    Attributes
+    ----------
+    held : Shards or Pieces
+        Of a module, whose last pipeline devices put the items out; or on GPUs. No two pieces overlap.
+    within : (int64[n], int64[n]) or None
+        Of which of the target's items each is a part, and where in it that begins. None: they are the same items.
+    bytes_per_element : int
+    """
+
+    held: Shards | Pieces
+    within: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    bytes_per_element: int = 1
+
+    def pieces(self, num_gpus: int) -> Pieces:
+        """Return what of its items each GPU holds."""
+        return self.held if isinstance(self.held, Pieces) else self.held.pieces(num_gpus, -1)
+
+    def in_target(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return of which of the target's items pieces are, where they begin and where they end, without padding."""
+        stop = pieces.stop
+        if isinstance(self.held, Shards):
+            stop = np.minimum(stop, self.held.lengths[pieces.sample])
+        if self.within is None:
+            return pieces.sample, pieces.start, stop
+        first = self.within[1][pieces.sample]
+        return self.within[0][pieces.sample], first + pieces.start, first + stop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resharding(Record):
+    """How items come from where they are to the GPUs of a module, and their gradients back.
+
+    Gradients go the other way: within the target's tensor groups a reduce-scatter sums what tensor replicas have of
+    each other's windows, ``stream.inverse()`` brings them, and an all-gather within the source's tensor groups makes
+    its buffers of them.
+
+    Attributes
+    ----------
+    segments : Segments
+        What travels, between GPUs.
+    sources : tuple of Source
+        What a GPU holds is stream after stream, of each its windows, slot after slot.
+    target : Shards
+    source_pieces, target_pieces : Pieces
+        What each GPU has in its windows, padding included.
+    source_start : int64[p]
+        Where each source piece begins in the target's items.
+    """
+
+    segments: Segments
+    sources: tuple[Source, ...]
+    target: Shards
+    source_pieces: Pieces
+    target_pieces: Pieces
+    source_start: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, name: str, sources: Sequence[Source], target: Shards, num_gpus: int) -> "Resharding":
+        """Compose the exchange of one stream or of several, which then travel in one, to first pipeline devices.
+
+        O(k log s) for s source pieces, and k target pieces and segments.
+        """
+        pieces = [source.pieces(num_gpus) for source in sources]
+        parts = [source.in_target(each) for source, each in zip(sources, pieces, strict=True)]
+        counts = [len(each.sample) for each in pieces]
+        there, (sample, start, stop) = pieces[0], parts[0]
+        if len(pieces) > 1:
+            sample, start, stop = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            begin = np.concatenate([each.start for each in pieces])
+            place = stacked([each.place for each in pieces], np.arange(len(sample)))
+            there = Pieces(sample, begin, begin + np.concatenate([each.stop - each.start for each in pieces]), place)
+        sizes = [source.bytes_per_element for source in sources]
+        each = sizes[0] if len(set(sizes)) == 1 else np.repeat(np.array(sizes, dtype=np.int64), counts)
+        wanted = target.pieces(num_gpus)
+        found = segments(name, Pieces(sample, start, stop, there.place), wanted, target.lengths, each)
+        return cls(found, tuple(sources), target, there, wanted, start)
+
+    @property
+    def stream(self) -> Stream:
+        """What travels: its items are segments, its ranks GPUs."""
+        return self.segments.stream
+
+    def sent(self, gpu: int) -> NDArray[np.int64]:
+        """Return which elements of what it holds a GPU sends, in order: int64[elements]."""
+        mine = self.stream.source.samples_on_rank(gpu)
+        piece = self.segments.source_piece[mine]
+        start = self.segments.start[mine] - self.source_start[piece]
+        return self.source_pieces.places(gpu, piece, start, self.stream.lengths[mine])
+
+    def arriving(self, gpu: int) -> NDArray[np.int64]:
+        """Return where in its windows, slot after slot, what a GPU gets belongs, in order: int64[elements]."""
+        return self.segments.places_on_rank(self.target_pieces, gpu)
+
+    def least_inter_node(self, topology: Topology) -> int:
+        """Return how many bytes cross nodes at least, with items on these replicas. O(segments).
+
+        A row must come to every node in which some GPU of a tensor group holds it, unless one that has it is there.
+        """
+        nodes = topology.node_of_rank
+        wanted = _nodes_of_groups(self.target, nodes)[self.stream.target.rank_of_sample]
+        bounds = offsets_of([len(each.pieces(topology.num_ranks).sample) for each in self.sources])
+        source = np.searchsorted(bounds, self.segments.source_piece, side="right") - 1
+        least = 0
+        for s, each in enumerate(self.sources):
+            mine = np.flatnonzero(source == s)
+            there = _nodes_of_groups(each.held, nodes)[self.stream.source.rank_of_sample[mine]]
+            lacking = _lacking(there, wanted[mine])
+            least += int((lacking * self.stream.bytes_of_item[mine]).sum())
+        return least
+
+
+def _lacking(there: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Count, row by row, the distinct nodes that want something and are not there."""
+    found = np.zeros(len(there), dtype=np.int64)
+    for k in range(wanted.shape[1]):
+        node = wanted[:, k : k + 1]
+        found += (wanted[:, :k] != node).all(axis=1) & (there != node).all(axis=1)
+    return found
+
+
+def _nodes_of_groups(held: Shards | Pieces, node_of_gpu: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the nodes of the GPUs that hold what each GPU does, itself among them: int32[GPUs, k]."""
+    own = node_of_gpu[:, None]
+    if isinstance(held, Pieces):
+        return own
+    groups = held.mesh.gpus.reshape(-1, held.mesh.layout.tp)
+    nodes = node_of_gpu[groups]
+    if (nodes == nodes[:, :1]).all():
+        return own
+    found = np.repeat(own, nodes.shape[1], axis=1)
+    found[groups.ravel()] = np.repeat(nodes, nodes.shape[1], axis=0)
+    return found

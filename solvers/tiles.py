@@ -1,0 +1,162 @@
+"""Tiles: parts of items as integer intervals, cut into windows, and intersected. Callers check the inputs."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import kernel
+from solvers.groups import read_only
+
+__all__ = ["Intersections", "Packed", "intersections", "windowed"]
+
+
+class Packed(NamedTuple):
+    """Items in buffers, one after the other, each item in one part or in several.
+
+    Attributes
+    ----------
+    item : int64[n]
+        What each is called in the result.
+    group : int32[n]
+        The group of buffers that each item is in: one buffer a shard, all alike.
+    part : int64[n]
+        Elements of an item's part.
+    begin : int64[n]
+        Where its first part begins in its buffer; others follow.
+    window : int64[n]
+        Elements of each window of its buffer, the last of which may be shorter.
+    """
+
+    item: NDArray[np.int64]
+    group: NDArray[np.int32]
+    part: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    window: NDArray[np.int64]
+
+
+class Intersections(NamedTuple):
+    """Where tiles of two kinds meet, int64[k] each: which of the first, which of the second, where, and the size."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+@kernel
+def _windowed(items, group, part, begin, window, owner, halves, outer, item, start, stop, holder):
+    """Fill the last four. `owner` is [groups, shards, windows]; shards are `outer` times those inside."""
+    shards = owner.shape[1]
+    inner = shards // outer
+    k = 0
+    for i in range(len(part)):
+        size = part[i]
+        if size == 0:
+            continue
+        for half in range(halves):
+            at = begin[i] + half * size
+            first, last = at // window[i], (at + size - 1) // window[i]
+            for place in range(shards):
+                shard = place
+                if half == 1:  # the mirrored ones come back
+                    shard = (outer - 1 - place // inner) * inner + place % inner
+                base = (half * shards + place) * size
+                for turn in range(first, last + 1):
+                    item[k] = items[i]
+                    start[k] = base + max(turn * window[i] - at, 0)
+                    stop[k] = base + min((turn + 1) * window[i] - at, size)
+                    holder[k] = owner[group[i], shard, turn]
+                    k += 1
+
+
+def windowed(
+    packed: Packed, owner: NDArray[np.int32], halves: int, outer: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Cut the parts of items in all shards where windows begin.
+
+    Parameters
+    ----------
+    packed : Packed
+    owner : int32[groups, shards, windows]
+        Who has each window.
+    halves : int
+        2: an item is two parts for each shard, the second ones in mirrored order of the outer shards; else 1.
+    outer : int
+        How many outer shards there are; the others divide each of these.
+
+    Returns
+    -------
+    item : int64[k]
+        In the order in which they are given; of each, what follows by where it begins.
+    start, stop : int64[k]
+        Elements of the item.
+    holder : int32[k]
+    """
+    _, _, part, begin, window = packed
+    at = begin[:, None] + part[:, None] * np.arange(halves)
+    each = np.maximum(window, 1)
+    count = (at + part[:, None] - 1) // each[:, None] - at // each[:, None] + 1
+    total = int(count[part > 0].sum()) * owner.shape[1]
+    item, start, stop = np.empty((3, total), dtype=np.int64)  # one block: large ones are cheaper to get
+    holder = np.empty(total, dtype=np.int32)
+    _windowed(*(read_only(array) for array in packed), read_only(owner), halves, outer, item, start, stop, holder)
+    return item, start, stop, holder
+
+
+@kernel
+def _intersections(
+    first_start, first_stop, first_of_item, lengths, item, start, stop, found_first, found_second, at, size
+):
+    """Fill the last four, as far as they have room; returns how many there are."""
+    k, low, at_item = 0, np.int64(0), np.int64(-1)
+    cursor = 0
+    for second in range(len(item)):
+        if item[second] != at_item or start[second] < low:
+            at_item, cursor = item[second], first_of_item[item[second]]
+        low, high = start[second], min(stop[second], lengths[at_item])
+        last = first_of_item[at_item + 1]
+        while cursor < last and first_stop[cursor] <= low:
+            cursor += 1
+        one = cursor
+        while one < last and first_start[one] < high:
+            begin = max(first_start[one], low)
+            end = min(first_stop[one], high)
+            if end > begin:
+                if k < len(at):
+                    found_first[k], found_second[k], at[k], size[k] = one, second, begin, end - begin
+                k += 1
+            one += 1
+    return k
+
+
+def intersections(
+    first: tuple[NDArray[np.int64], NDArray[np.int64]], first_of_item: NDArray[np.int64], lengths: NDArray[np.int64],
+    item: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64],
+) -> Intersections:  # fmt: skip
+    """Intersect tiles of items, of which no two of the first kind overlap, with others of them.
+
+    Parameters
+    ----------
+    first : (int64[s], int64[s])
+        Where tiles of the first kind begin and end: item after item, in each ascending, none empty.
+    first_of_item : int64[n + 1]
+        Item i has the tiles from ``first_of_item[i]`` to ``first_of_item[i + 1]``.
+    lengths : int64[n]
+        Of the items; what lies beyond is left out.
+    item, start, stop : int64[t]
+        Tiles of the second kind, in any order; fastest item after item, in each ascending.
+
+    Returns
+    -------
+    Intersections
+        By tile of the second kind, in each ascending. O(s + t + k) in that order.
+    """
+    given = [read_only(array) for array in (*first, first_of_item, lengths, item, start, stop)]
+    room = len(first[0]) + len(item)  # enough where no tiles of the second kind overlap either
+    while True:
+        found = Intersections(*np.empty((4, room), dtype=np.int64))
+        count = _intersections(*given, *found)
+        if count <= room:
+            return Intersections(*(array[:count] for array in found))
+        room = count

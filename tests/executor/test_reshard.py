@@ -1,0 +1,63 @@
+"""Unlike layouts on 8 processes: rows where they belong, losses and gradients those of one process."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import reshard_cases as cases
+from rank_processes import Ranks
+
+from balancer import ModuleLayout
+
+ALONE, SPLIT = ModuleLayout(dp=8), ModuleLayout(tp=2, cp=2, dp=2)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(8) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("vision", "llm"),
+    [
+        (ALONE, SPLIT),
+        (SPLIT, ALONE),
+        (ModuleLayout(tp=2, dp=4), ModuleLayout(tp=2, sp=2, pp=2)),
+        (ModuleLayout(sp=2, dp=4), ModuleLayout(tp=4, dp=2)),
+    ],
+)
+@pytest.mark.parametrize(("samples", "slots"), [(13, None), (2, None), (9, 2)])
+def test_as_in_one_process(ranks, vision, llm, samples, slots):
+    ranks.run(cases.one_step, {"vision": vision, "llm": llm}, 1, samples, False, slots)
+
+
+def test_frozen_encoders(ranks):
+    ranks.run(cases.one_step, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT}, 2, 11, True)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("rows", "rows of 'vision:out' must be "),
+        ("none", "tensor_groups must have one of phase 'llm', of GPUs "),
+        ("group", "tensor_groups['llm'] must be of GPUs "),
+    ],
+)
+def test_what_does_not_fit(ranks, what, text):
+    for found, _, traceback in ranks.errors(cases.wrong, {"vision": ALONE, "llm": SPLIT}, what):
+        assert found == "ValueError"
+        assert text in traceback
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "text"),
+    [
+        ("settings", "PlanMismatchError", "setting 'eps'"),
+        ("lengths", "UsageError", "must be >= 0, got -1"),
+    ],
+)
+def test_plans_that_are_not_agreed_on(ranks, what, name, text):
+    for found, _, traceback in ranks.errors(cases.wrong, {"vision": ALONE, "llm": SPLIT}, what):
+        assert found == name
+        assert text in traceback

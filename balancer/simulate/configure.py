@@ -274,7 +274,7 @@ def configure(
     Parameters
     ----------
     log : str, path or LengthLog
-        A path, or what :func:`balancer.io.logs.open_log` returns.
+        A path, or what ``balancer.io.logs.open_log`` returns.
     num_gpus : int
     phases : sequence of Phase, or mapping of str to str
         Encoders, and the language model last.
@@ -284,7 +284,7 @@ def configure(
         Samples of a global batch.
     cluster : str or Cluster
     mode : str
-        One of :data:`LAYOUT_MODES`, several with ``+`` between them, or ``"any"``.
+        ``"stages"``, ``"before"`` or ``"multiplexed"``, several with ``+`` between them, or ``"any"``.
     num_steps : int
         Global batches that every layout is judged by: so many of the log's, evenly spread.
     pieces : mapping of str to int, optional

@@ -1,6 +1,7 @@
 """The numbers behind each chart, as tables of the page."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -43,10 +44,13 @@ def lengths(phase: PhaseData) -> str:
 
 
 def timeline(picture: StepPicture) -> str:
-    """Return one step by rank, before and after."""
+    """Return one step by rank, before and after; with layouts some phases have fewer replicas than others."""
     columns = [f"{named(name, 40)}, {when}" for name in picture.phases for when in ("before", "after")]
-    of_ranks = zip(*(loads for both in picture.phases.values() for loads in both), strict=True)
-    rows = [(f"{i * picture.ranks_a_row:,}", *(f"{load:.3f}" for load in loads)) for i, loads in enumerate(of_ranks)]
+    of_ranks = zip_longest(*(loads for both in picture.phases.values() for loads in both))
+    rows = [
+        (f"{i * picture.ranks_a_row:,}", *("" if load is None else f"{load:.3f}" for load in loads))
+        for i, loads in enumerate(of_ranks)
+    ]
     return _table(("from rank", *columns), rows)
 
 

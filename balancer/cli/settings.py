@@ -411,10 +411,8 @@ def unconstrained(settings: LogSettings, chosen: Iterable[str]) -> Iterator[str]
 def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> str:
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
-    name, ranks = (
-        log.path.name,
-        f"{settings.setup.topology.num_ranks} ranks x {settings.batch_per_rank}",
-    )
+    num_ranks = settings.setup.topology.num_ranks
+    name, ranks = log.path.name, f"{num_ranks} rank{'s' * (num_ranks > 1)} x {settings.batch_per_rank}"
     if settings.epochs > 1 or settings.shuffle is not None:
         seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
         ranks += f", {settings.epochs} epoch{'s' * (settings.epochs > 1)}{seed}"

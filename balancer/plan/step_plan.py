@@ -181,9 +181,9 @@ class StepPlan:
         if (odd := sums != lengths).any():
             sample = int(np.argmax(odd))
             raise UsageError(
-                what + " need samples as long as their parts: {sample} has length "
+                f"with {what} a sample must be as long as its parts: {{sample}} has length "
                 f"{lengths[sample]}, its parts {sums[sample]}",
-                "count in its length what it is fed",
+                "count in its length what it is fed, and say how much that is: {outputs}, {own}",
                 sample=Named("sample", int(self.batch.numbers[sample])),
             )
 

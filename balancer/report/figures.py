@@ -36,15 +36,17 @@ def profile(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE, axis: Any =
 def timeline(figure: Any, picture: StepPicture, colors: Colors = IN_PAGE) -> None:
     """Draw one step by rank, before above after: each phase starts once the slowest rank has ended the one before."""
     axes = figure.subplots(2, 1, sharex=True)
+    most = max(len(after) for _, after in picture.phases.values()) * picture.ranks_a_row
     for when, (axis, title) in enumerate(zip(axes, ("before", "after"), strict=True)):
         start = 0.0
         for i, loads in enumerate(picture.phases.values()):
             color = colors.phases[i % NUM_PHASE_COLORS]
-            rows = np.arange(len(loads[when])) * picture.ranks_a_row
-            axis.barh(rows, loads[when], 0.9 * picture.ranks_a_row, start, color=color, align="edge", linewidth=0)
+            each = most / len(loads[when])  # with layouts a phase may have fewer replicas, each of more ranks
+            rows = np.arange(len(loads[when])) * each
+            axis.barh(rows, loads[when], 0.9 * each, start, color=color, align="edge", linewidth=0)
             start += float(loads[when].max())
             axis.axvline(start, color=colors.ink, linewidth=0.8)
-        axis.set(ylabel="rank", ylim=(len(rows) * picture.ranks_a_row, 0), xlim=0)
+        axis.set(ylabel="rank", ylim=(most, 0), xlim=0)
         axis.set_title(f"{title}: {start:.2f}", loc="left", fontsize=10)
     axes[1].set_xlabel("time, each phase in units of its mean load")
 

@@ -68,6 +68,8 @@ def excluded(found: Configuration) -> Iterator[str]:
         total = sum(counts.values())
         told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
         yield f"{mode}: {total:,} layouts; {told}"
+    if left := sum(counts["left"] for counts in found.counts.values()):
+        yield f"The budget ended before {left:,} layouts were scheduled; with a larger --time-budget one may be faster."
     behind = found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0
     yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind:.1%} of it."
     if found.formula is not None:

@@ -44,7 +44,7 @@ def lengths(phase: PhaseData) -> str:
 
 
 def timeline(picture: StepPicture) -> str:
-    """Return one step by rank, before and after; phases may have ranks of their own number."""
+    """Return one step by rank, before and after; with layouts some phases have fewer replicas than others."""
     columns = [f"{named(name, 40)}, {when}" for name in picture.phases for when in ("before", "after")]
     of_ranks = zip_longest(*(loads for both in picture.phases.values() for loads in both))
     rows = [

@@ -170,7 +170,7 @@ def test_what_is_refused(layouts, more, what):
 
 
 def test_a_sample_that_its_parts_do_not_make_up_is_refused():
-    with pytest.raises(ValueError, match="layouts need samples as long as their parts: sample 1 has length 3"):
+    with pytest.raises(ValueError, match="with layouts a sample must be as long as its parts: sample 1 has length 3"):
         orchestrate(
             {"patches": [3, 4], "tokens": [9, 3]}, {"vision": "patches", "llm": "tokens"}, NODES,
             layouts={"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)},

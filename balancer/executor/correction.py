@@ -146,9 +146,11 @@ class Correction:
         """Return of each phase its cost in integers, and how it was come by."""
         used = {name: online.coefficients for name, online in self._online.items()}
         seconds = {name: (a / self._parts[name], b / self._parts[name]) for name, (_, a, b) in used.items()}
-        if not any(map(any, seconds.values())):
+        costs = self._costs  # which stay where what was measured depends on lengths no more
+        if any(map(any, seconds.values())):
+            costs = integers_together(seconds)
+        elif not costs:
             raise ValueError("costs to correct need an a or b over 0: plans depend on lengths alone")
-        costs = integers_together(seconds)
         return [
             [costs[name].a, costs[name].b, online.active, *used[name], online.base_error, online.corrected_error]
             for name, online in self._online.items()

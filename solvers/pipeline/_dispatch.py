@@ -59,7 +59,8 @@ def _forward(
             continue
         for i in range(first[k], first[k + 1]):
             took = tasks[1, i]
-            if device[i] >= 0 or not allowed[i, d] or of_device[_HELD, d] + tasks[3, i] > caps[d]:
+            held = of_device[_HELD, d] + tasks[3, i] if tasks[2, i] > 0 else 0
+            if device[i] >= 0 or not allowed[i, d] or held > caps[d]:
                 continue
             late = max(0, took - gap)
             urgent = k < begun + rule[0] or late * 256 <= rule[1] * took
@@ -150,7 +151,9 @@ def _target(now, unplaced, of_device):
 
 
 @kernel
-def dispatch(rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts):
+def dispatch(
+    rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts, turns
+):  # fmt: skip
     """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
 
     ``rule``, int64[4]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
@@ -189,9 +192,12 @@ def dispatch(rule, durations, offsets, slots, cells, tasks, first, allowed, caps
         if i >= 0 and (back < 0 or (tasks[0, i] == begun and waiting)):
             end = _start_forward(i, d, now, hop, tasks, of_device, of_slot, device, starts, queue)
             unplaced -= tasks[1, i] + tasks[2, i]
+            turns[durations.size + i] = left
         elif back >= 0:
             end = _start_backward(back, d, now, tasks, of_device, starts, queue)
+            turns[durations.size + tasks.shape[1] + back] = left
         elif runs:
+            turns[k * durations.shape[1] + cell] = left
             end = ends[k, cell] = now + durations[k, cell]
             of_device[_NEXT, d] += 1
             of_device[_REST, d] -= durations[k, cell]

@@ -63,30 +63,30 @@ class Gaps:
         eager = (0, 1) if (tasks.caps < NO_CAP).any() else (0,)
         rules = [(*rule, back) for rule in _RULES for back in eager]
         most = max(len(eager), min(len(rules), units // (_UNITS * (len(cells) + 2 * n))))
-        best, kept, window = NEVER, (durations, durations, durations), tasks.window
+        best, kept, window = NEVER, (durations,) * 4, tasks.window
         while best == NEVER and window:  # the less runs ahead, the less is held
             for lead, over, slack, back in rules[:most]:
                 rule = np.array([lead, over, int(slack * mean), back], dtype=np.int64)
                 ends, device = np.empty((k, width), dtype=np.int64), np.empty(n, dtype=np.int64)
-                starts = np.empty((2, n), dtype=np.int64)
+                starts, turns = np.empty((2, n), dtype=np.int64), np.empty(durations.size + 2 * n, dtype=np.int64)
                 makespan = dispatch(
                     rule, durations, order.device_offsets, order.slot, cells, given.table, given.first, given.allowed,
-                    tasks.caps, window, hop, ends, device, starts,
+                    tasks.caps, window, hop, ends, device, starts, turns,
                 )  # fmt: skip
                 if makespan < best:
-                    best, kept = int(makespan), (ends, device, starts)
+                    best, kept = int(makespan), (ends, device, starts, turns)
                 if best <= goal:
                     break
             window //= 2
         if best == NEVER:
             raise TimeLimitError("found no schedule under {held_cap}", "give a larger {held_cap}")
-        ends, device, starts = kept
+        ends, device, starts, turns = kept
         ran = np.where(ends >= 0, ends - durations, -1)
         started = np.concatenate([ran.ravel(), starts.ravel()])
         ops = _ops_of(durations, order, hop, given, tasks.window)
         return cls(
             order, hop, tasks, given, best, device, started, given.table[0].copy(), ops,
-            _sequences(ops[0], device, started, order, n), items, np.array([_SEED], dtype=np.int64),
+            _sequences(turns, device, started, order, n), items, np.array([_SEED], dtype=np.int64),
         )  # fmt: skip
 
     @property
@@ -134,13 +134,13 @@ def _ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window:
     return ops
 
 
-def _sequences(took: Ints, device: Ints, starts: Ints, order: OpOrder, n: int) -> Ints:
+def _sequences(turns: Ints, device: Ints, starts: Ints, order: OpOrder, n: int) -> Ints:
     """Return each device's ops in turn, with room for all tasks."""
     stages, devices = order.num_stages, order.num_devices
     stage = np.tile(np.arange(2 * stages) % stages % devices, order.num_slots)
     owner = np.concatenate([stage, device, device])
-    turn = np.lexsort((np.arange(len(starts)), starts + took, starts))
-    turn = turn[starts[turn] >= 0]
+    ran = np.flatnonzero(starts >= 0)
+    turn = ran[np.argsort(-turns[ran], kind="stable")]
     counts = np.bincount(owner[turn], minlength=devices)
     most = np.bincount(stage, minlength=devices).max() + 2 * n
     sequence = np.zeros((devices, most + 2), dtype=np.int64)

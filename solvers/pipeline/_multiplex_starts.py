@@ -83,9 +83,15 @@ def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int) -
     bent = own * bend[:, None]
     bent *= own.sum(axis=1, keepdims=True) / np.maximum(1e-300, bent.sum(axis=1, keepdims=True))
     ramp = bent.sum(axis=2)
-    part = ramp / np.maximum(1e-300, ramp.sum(axis=1, keepdims=True))
+    part = _parts(ramp)
     mixed = (part + 1 / slots) * more
     for _ in range(_ROUNDS):  # no slot has many more tasks than its items bring
-        mixed = np.minimum(mixed / mixed.sum(axis=1, keepdims=True), _MOST * part)
-    mixed *= share / mixed.sum(axis=1, keepdims=True)
+        mixed = np.minimum(_parts(mixed), _MOST * part)
+    mixed = share * _parts(np.where(mixed.any(axis=1, keepdims=True), mixed, part))  # the first may bring all there are
     return np.concatenate([bent, mixed[:, :, None]], axis=2)
+
+
+def _parts(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each row as parts of its sum; of zeros, zeros."""
+    whole: NDArray[np.float64] = rows / np.maximum(1e-300, rows.sum(axis=1, keepdims=True))
+    return whole

@@ -10,6 +10,7 @@ from solvers.arguments import as_costs, as_count, as_labels
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
 from solvers.pipeline._stages import MOST_TIME
+from solvers.pipeline.orders import OpOrder
 
 __all__ = ["NO_CAP", "Tasks"]
 
@@ -45,9 +46,13 @@ class Tasks:
     def of(
         cls, name: str, owner: ArrayLike, num_owners: int, forward: ArrayLike, backward: ArrayLike,
         size: ArrayLike | None, devices: ArrayLike | str, held_cap: ArrayLike | None, window: SupportsIndex,
-        num_devices: int, forward_only: int,
+        order: OpOrder,
     ) -> "Tasks":  # fmt: skip
         """Check. Raises TypeError, ValueError that name argument, entry and rule."""
+        num_devices = order.num_devices
+        begun = order.slot[(order.stage == 0) & ~order.backward]
+        if (np.diff(begun) < 0).any():
+            raise ArgumentError("order", "begin slots 0, 1, ... in turn, where tasks come before them", begun.tolist())
         owners = as_labels(name, owner, num_owners).astype(np.int64)
         n = len(owners)
         ahead, back = _as_column("task_forward", forward, n), _as_column("task_backward", backward, n)
@@ -55,7 +60,7 @@ class Tasks:
         spent = sum(map(int, ahead)) + sum(map(int, back))
         if spent >= MOST_TIME:
             raise UsageError(f"all tasks together must be below 2**58, got {spent}: measure times in larger units")
-        if forward_only and back.any():
+        if order.forward_only and back.any():
             where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
             raise ArgumentError("task_backward", rule, back[where], where)

@@ -62,7 +62,7 @@ def multiplex(
     task_devices : "any" or bool[t, D]
         Where each task may run.
     order : OpOrder, optional
-        What the devices run in turn, besides tasks; by default 1F1B.
+        What the devices run in turn, besides tasks, slots begun in the order of their numbers; by default 1F1B.
     forward_overhead, backward_overhead : int64[S], optional
         What a pipeline's op takes besides.
     hop : int
@@ -104,7 +104,7 @@ def multiplex(
     stages.check_sums(table.sum(axis=0, dtype=object), len(table))
     tasks = Tasks.of(
         "task_slot", task_slot, len(table), task_forward, task_backward, task_size, task_devices, held_cap, window,
-        ops.num_devices, ops.forward_only,
+        ops,
     )  # fmt: skip
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
     durations, units = stages.durations(table), work_units(seconds)

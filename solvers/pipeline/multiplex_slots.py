@@ -107,7 +107,7 @@ def schedule_multiplexed(
     )  # fmt: skip
     tasks = Tasks.of(
         "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_devices, held_cap,
-        window, problem.order.num_devices, problem.order.forward_only,
+        window, problem.order,
     )  # fmt: skip
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
     bound = multiplexed_bound(problem, tasks, profile)

@@ -123,6 +123,18 @@ def test_what_does_not_go_together_is_refused(phases, cost, settings, told):
         corrected(phases, cost, **settings)
 
 
+def test_times_that_lengths_do_not_explain_change_no_plan():
+    online = OnlineCost(1.0, 1e-3, 0.0, window=8)
+    found = corrected(None, online)
+    before = found.setup.phases[0].cost
+    for total in (100, 900) * 8:  # longer ranks are faster
+        found._waiting.append([0, float(total), 1.0, 5 - total / 1000])
+        found.heard([found.message()])
+    assert online.coefficients[0] > 0
+    assert online.coefficients[1:] == (0.0, 0.0)
+    assert found.heard([found.message()]).phases[0].cost == before
+
+
 def test_what_it_takes_to_say():
     """A message is longer by some 50 bytes of a phase measured, and by some 200 of the rank that fits."""
     found = corrected(None, ONE)

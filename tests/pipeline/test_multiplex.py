@@ -12,9 +12,10 @@ from pipeline_oracles import op_before
 
 import solvers
 from solvers.errors import ArgumentError, CertificateError, UsageError
-from solvers.pipeline import check_multiplex, multiplex, one_f_one_b, schedule_multiplexed
+from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
 
 QUICK = {"time_budget": 2e-4}
+BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
 
 
 def best_makespan(
@@ -144,6 +145,24 @@ def test_the_checker_sees_what_is_wrong():
         check_multiplex(*problem, found, window=1, hop=9)
 
 
+def test_ops_that_take_no_time():
+    """They start when others do, and come before or after those all the same."""
+    task = [3, 2, 0, 0, 1], [7, 0, 2, 5, 0], [3, 0, 9, 0, 6]
+    for order in (gpipe(4, 2), one_f_one_b(4, 2)):
+        for stages in (([[0, 3]], [[2, 0]]), ([[2, 0]], [[0, 1]]), ([[0, 0]], [[0, 2]])):
+            problem = ([[0], [1], [0], [3]], *stages, *task)
+            if stages[1][0][0] == 0:
+                problem = (*problem[:-1], [0] * 5)
+            found = multiplex(*problem, window=3, order=order if stages[1][0][0] else None, **QUICK)
+            check_multiplex(*problem, found, window=3)
+
+
+def test_a_task_without_backward_holds_nothing():
+    problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 1, 2], [3, 3, 3], [6, 0, 6])
+    rules = {"window": 2, "task_size": [1, 9, 1], "held_cap": 2}
+    check_multiplex(*problem, multiplex(*problem, **rules, **QUICK), **rules)
+
+
 def items_and_tasks(n, stages, seed=0):
     """Long-tailed work of a model, and one task of most items."""
     rng = np.random.default_rng(seed)
@@ -174,6 +193,7 @@ def test_slots_and_tasks_together(rules):
         ({"task_size": [5, 5], "held_cap": 4}, ArgumentError, "task_size"),
         ({"window": 0}, ArgumentError, "window must be >= 1"),
         ({"order": one_f_one_b(4, 2)}, ArgumentError, "order"),
+        ({"order": BACK_TO_FRONT}, ArgumentError, r"begin slots 0, 1, ... in turn.*\[2, 1, 0\]"),
     ],
 )
 def test_what_is_refused(change, error, words):

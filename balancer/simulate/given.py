@@ -222,4 +222,6 @@ def _steps(
         if rows.number in wanted:
             step = made.of(rows)
             found.append(StepItems.of(step.items, models, pieces, len(rows)))
+    if not any(flops for step in found for flops, _ in step.total.values()):
+        raise InputError(f"{opened.path}: holds nothing to do: all lengths are 0 in the steps taken")
     return tuple(found)

@@ -149,13 +149,13 @@ class OnlineCost:
         Raises
         ------
         ValueError
-            If a sum is negative, or seconds are not positive and finite.
+            If a sum is negative or infinite, or seconds are not positive and finite.
         """
         of_rank, took = np.asarray(sums, dtype=np.float64).reshape(-1, 2), np.asarray(seconds, dtype=np.float64)
         if not ((took > 0) & (took < math.inf)).all():
             raise ValueError(f"seconds must be positive and finite, got {took.tolist()}")
-        if not (of_rank >= 0).all():
-            raise ValueError(f"sums of lengths must be >= 0, got {of_rank.min()}")
+        if not ((of_rank >= 0) & (of_rank < math.inf)).all():
+            raise ValueError(f"sums of lengths must be finite and >= 0, got {of_rank.tolist()}")
         parts = self._parts(of_rank)
         base = parts.sum(axis=1)
         told = base > 0  # nothing to do under a model without c0 says nothing about lengths

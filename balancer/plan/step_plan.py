@@ -386,7 +386,7 @@ def reshard(
     >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
     (slice(122, 244, None), [0, 48, 68, 208, 244])
     """
-    phase, _, way = stream.rpartition(":")
+    phase, _, way = str(stream).rpartition(":")
     several = way == "inputs" and phase in step.parts
     if stream not in step.stream_names and not several:
         known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))

@@ -206,7 +206,7 @@ class StepLayout:
         """Raise ValueError unless the layout is of exactly these phases, in this order."""
         if list(self.modules) != list(names):
             raise UsageError(
-                "{layout} must be of the phases {named} in this order, got {given}", named=", ".join(names),
+                "{layouts} must be of the phases {named} in this order, got {given}", named=", ".join(names),
                 given=", ".join(self.modules),
             )  # fmt: skip
 
@@ -215,7 +215,7 @@ class StepLayout:
         for name, layout in self.modules.items():
             why = misfit(layout, models[name], gpus_per_node)
             if why is not None:
-                raise UsageError("{layout}, module {name!r}: {why}", name=name, why=why)
+                raise UsageError("{layouts}, module {name!r}: {why}", name=name, why=why)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a file holds it."""
@@ -233,7 +233,7 @@ class StepLayout:
         16
         """
         if not isinstance(found, Mapping) or "modules" not in found:
-            raise ArgumentTypeError("layout", "be an object with 'modules'", f"{found!r:.80}")
+            raise ArgumentTypeError("layouts", "be an object with 'modules'", f"{found!r:.80}")
         _refuse_others("layout", found, [*(each.name for each in fields(cls)), "found"])
         given = found["modules"]
         if not isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in given.values()):

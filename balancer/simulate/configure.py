@@ -238,7 +238,7 @@ def modes_of(text: str) -> tuple[str, ...]:
     """Read ``any``, or modes with ``+`` between them."""
     if text == "any":
         return LAYOUT_MODES
-    chosen = tuple(dict.fromkeys(text.split("+")))
+    chosen = tuple(dict.fromkeys(text.split("+"))) if isinstance(text, str) else (text,)
     for mode in chosen:
         if mode not in LAYOUT_MODES:
             raise unknown("mode", mode, ("any", *LAYOUT_MODES))

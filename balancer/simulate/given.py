@@ -21,7 +21,7 @@ from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.setup import Setup, as_phases
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
-from solvers.errors import ArgumentError, UsageError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
 __all__ = ["Given", "StepItems", "backward_times", "given_of"]
 
@@ -184,10 +184,12 @@ def given_of(
         if not least <= value <= 1:
             raise ArgumentError(argument, "be a fraction, up to 1" + " and over 0" * (least > 0), repr(value))
     node = read_cluster(cluster) if isinstance(cluster, str) else cluster
+    if not isinstance(node, Cluster):
+        raise ArgumentTypeError("cluster", "be a Cluster, or the name of one", repr(cluster))
     shapes = {name: module(each) if isinstance(each := models[name], str) else each for name in names}
     usual = SaturatingThroughput(efficiency * node.peak_flops)
     rates = {name: _rates((throughput or {}).get(name, usual), usual) for name in names}
-    parts = {name: (pieces or {}).get(name) for name in names}
+    parts = {name: None if (cut := (pieces or {}).get(name)) is None else as_count("pieces", cut) for name in names}
     return Given(
         shapes, rates, node, as_count("num_gpus", num_gpus),
         _steps(log, found, shapes, parts, as_count("batch", batch), as_count("num_steps", num_steps)), parts, still,
@@ -197,6 +199,9 @@ def given_of(
 
 def _rates(given: Throughput | Mapping[int, Throughput], usual: Throughput) -> dict[int, Throughput]:
     """Return rates by tensor shards; those that were not measured are that of one shard, with exchanges besides."""
+    for each in given.values() if isinstance(given, Mapping) else [given]:
+        if not callable(getattr(each, "at", None)):
+            raise ArgumentTypeError("throughput", "be a Throughput, or map tensor shards to some", repr(each))
     if not isinstance(given, Mapping):
         return {0: given}
     return {0: given.get(1, usual), **given}
@@ -222,4 +227,6 @@ def _steps(
         if rows.number in wanted:
             step = made.of(rows)
             found.append(StepItems.of(step.items, models, pieces, len(rows)))
+    if not any(flops for step in found for flops, _ in step.total.values()):
+        raise InputError(f"{opened.path}: holds nothing to do: all lengths are 0 in the steps taken")
     return tuple(found)

@@ -50,6 +50,21 @@ def test_json(command, log):
     assert set(told["counts"]["stages"]) == set(room.REASONS)
 
 
+def test_nothing_to_do_is_said(command, tmp_path):
+    pq.write_table(pa.table({"patches": [0] * 16, "tokens": [0] * 16}), tmp_path / "zeros.parquet")
+    ran = command("configure", tmp_path / "zeros.parquet", *PHASES, *MODELS, "--gpus", 2, "--batch", 16)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "holds nothing to do: all lengths are 0" in ran.err
+
+
+def test_a_layout_of_other_phases_is_called_by_its_option(command, log, tmp_path):
+    (tmp_path / "other.json").write_text(json.dumps({"modules": {"llm": {"dp": 2}}}))
+    ran = command(
+        "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--layout", tmp_path / "other.json"
+    )
+    assert "--layout must be of the phases vision, llm in this order, got llm" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -39,7 +39,7 @@ def _quick(monkeypatch):
 
 
 def configured(log, num_gpus=4, batch=8, **more):
-    return balancer.configure(log, num_gpus, PHASES, MODELS, batch, cluster=SMALL, **more)
+    return balancer.configure(log, num_gpus, PHASES, MODELS, batch, **{"cluster": SMALL, **more})
 
 
 def test_the_winner_beside_an_exhaustive_search(log, monkeypatch):
@@ -91,6 +91,13 @@ def test_what_cannot_be(log):
         configured(log, num_gpus=1)
     with pytest.raises(ValueError, match=r"unknown mode 'behind'; known modes are any, stages"):
         configured(log, mode="behind")
+    with pytest.raises(ValueError, match=r"unknown mode \['before'\]; known"):
+        configured(log, mode=["before"])
+    with pytest.raises(ValueError, match="pieces must be >= 1, got 0"):
+        configured(log, pieces={"vision": 0})
+    for name, odd in (("cluster", 5), ("throughput", {"llm": 5}), ("throughput", {"llm": {2: "fast"}})):
+        with pytest.raises(TypeError, match=f"{name} must be a {name.title()}, or"):
+            configured(log, **{name: odd})
     with pytest.raises(ValueError, match="models must be of the phases vision, llm"):
         balancer.configure(log, 4, PHASES, {**MODELS, "audio": "qwen2-7b"}, 8)
     with pytest.raises(ValueError, match="phase 'llm' has no model"):

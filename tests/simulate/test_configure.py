@@ -12,6 +12,7 @@ from balancer.cost import ThroughputCurve
 from balancer.errors import InputError
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
+from balancer.report.layouts import excluded
 from balancer.simulate import configure as room
 from balancer.simulate import layouts as layouts_room
 from balancer.simulate.layout_bounds import LayoutCase, room_of
@@ -73,6 +74,13 @@ def test_the_same_again(log):
     assert first.to_json() == second.to_json()
     assert len(first.case.given.steps) == 2
     assert set(first.best) == {"stages"}
+
+
+def test_what_the_budget_did_not_reach_is_told(log):
+    found = configured(log, mode="stages", time_budget=1e-6)
+    for left, told in ((1200, "The budget ended before 1,200 layouts were scheduled"), (0, "None of these takes less")):
+        counts = {"stages": dict.fromkeys(room.REASONS, 1) | {"left": left}}
+        assert list(excluded(replace(found, counts=counts)))[1].startswith(told)
 
 
 def test_a_layout_that_is_given(log):

@@ -24,7 +24,7 @@ PHASES = {
 }
 MODELS = {"vision": "internvit-6b", "audio": "whisper-large-v3-encoder", "llm": "qwen2-72b"}
 CLUSTERS = (("h100", 512, 4096), ("h200", 512, 4096), ("h100", 2560, 20480), ("h200", 2560, 20480))
-BUDGETS = {512: 5.0, 2560: 20.0}
+BUDGETS = {512: 5.0, 2560: 7.0}
 
 
 def chosen(cluster, num_gpus, batch, mode="any", budget=None):

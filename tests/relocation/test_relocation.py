@@ -448,18 +448,15 @@ def test_equal_counts_cross_little_more_than_must_without(quadratic: bool) -> No
         assert result.inter_node_volume <= most * result.inter_bound
 
 
-def test_large_items_get_small_ones_beside_them() -> None:
-    """Each node has an item of nearly the cap, and only two have items that are small enough to stand beside those."""
-    costs = np.full((4, 2, 8), 50, dtype=np.int64)  # nodes, ranks, items
-    costs[:, 0, 0] = 500
-    costs[2:, :, 1:] = 5
-    costs[2:, 1, :] = 5
-    homes, nodes = np.repeat(np.arange(8), 8), np.arange(8) // 2
-    result = relocate(costs.ravel(), homes, nodes, cap=610, equal_counts=True)
-    solvers.check_relocation(costs.ravel(), homes, nodes, result, equal_counts=True)
-    large = costs.ravel() == 500
-    assert (nodes[result.rank_of_item] == nodes[homes])[large].all()
-    assert result.inter_node_volume == 2 * 6 * (50 + 5)  # six small ones to each of two nodes, six others back
+@pytest.mark.parametrize("seed", range(2))
+def test_large_items_get_small_ones_beside_them(seed: int) -> None:
+    """Of 16 items a rank the largest leave next to no room beside them, and few nodes have what is small enough."""
+    costs = lognormal(64 * 16, seed, quadratic=True)
+    homes, nodes = np.repeat(np.arange(64), 16), np.arange(64) // 8
+    result = relocate(costs, homes, nodes, eps=0.001, equal_counts=True)
+    solvers.check_relocation(costs, homes, nodes, result, equal_counts=True)
+    assert not result.fell_back
+    assert result.inter_node_volume < 0.005 * costs.sum()
 
 
 def random_instance(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, bool]:

@@ -46,7 +46,7 @@ def main() -> None:
         copy, cache = Path(name, "copy"), Path(name, "cache")
         for package in ("balancer", "solvers"):
             shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("pyproject.toml", "README.md", "LICENSE"):
+        for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(ROOT / file, copy)
         target = BASELINE if platform.machine() in ("x86_64", "AMD64") else {}
         environment = os.environ | target | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(copy)}

@@ -3,10 +3,12 @@
 Run: python tools/check_wheel.py dist/seqbalancer-VERSION-py3-none-any.whl; `make release` does.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,8 +16,17 @@ PLAN = "plan lengths.csv --ranks 4 --batch-per-rank 8 --out plan.parquet"
 COMMANDS = ("--version", "solve 5 4 3 3 3 --groups 2", PLAN, "report plan.parquet --html page.html", "plan --help")
 
 
+def check_links(wheel: Path) -> None:
+    """Refuse a page for the index whose links lead to files that are not there."""
+    with zipfile.ZipFile(wheel) as held:
+        page = held.read(next(name for name in held.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    if (found := re.findall(r'\]\((?!\w+:)[^)]+|src(?:set)?="(?!\w+:)[^"]+', page)) or "# seqbalancer" not in page:
+        sys.exit(f"{wheel.name}: links of its page lead nowhere on an index, or it has none: {found}")
+
+
 def main(wheel: Path) -> None:
     """Try it where nothing of the repository can be imported."""
+    check_links(wheel)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder / "venv", with_pip=True)

@@ -1,6 +1,7 @@
 """What the first page shows is what comes out; and the links in the docs lead somewhere."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,18 @@ def test_links_lead_somewhere(page):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < 130
+
+
+@pytest.mark.parametrize("source", [None, "https://host/seqbalancer"])
+def test_the_readme_can_be_read_on_an_index(source):
+    readme = (ROOT / "README.md").read_text()
+    shown = runpy.run_path(str(ROOT / "setup.py"))["for_an_index"](readme, source, "1.2.3")
+    links = re.findall(r"(?:\]\(|src(?:set)?=\")([^)#\"]+)", shown)
+    assert all(link.startswith("https://") for link in links)
+    if source is None:
+        assert "<picture>" not in shown
+        assert "](" not in shown
+        assert "peers.py" in shown
+    else:
+        assert f"{source}/blob/v1.2.3/benchmarks/peers.py" in links
+        assert f"{source}/raw/v1.2.3/docs/pictures/step-light.svg" in links

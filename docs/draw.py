@@ -92,11 +92,12 @@ def loads() -> tuple[str, float, float]:
             figures.profile(figure, phase, axis=axis)
             axis.set_title(name, fontsize=10)
             axis.set_ylim(0, 3.2)
+            axis.get_legend().remove()
         for axis in axes[1:]:
             axis.set_ylabel("")
-            axis.get_legend().remove()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
-    return svg_of("loads", draw, 2.8, WIDTH), WIDTH, 2.8
+    return svg_of("loads", draw, 3, WIDTH), WIDTH, 3
 
 
 def gap() -> tuple[str, float, float]:
@@ -109,7 +110,7 @@ def gap() -> tuple[str, float, float]:
     names = list(dict.fromkeys(row[2] for row in rows))
 
     def draw(figure: Any) -> None:
-        axes = figure.subplots(1, 2, sharey=True)
+        axes = figure.subplots(1, 2, sharex=True, sharey=True)
         for axis, costs in zip(axes, ("linear", "quadratic"), strict=True):
             for row in (row for row in rows if row[0] == costs):
                 i, ours = names.index(row[2]), row[2].startswith("seqbalancer")
@@ -117,9 +118,11 @@ def gap() -> tuple[str, float, float]:
                 label = row[2].replace("seqbalancer", "ours:").replace("_", " ")
                 axis.scatter(number(row[5]), max(number(row[3]), 1e-2), marker=MARKS[i], label=label, **style)
             axis.axhline(1e-2, color=IN_PAGE.faint, linestyle=":", linewidth=1)
-            axis.set(xscale="log", yscale="log", xlabel="milliseconds", title=f"{costs} costs")
+            axis.set(xscale="log", yscale="log", xlabel="milliseconds")
+            axis.set_title(f"{costs} costs", fontsize=10)
         axes[0].set_ylabel("gap to the proven bound, ppm")
         axes[0].set_yticks([1e-2, 1, 100, 1e4, 1e6], ["0: proven", "1", "100", "1 %", "100 %"])
+        axes[0].set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         axes[0].minorticks_off()
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
 
@@ -142,16 +145,19 @@ def crossing() -> tuple[str, float, float]:
     def draw(figure: Any) -> None:
         axis = figure.subplots()
         percent = [100 * eps for eps in every]
+        crosses = [share(plan.inter_node_volume) for plan in plans]
         axis.axhline(moved, color=IN_PAGE.before, linestyle="--", linewidth=2)
-        axis.text(percent[0], moved * 0.93, "rearranged: balanced first, then laid on nodes", va="top")
-        axis.plot(percent, [share(plan.inter_node_volume) for plan in plans], color=IN_PAGE.after, marker="o",
-                  linewidth=2, label="relocated")  # fmt: skip
-        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE.ink, linestyle=":",
-                  label="must cross, proven")  # fmt: skip
+        axis.text(percent[0], moved * 0.95, f"rearranged (balanced first, then laid on nodes): {moved:.0f} %", va="top")
+        axis.plot(percent, crosses, color=IN_PAGE.after, marker="o", linewidth=2)
+        axis.plot(percent, [share(plan.inter_node_bound) for plan in plans], color=IN_PAGE.ink, linestyle=":")
+        at_default = crosses[every.index(1e-3)]
+        axis.text(percent[0], 1.5 * crosses[0], f"relocated: {at_default:.1f} % by default, on the dotted line of what "
+                  "must cross, proven", va="bottom")  # fmt: skip
         axis.set(
             xscale="log", ylim=0, xlabel="eps: how much longer a step may take, %", ylabel="tokens that cross nodes, %"
         )
-        axis.legend(loc="center left", bbox_to_anchor=(0, 0.35))
+        axis.set_xticks([0.001, 0.01, 0.1, 1, 10], ["0.001", "0.01", "0.1 (default)", "1", "10"])
+        axis.minorticks_off()
 
     return svg_of("crossing", draw, 3.2, WIDTH), WIDTH, 3.2
 
@@ -171,7 +177,14 @@ def ramp() -> tuple[str, float, float]:
         slowest = held[int(np.argmax(result.makespans))]
         runs[title] = solvers.pipeline.run(slowest, forward, 2 * forward, order)
     unit = 3 * int(work.sum()) / replicas, "time; without bubbles the mean pipeline would take 1"
-    return svg_of("ramp", lambda figure: gantt(figure, runs, unit), 3.2, WIDTH), WIDTH, 3.2
+
+    def draw(figure: Any) -> None:
+        axes = gantt(figure, runs, unit)
+        for name, color in (("forward", 0), ("backward", 2)):
+            axes[0].bar(0, 0, color=IN_PAGE.phases[color], label=f"{name}, and which micro-batch")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=1.2)
+
+    return svg_of("ramp", draw, 3.6, WIDTH), WIDTH, 3.6
 
 
 def groups() -> tuple[str, float, float]:
@@ -223,9 +236,9 @@ def in_flight() -> tuple[str, float, float]:
                       linestyle=LINES[i], label=label)  # fmt: skip
             held, ratio = map(float, lpt.split(", "))
             axis.plot([held], [ratio], marker="x", color=color, markersize=7)
-        axis.set(xlabel="most tokens in flight, over those of equal micro-batches (x: equal ones, as made of samples)",
-                 ylabel="makespan over the bound")  # fmt: skip
-        axis.legend(fontsize=8.5)
+        axis.plot([], [], "x", color=IN_PAGE.ink, label="no ramp: as even as whole samples allow")
+        axis.set(xlabel="most tokens in flight, over those of equal micro-batches", ylabel="makespan over the bound")
+        axis.legend(fontsize=9)
 
     return svg_of("in_flight", draw, 3.6, WIDTH), WIDTH, 3.6
 

@@ -36,9 +36,9 @@ def layout_page(found: Configuration, source: str) -> str:
         cards.append(_card("DFLOP's formula", found.formula, first))
     about = f"{given.num_gpus:,} GPUs, {given.steps[0].num_samples:,} samples a step. {escaped(in_words(first))}."
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
-    slower = max(each.seconds for each in found.best.values())
+    others = [each.seconds for mode, each in found.best.items() if mode != first.layout.mode]
     lead = f"The fastest layout found takes {as_seconds(first.seconds)} a step"
-    lead += f", where the best of another mode takes {as_seconds(slower)}." if slower > first.seconds else "."
+    lead += f", where the best of another mode takes {as_seconds(min(others))}." if others else "."
     return document(source, "layouts", lead, about, cards, list(_sections(found)), footer)
 
 
@@ -56,19 +56,22 @@ def _sections(found: Configuration) -> list[str]:
     rows = [
         [escaped(in_words(each)), each.layout.mode, f"{each.seconds:.4g}", *numbers_of(each)] for each in found.table
     ]
-    words = "Of all layouts that were scheduled those that none is both faster and smaller than, the fastest first."
+    words = (
+        "The layouts that no other one beats in both time and memory, of all that were scheduled, the fastest first."
+    )
     others = [each for mode, each in found.best.items() if each not in found.table]
     points = [(escaped(in_words(each)), f"{each.seconds:.4g}", numbers_of(each)[-1]) for each in others]
     numbers = table([("layout", False), ("s a step", True), ("GiB", True)], [("hollow", points)])
     note = "Hollow: the best of the other modes."
     drawn = chart("pareto", "", "Seconds of a step by gibibytes of a GPU", svg, numbers, note)
     parts = [section("Time and memory", words, [drawn], after=table(columns, [("", rows)]))]
+    first, *rest = map(escaped, _lines(found))
+    lines = "".join(f"<p>{line}</p>" for line in rest)
+    parts.append(section("Layouts, and what was assumed", first, after=lines))
     run = timeline(found.case, _TIMELINE_S)
     if run is not None:
         words = "The replica that takes longest in the first step. Numbers are micro-batches; what is blank is idle."
         parts.append(timeline_section("Timeline of the fastest layout", words, run, (1e10, "seconds")))
-    lines = "".join(f"<p>{escaped(line)}</p>" for line in _lines(found))
-    parts.append(f"<section><h2>Layouts, and what was assumed</h2>{lines}</section>")
     return parts
 
 

@@ -18,7 +18,7 @@ __all__ = ["gantt", "pipeline_section", "timeline_section"]
 Floats = NDArray[np.float64]
 
 _FORWARD, _TASK, _BACKWARD = 0, 1, 2  # of the colours of phases
-_LEAST_WIDTH = 0.012  # of an op, as a part of the axis, for its micro-batch's number to be written into it
+_DIGIT_WIDTH = 0.085  # inches; the number of a micro-batch is written where it fits into its op
 
 
 def pipeline_section(
@@ -117,9 +117,10 @@ def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[s
     there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
     spans = [(starts[k], ends[k] - starts[k]) for k in there]
     axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.3)
+    digit = _DIGIT_WIDTH / axis.figure.get_figwidth()
     for k, (start, width) in zip(there, spans, strict=True):
-        if width >= _LEAST_WIDTH * end:
-            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=6.5, color=colors[1])
+        if width >= len(str(k)) * digit * end:
+            axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=colors[1])
 
 
 def _draw_tasks(axis: Any, shown: Timeline, scale: float, colors: tuple[str, str]) -> None:

@@ -164,12 +164,12 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
         _charts(data, "steps", _of_steps, figures.by_step, numbers.by_step),
     )
     yield _worst(data)
+    yield _asked(summary, data)
     yield section(
         "How long items are",
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
         _charts(data, "lengths", _of_lengths, figures.lengths, numbers.lengths),
     )
-    yield _asked(summary, data)
 
 
 def _what_is_uneven(summary: RunSummary) -> str:

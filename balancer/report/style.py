@@ -76,7 +76,7 @@ th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(-
 .facts th[scope=row] { font-weight: normal; width: 13rem; overflow-wrap: normal; }
 bdi { overflow-wrap: anywhere; }
 tbody th[scope=rowgroup] { padding-top: .9rem; }
-.num { text-align: right; font-variant-numeric: tabular-nums; }
+.num { text-align: right; font-variant-numeric: tabular-nums; } td.num { white-space: nowrap; }
 @media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding: .2rem .25rem; }
   .facts th[scope=row] { width: 8rem; } }
 footer { font-size: .85rem; }

@@ -1,17 +1,20 @@
-"""The code blocks of docs/how_to/in_your_trainer.md, which tests run as they stand."""
+"""The code blocks of docs/how_to/in_your_trainer.md and trainers.md, which tests run as they stand."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "in_your_trainer.md"
+PAGES = [Path(__file__).parents[2] / "docs" / "how_to" / name for name in ("in_your_trainer.md", "trainers.md")]
 
 
 def block(heading):
     """Return the code of the first block right under a heading, as bytecode whose lines are the page's."""
-    text = PAGE.read_text()
-    section = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.M | re.S)
-    assert section, f"{PAGE.name} has no section {heading!r}"
+    found = ((page, page.read_text()) for page in PAGES)
+    sections = [
+        (page, text, re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.M | re.S))
+        for page, text in found
+    ]
+    ((page, text, section),) = [one for one in sections if one[2]]
     code = re.search(r"^```python\n(.*?)^```", section[2], re.M | re.S)
-    assert code, f"section {heading!r} of {PAGE.name} has no block of Python"
+    assert code, f"section {heading!r} of {page.name} has no block of Python"
     lines_before = text[: section.start(2) + code.start(1)].count("\n")
-    return compile("\n" * lines_before + code[1], PAGE, "exec")
+    return compile("\n" * lines_before + code[1], page, "exec")

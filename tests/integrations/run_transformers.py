@@ -18,7 +18,7 @@ from transformers import (
 )
 
 given = {"torch": torch}
-exec(block("Where the three lines go"), given)
+exec(block("Collating"), given)
 exec(block("Hugging Face Trainer"), given)
 
 

@@ -1,6 +1,7 @@
 """``balancer configure``, and the layouts that it writes."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,16 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
     planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--layout", files[1], "--json").out)
     assert planned["steps"] == 2
+
+
+def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_path):
+    page = tmp_path / "page.html"
+    command("configure", log, *PHASES, *MODELS, "--gpus", 4, "--batch", 16, "--time-budget", 0.1, "--html", page)
+    cards = re.findall(r'<h2>(stages|before|multiplexed)</h2><p class="big">([0-9.]+) (\w+)</p>', page.read_text())
+    assert len(cards) == 3
+    best, second, _ = sorted((float(value) * {"s": 1000, "ms": 1}[unit], value, unit) for _, value, unit in cards)
+    words = f"takes {best[1]} {best[2]} a step, where the best of another mode takes {second[1]} {second[2]}."
+    assert words in page.read_text()
 
 
 def test_json(command, log):

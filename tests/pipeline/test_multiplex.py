@@ -233,7 +233,7 @@ def test_generators_run_after_the_last_stage():
         with pytest.raises(CertificateError, match=words):
             check_multiplex(*problem, replace(found, task_forward_start=begins, task_backward_start=then), **rules)
     apart = found.task_backward_start + np.array([0, 1, 0, 0, 0])
-    with pytest.raises(CertificateError, match="the backward of task 1 starts at .*, apart from it"):
+    with pytest.raises(CertificateError, match=r"the backward of task 1 starts at .*, apart from it"):
         check_multiplex(*problem, replace(found, task_backward_start=apart), **rules)
 
 

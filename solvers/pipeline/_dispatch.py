@@ -1,15 +1,15 @@
 """The loop that puts tasks into a pipeline's gaps: a list schedule, every device doing at any time what serves best.
 
 What goes together. ``durations``, int64[K, 2 S], of the pipeline's ops: forwards of a slot, then backwards.
-``offsets``, int64[D + 1], ``slots`` and ``cells``, int64[T]: the ops of every device in turn. ``tasks``, int64[4, t],
-sorted by slot: slot, forward, backward, size; ``first``, int64[K + 1], where each slot's tasks begin. ``allowed``,
-bool[t, D].
+``offsets``, int64[D + 1], ``slots`` and ``cells``, int64[T]: the ops of every device in turn. ``tasks``, int64[5, t],
+sorted by slot: slot, forward, backward, size, and 1 where it is a generator's, whose forward is all that it does;
+``first``, int64[K + 1], where each slot's tasks begin. ``allowed``, bool[t, D].
 
 A schedule is ``ends``, int64[K, 2 S], when ops end, ``device``, int64[t], and ``starts``, int64[2, t], of tasks; -1
 where there is none yet. On its way, ``of_device``, int64[6, D], has of each device since when it is free, when it
-decides next, its next op, the rest of its ops, what it owes in backwards, and what it holds; ``of_slot``, int64[2, K],
-how many tasks have not been forwards, and when all that have been are ready; ``queue``, int64[D, 1 + t], how many
-backwards each device owes, and which.
+decides next, its next op, the rest of its ops, what it owes in backwards, and what it holds; ``of_slot``, int64[4, K],
+how many tasks have not been forwards, and when all that have been are ready, before the first stage and after the last;
+``queue``, int64[D, 1 + t], how many backwards each device owes, and which.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ __all__ = ["NEVER", "dispatch"]
 
 NEVER = 2**62
 _FREE, _WAKE, _NEXT, _REST, _OWED, _HELD = range(6)
-_LEFT, _READY = range(2)
+_LEFT, _READY, _LATE = range(3)  # and _LATE + 1, when those after the last stage are ready
 
 
 @helper
@@ -32,6 +32,10 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot):
         if cell == 0:
             known &= of_slot[_LEFT, k] == 0
             return max(now, (of_slot[_READY, k] if known else now) + more), known
+        if cell == 2 * num_stages - 1 and of_slot[_LATE, k] > 0:
+            known = False
+        elif cell == 2 * num_stages - 1 and of_slot[_LATE + 1, k] > 0:
+            return max(now, of_slot[_LATE + 1, k] + more), known
         last = cell - 1 if cell < num_stages else (num_stages - 1 if cell == 2 * num_stages - 1 else cell + 1)
         if last % num_stages % num_devices != cell % num_stages % num_devices:
             more += hop
@@ -58,6 +62,8 @@ def _forward(
         if of_slot[_LEFT, k] == 0:
             continue
         for i in range(first[k], first[k + 1]):
+            if tasks[4, i] > 0:
+                continue
             took = tasks[1, i]
             held = of_device[_HELD, d] + tasks[3, i] if tasks[2, i] > 0 else 0
             if device[i] >= 0 or not allowed[i, d] or held > caps[d]:
@@ -66,7 +72,27 @@ def _forward(
             urgent = k < begun + rule[0] or late * 256 <= rule[1] * took
             if (k == begun and waiting) or (urgent and after + late + tasks[2, i] <= target):
                 return i
+        if rule[4] > 0:
+            break
     return np.int64(-1)
+
+
+@helper
+def _generator(d, now, hop, tasks, first, allowed, ends, of_slot, device):
+    """Return a generator's task that can run now, the first slot's and its longest, or -1; and when another can."""
+    num_stages, soon = ends.shape[1] // 2, np.int64(NEVER)
+    away = hop if d != (num_stages - 1) % allowed.shape[1] else np.int64(0)
+    for k in range(len(first) - 1):
+        end = ends[k, num_stages - 1]
+        if of_slot[_LATE, k] == 0 or end < 0:
+            continue
+        for i in range(first[k], first[k + 1]):
+            if tasks[4, i] == 0 or device[i] >= 0 or not allowed[i, d]:
+                continue
+            if end + away <= now:
+                return i, soon
+            soon = min(soon, end + away)
+    return np.int64(-1), soon
 
 
 @helper
@@ -89,11 +115,14 @@ def _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue
 
 
 @helper
-def _start_forward(i, d, now, hop, tasks, of_device, of_slot, device, starts, queue):
+def _start_forward(i, d, now, hop, durations, tasks, of_device, of_slot, device, starts, queue):
     k, end = tasks[0, i], now + tasks[1, i]
     starts[0, i], device[i] = now, d
-    of_slot[_LEFT, k] -= 1
-    of_slot[_READY, k] = max(of_slot[_READY, k], end + (hop if d > 0 else 0))
+    row, home = _LEFT, 0
+    if tasks[4, i] > 0:
+        row, home = _LATE, (durations.shape[1] // 2 - 1) % queue.shape[0]
+    of_slot[row, k] -= 1
+    of_slot[row + 1, k] = max(of_slot[row + 1, k], end + (hop if d != home else 0))
     if tasks[2, i] > 0:
         of_device[_OWED, d] += tasks[2, i]
         of_device[_HELD, d] += tasks[3, i]
@@ -117,19 +146,23 @@ def _start_backward(i, d, now, tasks, of_device, starts, queue):
 
 @helper
 def _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts):
-    """Set everything to where nothing has run; returns how many ops and halves of tasks there are, and these' time."""
-    left, unplaced = len(slots), np.int64(0)
+    """Set everything to where nothing has run.
+
+    Returns how many ops and halves of tasks there are, these' time, and whether some are a generator's.
+    """
+    left, unplaced, late = len(slots), np.int64(0), False
     ends[:], device[:], starts[:] = -1, -1, -1
     of_device[:], of_slot[:] = 0, 0
     for i in range(tasks.shape[1]):
-        of_slot[_LEFT, tasks[0, i]] += 1
+        of_slot[_LATE if tasks[4, i] > 0 else _LEFT, tasks[0, i]] += 1
+        late |= tasks[4, i] > 0
         unplaced += tasks[1, i] + tasks[2, i]
         left += 2 if tasks[2, i] > 0 else 1
     for d in range(len(offsets) - 1):
         of_device[_NEXT, d] = offsets[d]
         for op in range(offsets[d], offsets[d + 1]):
             of_device[_REST, d] += durations[slots[op], cells[op]]
-    return left, unplaced
+    return left, unplaced, late
 
 
 @inlined
@@ -156,14 +189,14 @@ def dispatch(
 ):  # fmt: skip
     """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
 
-    ``rule``, int64[4]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
-    exceed its gap, what a device may be over the mean, and whether one that holds three quarters of its cap runs
-    backwards before forwards.
+    ``rule``, int64[5]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
+    exceed its gap, what a device may be over the mean, whether one that holds three quarters of its cap runs
+    backwards before forwards, and whether forwards begin slot by slot.
     """
     num_slots, num_devices = durations.shape[0], len(offsets) - 1
-    of_device, of_slot = np.empty((6, num_devices), np.int64), np.empty((2, num_slots), np.int64)
+    of_device, of_slot = np.empty((6, num_devices), np.int64), np.empty((4, num_slots), np.int64)
     queue = np.zeros((num_devices, tasks.shape[1] + 1), np.int64)
-    left, unplaced = _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts)
+    left, unplaced, late = _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts)
     makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
     while left > 0:
         d = _decides_first(of_device)
@@ -179,7 +212,9 @@ def dispatch(
         blocked = begun < num_slots and of_slot[_LEFT, begun] > 0
         waiting = blocked and of_device[_FREE, 0] <= now and cells[of_device[_NEXT, 0]] == 0
         i, back, soon, end = np.int64(-1), np.int64(-1), np.int64(NEVER), np.int64(NEVER)
-        if begun < num_slots and (not runs or cell < durations.shape[1] // 2 or blocked):
+        if late and not runs:
+            i, soon = _generator(d, now, hop, tasks, first, allowed, ends, of_slot, device)
+        if i < 0 and begun < num_slots and (not runs or cell < durations.shape[1] // 2 or blocked):
             target = _target(now, unplaced, of_device) + rule[2]
             i = _forward(
                 d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot,
@@ -188,9 +223,10 @@ def dispatch(
         full = rule[3] > 0 and 4 * of_device[_HELD, d] > 3 * caps[d] and (not runs or cell < durations.shape[1] // 2)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
-            back, soon = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
+            back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
+            soon = min(soon, then)
         if i >= 0 and (back < 0 or (tasks[0, i] == begun and waiting)):
-            end = _start_forward(i, d, now, hop, tasks, of_device, of_slot, device, starts, queue)
+            end = _start_forward(i, d, now, hop, durations, tasks, of_device, of_slot, device, starts, queue)
             unplaced -= tasks[1, i] + tasks[2, i]
             turns[durations.size + i] = left
         elif back >= 0:

@@ -1,10 +1,12 @@
 """A schedule of tasks in a pipeline's gaps as sequences: the exact run of given ones, and a search among them.
 
 Ops have numbers: the pipeline's are ``k * 2 S + cell`` (see :mod:`solvers.pipeline._kernels`), then come the tasks'
-forwards from `front` on, then their backwards from `backs` on. What is known of each op, ``ops``, int64[5, ops]: the
-time that it takes; the op for whose end it waits (a forward of a task: for whose start), or -1; how long after that;
-the slot whose first op it is, and the slot of a task whose forward it is, else -1. Of a schedule: ``sequence``,
-int64[D, 1 + L], how many ops a device runs, and which, in turn; ``starts``, int64[ops]; ``device``, int64[t].
+forwards from `front` on, then their backwards from `backs` on; a task of a generator is one op, among the forwards.
+What is known of each op, ``ops``, int64[ops, 5]: the time that it takes; the op for whose end it waits (a forward of a
+task: for whose start), or -1; how long after that; the gate that it waits for, and the gate that it is a part of, else
+-1. Slot k has two: all forwards of its tasks, k, open its first op, all its generators' tasks, K + k, its backward in
+the last stage. Of a schedule: ``sequence``, int64[D, 1 + L], how many ops a device runs, and which, in turn;
+``starts``, int64[ops]; ``device``, int64[t].
 
 Items, which have loads and tasks, may change their slots;
 ``items`` are ``item_slot``, int64[m]; ``item_rows``, int64[m, 2 S], what
@@ -19,78 +21,101 @@ from solvers._loops import copy, draw, first_largest
 
 __all__ = ["search_gaps"]
 
-_NEVER = 2**62
-_TOOK, _AFTER, _LAG, _FIRST, _AHEAD = range(5)  # rows of what is known of ops
+_NEVER, _NO_CAP = 2**62, 2**60
+_TOOK, _AFTER, _LAG, _OPENED, _GATE = range(5)  # columns of what is known of ops
 _D, _E, _J, _A, _B, _K, _L = range(7)  # of a move: devices, the other task, items and their slots; -1 if none
 _PASS = 300  # units of work that a step takes besides running ops anew
-_UNITS = 2  # of work that running an op anew takes
+_UNITS = 1  # of work that running an op anew takes
+_ACCEPTED = 6  # of work for each op that keeping a schedule takes
 
 
 @helper
-def _resume(begin, sequence, ops, hop, starts, left, ready, at, free):
+def _place_of(sequence, d, time, starts):
+    """Where an op that starts at a time belongs."""
+    low, high = 1, sequence[d, 0] + 1
+    while low < high:
+        mid = (low + high) // 2
+        if starts[sequence[d, mid]] < time:
+            low = mid + 1
+        else:
+            high = mid
+    return low
+
+
+@inlined
+def _away(d, gate, home, hop):
+    """What passes between a device and the one that a gate is on: the first, or the last stage's `home`."""
+    return hop if d != (home[1] if gate >= home[0] else 0) else np.int64(0)
+
+
+@helper
+def _resume(begin, sequence, ops, hop, home, front, device, starts, left, ready, at, free, rest):
     """Find the ops that do not start before `begin`; returns how many, and sets their starts to -1."""
     for k in range(len(left)):
         left[k], ready[k] = 0, 0
+    for i in range(len(device)):
+        k, start = ops[front + i, _GATE], starts[front + i]
+        if start < begin:
+            ready[k] = max(ready[k], start + ops[front + i, _TOOK] + _away(device[i], k, home, hop))
+        else:
+            left[k] += 1
     total = np.int64(0)
     for d in range(sequence.shape[0]):
-        p, end = 1, np.int64(0)
-        while p <= sequence[d, 0] and 0 <= starts[sequence[d, p]] < begin:
-            op = sequence[d, p]
-            end = starts[op] + ops[_TOOK, op]
-            k = ops[_AHEAD, op]
-            if k >= 0:
-                ready[k] = max(ready[k], end + (hop if d > 0 else 0))
-            p += 1
-        at[d], free[d] = p, end
+        p = _place_of(sequence, d, begin, starts)
+        at[d], free[d], rest[d] = p, 0, 0
+        if p > 1:
+            free[d] = starts[sequence[d, p - 1]] + ops[sequence[d, p - 1], _TOOK]
         for q in range(p, sequence[d, 0] + 1):
             op = sequence[d, q]
             starts[op] = -1
-            total += 1
-            if ops[_AHEAD, op] >= 0:
-                left[ops[_AHEAD, op]] += 1
+            rest[d] += ops[op, _TOOK]
+        total += sequence[d, 0] + 1 - p
     return total
 
 
 @helper
-def _run(begin, most, sequence, ops, tails, hop, front, backs, starts, left, ready, at, free):
+def _run(begin, most, sequence, ops, tails, hop, home, front, backs, device, starts, left, ready, at, free, rest):
     """Run all ops that do not start before `begin`, where nothing has changed.
 
     Returns the makespan, or NEVER where it is over `most` or ops wait for each other. ``tails`` are least times from
-    the start of an op to the end of all.
+    the start of an op to the end of all; ``home``, how many slots there are, and the last stage's device.
     """
     num_devices = sequence.shape[0]
-    total = _resume(begin, sequence, ops, hop, starts, left, ready, at, free)
+    total = _resume(begin, sequence, ops, hop, home, front, device, starts, left, ready, at, free, rest)
     moved, up = True, True
     while moved and total > 0:
         moved = False
         for turn in range(num_devices):
             d = turn if up else num_devices - 1 - turn
             p, last, end = at[d], sequence[d, 0], free[d]
-            away = hop if d > 0 else np.int64(0)
             while p <= last:
                 op = sequence[d, p]
-                start, after, k = end, ops[_AFTER, op], ops[_FIRST, op]
+                start, after, k = end, ops[op, _AFTER], ops[op, _OPENED]
                 if after >= 0:
-                    if starts[after] < 0:
+                    since = starts[after]
+                    if since < 0:
                         break
-                    since = starts[after] + ops[_LAG, op]
-                    if op >= backs:
-                        since += away
-                    if op < front or op >= backs:
-                        since += ops[_TOOK, after]
+                    since += ops[op, _LAG]
+                    if op < front:
+                        since += ops[after, _TOOK]
+                    elif op >= backs:
+                        since += ops[after, _TOOK] + _away(d, 0, home, hop)
+                    elif ops[op, _GATE] >= home[0]:
+                        since += ops[after, _TOOK] + _away(d, home[0], home, hop)
                     start = max(start, since)
                 if k >= 0:
                     if left[k] > 0:
                         break
                     start = max(start, ready[k])
-                if start + tails[op] > most:
+                if start + max(tails[op], rest[d]) > most:
                     return np.int64(_NEVER)
                 starts[op] = start
-                end = start + ops[_TOOK, op]
-                k = ops[_AHEAD, op]
-                if k >= 0:
+                end = start + ops[op, _TOOK]
+                rest[d] -= ops[op, _TOOK]
+                if front <= op < backs:
+                    k = ops[op, _GATE]
                     left[k] -= 1
-                    ready[k] = max(ready[k], end + away)
+                    ready[k] = max(ready[k], end + _away(d, k, home, hop))
                 p += 1
                 total -= 1
                 moved = True
@@ -128,19 +153,6 @@ def _put(sequence, d, p, op):
 
 
 @helper
-def _place_of(sequence, d, time, starts):
-    """Where an op that starts at a time belongs."""
-    low, high = 1, sequence[d, 0] + 1
-    while low < high:
-        mid = (low + high) // 2
-        if starts[sequence[d, mid]] < time:
-            low = mid + 1
-        else:
-            high = mid
-    return low
-
-
-@helper
 def _holds(sequence, d, ahead, backs, sizes, ops, cap):
     """Whether what a device holds between forwards and backwards stays under its cap."""
     held = np.int64(0)
@@ -148,7 +160,7 @@ def _holds(sequence, d, ahead, backs, sizes, ops, cap):
         op = sequence[d, p]
         if op >= backs:
             held -= sizes[op - backs]
-        elif op >= ahead and ops[_AHEAD, op] >= 0 and ops[_TOOK, op + backs - ahead] > 0:
+        elif op >= ahead and ops[op + backs - ahead, _TOOK] > 0:
             held += sizes[op - ahead]
             if held > cap:
                 return False
@@ -157,11 +169,11 @@ def _holds(sequence, d, ahead, backs, sizes, ops, cap):
 
 @inlined
 def _last_task(k, before, ops, starts, front, backs):
-    """Return which task's forward of a slot ends last, of those that do so by some time, or -1."""
+    """Return which task of a gate ends last, of those that do so by some time, or -1."""
     found, latest = np.int64(-1), np.int64(-1)
     for op in range(front, backs):
-        end = starts[op] + ops[_TOOK, op]
-        if ops[_AHEAD, op] == k and latest < end <= before:
+        end = starts[op] + ops[op, _TOOK]
+        if ops[op, _GATE] == k and latest < end <= before:
             found, latest = op, end
     return found
 
@@ -193,12 +205,13 @@ def _critical(sequence, ops, starts, free, front, backs, path):
             path[count] = op
             count += 1
         before = sequence[d, p - 1] if p > 1 else np.int64(-1)
-        if before >= 0 and starts[before] + ops[_TOOK, before] == starts[op]:
+        if before >= 0 and starts[before] + ops[before, _TOOK] == starts[op]:
             here[1] = p - 1
             continue
-        cause = ops[_AFTER, op]
-        if ops[_FIRST, op] >= 0:
-            cause = _last_task(ops[_FIRST, op], starts[op], ops, starts, front, backs)
+        cause = ops[op, _AFTER]
+        if ops[op, _OPENED] >= 0:
+            last = _last_task(ops[op, _OPENED], starts[op], ops, starts, front, backs)
+            cause = last if last >= 0 else cause
         if cause < 0 or starts[op] == 0:
             break
         _where(cause, sequence, starts, here)
@@ -210,11 +223,11 @@ def _elsewhere(state, i, e, sequence, ops, starts, device, front, backs):
     """Give a task to another device, about when it was; returns the start of the first op that this may change."""
     ahead, back, d = front + i, backs + i, device[i]
     begin = starts[ahead]
-    place = _place_of(sequence, e, begin - (draw(state, 3) - 1) * ops[_TOOK, ahead], starts)
+    place = _place_of(sequence, e, begin - (draw(state, 3) - 1) * ops[ahead, _TOOK], starts)
     if place <= sequence[e, 0]:
         begin = min(begin, starts[sequence[e, place]])
     _take(sequence, d, ahead)
-    if ops[_TOOK, back] > 0:
+    if ops[back, _TOOK] > 0:
         later = sequence[e, 0] + 1
         if draw(state, 2) == 0:
             later = max(place, _place_of(sequence, e, starts[back], starts))
@@ -230,7 +243,7 @@ def _exchanged(i, j, sequence, ops, starts, device, front, backs):
     """Let two tasks of two devices change places; returns the start of the first op that this may change."""
     d, e = device[i], device[j]
     for base in (front, backs):
-        if ops[_TOOK, backs + i] > 0 or base == front:
+        if ops[backs + i, _TOOK] > 0 or base == front:
             p, q = _find(sequence, d, base + i), _find(sequence, e, base + j)
             sequence[d, p], sequence[e, q] = base + j, base + i
     device[i], device[j] = e, d
@@ -253,16 +266,17 @@ def _shifted(state, op, d, sequence, starts):
 def _set_tails(graph, width, ops, front, backs, slots, hop, tails):
     """Set the least time from every op's start to the end, by the pipeline's own order."""
     for op in range(len(tails)):
-        tails[op] = ops[_TOOK, op]
+        tails[op] = ops[op, _TOOK]
     for at in range(graph.shape[1] - 1, -1, -1):
         tail = tails[graph[0, at]]
         for row in (1, 2):
             if graph[row, at] >= 0:
                 op = graph[0, graph[row, at]]
                 more = hop * graph[3, at] if row == 2 else np.int64(0)
-                tails[op] = max(tails[op], ops[_TOOK, op] + more + tail)
+                tails[op] = max(tails[op], ops[op, _TOOK] + more + tail)
+    num_slots = front // width
     for i in range(backs - front):
-        tails[front + i] += tails[slots[i] * width]
+        tails[front + i] += tails[slots[i] * width + (width - 1 if ops[front + i, _GATE] >= num_slots else 0)]
 
 
 @helper
@@ -277,14 +291,15 @@ def _follow(item, old, new, width, sequence, ops, starts, device, front, backs, 
         d = device[i]
         touched[d] = 1
         for op in (front + i, backs + i):
-            if op >= backs and ops[_TOOK, op] == 0:
+            if op >= backs and ops[op, _TOOK] == 0:
                 continue
             begin = min(begin, starts[op])
             _take(sequence, d, op)
-            cell = np.int64(0) if op < backs else width // 2
+            late = ops[op, _GATE] >= front // width
+            cell = width // 2 if op >= backs else (width // 2 - 1 if late else np.int64(0))
             wanted = starts[op] + starts[new * width + cell] - starts[old * width + cell]
-            if op >= backs:
-                wanted = max(starts[op], starts[new * width + cell] + ops[_TOOK, new * width + cell])
+            if op >= backs or late:
+                wanted = max(starts[op], starts[new * width + cell] + ops[new * width + cell, _TOOK])
             starts[op] = max(0, wanted)
             p = _place_of(sequence, d, starts[op], starts)
             if p <= sequence[d, 0]:
@@ -315,14 +330,18 @@ def _count(item, k, sign, item_sizes, held, counts):
 def _resettle(item, old, new, width, window, ops, front, backs, slots, item_rows, item_first, item_tasks):
     """Count an item's loads and tasks to another slot."""
     for cell in range(width):
-        ops[_TOOK, old * width + cell] -= item_rows[item, cell]
-        ops[_TOOK, new * width + cell] += item_rows[item, cell]
+        ops[old * width + cell, _TOOK] -= item_rows[item, cell]
+        ops[new * width + cell, _TOOK] += item_rows[item, cell]
     for at in range(item_first[item], item_first[item + 1]):
         i = item_tasks[at]
         slots[i] = new
-        ops[_AHEAD, front + i] = new
-        ops[_AFTER, front + i] = (new - window) * width if new >= window else -1
-        ops[_AFTER, backs + i] = new * width + width // 2
+        if ops[front + i, _GATE] >= front // width:
+            ops[front + i, _GATE] = front // width + new
+            ops[front + i, _AFTER] = new * width + width // 2 - 1
+            continue
+        ops[front + i, _GATE] = new
+        ops[front + i, _AFTER] = (new - window) * width if new >= window else -1
+        ops[backs + i, _AFTER] = new * width + width // 2
 
 
 @inlined
@@ -355,7 +374,7 @@ def _with_task(state, i, op, choice, sequence, ops, starts, front, backs, window
         return _elsewhere(state, i, e, sequence, ops, starts, device, front, backs)
     j = draw(state, len(device))
     e = device[j]
-    same = (ops[_TOOK, backs + i] > 0) == (ops[_TOOK, backs + j] > 0)
+    same = (ops[backs + i, _TOOK] > 0) == (ops[backs + j, _TOOK] > 0)
     if e == d or not allowed[i, e] or not allowed[j, d] or not same or abs(slots[i] - slots[j]) > window:
         return np.int64(-1)
     choice[_E], choice[_J] = e, j
@@ -427,15 +446,21 @@ def search_gaps(
     sizes, slots, allowed, caps = tasks
     num_devices, n = sequence.shape[0], len(device)
     width, backs = front // num_slots, front + n
-    left, ready = np.empty(num_slots, np.int64), np.empty(num_slots, np.int64)
-    at, free = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    left, ready = np.empty(2 * num_slots, np.int64), np.empty(2 * num_slots, np.int64)
+    at, free, rest = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    home = np.array([num_slots, (width // 2 - 1) % num_devices])
     path, tails = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+    nothing, bound_caps = np.zeros(len(starts), np.int64), False
+    for d in range(num_devices):
+        bound_caps |= caps[d] < _NO_CAP
     held, counts = np.zeros((num_slots, items[4].shape[0]), np.int64), np.zeros(num_slots, np.int64)
     touched, choice = np.zeros(num_devices, np.int64), np.empty(7, np.int64)
     for item in range(len(items[0])):
         _count(item, items[0][item], 1, items[4], held, counts)
     _set_tails(graph, width, ops, front, backs, slots, hop, tails)
-    makespan = _run(0, _NEVER, sequence, ops, tails, hop, front, backs, starts, left, ready, at, free)
+    makespan = _run(
+        0, _NEVER, sequence, ops, tails, hop, home, front, backs, device, starts, left, ready, at, free, rest
+    )
     trial, kept, score = starts.copy(), sequence.copy(), _squares(free)
     count = _critical(sequence, ops, starts, free, front, backs, path)
     work = np.int64(0)
@@ -459,11 +484,28 @@ def search_gaps(
             continue
         touched[choice[_D]] = touched[choice[_E]] = 1
         met, holds = np.int64(_NEVER), True
-        for d in range(num_devices):
+        for d in range(num_devices if bound_caps else 0):
             holds &= touched[d] == 0 or _holds(sequence, d, front, backs, sizes, ops, caps[d])
         if holds:
-            least = ops[_TOOK] if choice[_A] >= 0 else tails
-            met = _run(begin, makespan, sequence, ops, least, hop, front, backs, trial, left, ready, at, free)
+            least = nothing if choice[_A] >= 0 else tails
+            met = _run(
+                begin,
+                makespan,
+                sequence,
+                ops,
+                least,
+                hop,
+                home,
+                front,
+                backs,
+                device,
+                trial,
+                left,
+                ready,
+                at,
+                free,
+                rest,
+            )
             work += _UNITS * len(starts)
         better = met < makespan or (met == makespan and _squares(free) <= score)
         for d in range(num_devices):
@@ -481,4 +523,5 @@ def search_gaps(
             _keep(choice, items, held, counts)
             _set_tails(graph, width, ops, front, backs, slots, hop, tails)
         count = _critical(sequence, ops, starts, free, front, backs, path)
+        work += _ACCEPTED * len(starts)
     return makespan, work

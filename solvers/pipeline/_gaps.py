@@ -10,7 +10,7 @@ from solvers.errors import TimeLimitError
 from solvers.groups import read_only
 from solvers.pipeline._dispatch import NEVER, dispatch
 from solvers.pipeline._gap_search import search_gaps
-from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks
+from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks, held_by_given
 from solvers.pipeline.orders import OpOrder
 
 __all__ = ["Gaps", "no_items"]
@@ -60,13 +60,13 @@ class Gaps:
         k, width, n = len(durations), durations.shape[1], given.table.shape[1]
         cells = read_only(order.stage + width // 2 * order.backward)
         mean = (int(durations.sum()) + int(given.table[1:3].sum())) // order.num_devices
-        eager = (0, 1) if (tasks.caps < NO_CAP).any() else (0,)
-        rules = [(*rule, back) for rule in _RULES for back in eager]
+        eager = ((0, 0), (1, 0), (0, 1), (1, 1)) if (tasks.caps < NO_CAP).any() else ((0, 0),)
+        rules = [(*rule, *more) for rule in _RULES for more in eager]
         most = max(len(eager), min(len(rules), units // (_UNITS * (len(cells) + 2 * n))))
         best, kept, window = NEVER, (durations,) * 4, tasks.window
         while best == NEVER and window:  # the less runs ahead, the less is held
-            for lead, over, slack, back in rules[:most]:
-                rule = np.array([lead, over, int(slack * mean), back], dtype=np.int64)
+            for lead, over, slack, *more in rules[:most]:
+                rule = np.array([lead, over, int(slack * mean), *more], dtype=np.int64)
                 ends, device = np.empty((k, width), dtype=np.int64), np.empty(n, dtype=np.int64)
                 starts, turns = np.empty((2, n), dtype=np.int64), np.empty(durations.size + 2 * n, dtype=np.int64)
                 makespan = dispatch(
@@ -79,7 +79,11 @@ class Gaps:
                     break
             window //= 2
         if best == NEVER:
-            raise TimeLimitError("found no schedule under {held_cap}", "give a larger {held_cap}")
+            least = -(-held_by_given(order, given) // order.num_devices)
+            raise TimeLimitError(
+                f"found no schedule under {{held_cap}}; with less than {least} on every device there is none",
+                "give a larger {held_cap}",
+            )
         ends, device, starts, turns = kept
         ran = np.where(ends >= 0, ends - durations, -1)
         started = np.concatenate([ran.ravel(), starts.ravel()])
@@ -98,7 +102,7 @@ class Gaps:
     def durations(self) -> Ints:
         """Of the pipeline's ops: int64[K, 2 S]."""
         front = self.num_ops - 2 * len(self.device)
-        return self.ops[0, :front].reshape(self.order.num_slots, -1)
+        return np.ascontiguousarray(self.ops[:front, 0]).reshape(self.order.num_slots, -1)
 
     def search(self, units: int, goal: int) -> int:
         """Search for so much work; returns what was done."""
@@ -117,20 +121,22 @@ def _ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window:
     slots, width = durations.shape
     stages, devices, n = width // 2, order.num_devices, given.table.shape[1]
     front = slots * width
-    ops = np.full((5, front + 2 * n), -1, dtype=np.int64)
-    ops[0] = np.concatenate([durations.ravel(), given.table[1], given.table[2]])
-    ops[2] = 0
+    ops = np.full((front + 2 * n, 5), -1, dtype=np.int64)
+    ops[:, 0] = np.concatenate([durations.ravel(), given.table[1], given.table[2]])
+    ops[:, 2] = 0
     cell = np.arange(width)
     before = np.where(cell < stages, cell - 1, np.where(cell == width - 1, stages - 1, cell + 1))
     base = np.arange(slots)[:, None] * width
-    ops[1, :front] = np.where(before >= 0, base + before, -1).ravel()
+    ops[:front, 1] = np.where(before >= 0, base + before, -1).ravel()
     far = (before >= 0) & (cell % stages % devices != before % stages % devices)
-    ops[2, :front] = np.tile(np.where(far, hop, 0), slots)
-    ops[3, :front:width] = np.arange(slots)
-    slot = given.table[0]
-    ops[1, front : front + n] = np.where(slot >= window, (slot - window) * width, -1)
-    ops[4, front : front + n] = slot
-    ops[1, front + n :] = slot * width + stages
+    ops[:front, 2] = np.tile(np.where(far, hop, 0), slots)
+    ops[:front:width, 3] = np.arange(slots)
+    ops[width - 1 : front : width, 3] = slots + np.arange(slots)
+    slot, late = given.table[0], given.table[4] > 0
+    ahead = np.where(slot >= window, (slot - window) * width, -1)
+    ops[front : front + n, 1] = np.where(late, slot * width + stages - 1, ahead)
+    ops[front : front + n, 4] = np.where(late, slots + slot, slot)
+    ops[front + n :, 1] = slot * width + stages
     return ops
 
 

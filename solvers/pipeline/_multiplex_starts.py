@@ -37,7 +37,12 @@ class _Shape(NamedTuple):
 
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
-_SHAPES = (_Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.8, 1.6, 1.5, 0.8))
+_SHAPES = (
+    _Shape(1.0, 1.0, 1.0, 1.0),
+    _Shape(0.8, 1.6, 1.5, 0.8),
+    _Shape(0.9, 1.0, 1.5, 0.8),
+    _Shape(0.8, 1.0, 1.0, 1.0),
+)
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:

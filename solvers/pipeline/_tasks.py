@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_costs, as_count, as_labels
-from solvers.errors import ArgumentError, UsageError
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 from solvers.groups import read_only
 from solvers.pipeline._stages import MOST_TIME
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["NO_CAP", "Tasks"]
+__all__ = ["NO_CAP", "SlotTasks", "Tasks", "held_by_any", "held_by_given"]
 
 Ints = NDArray[np.int64]
 NO_CAP = 2**60
@@ -27,6 +27,11 @@ class Tasks:
     owner : int64[t], read-only
         The slot, or item, that each belongs to.
     forward, backward, size : int64[t], read-only
+        Of a generator's task, `forward` is all that it does.
+    late : bool[t], read-only
+        Which tasks are a generator's, after the last stage.
+    then : int64[t], read-only
+        When a generator's backward starts after its forward's start; -1 where there is none, or no generator.
     allowed : bool[t, D], read-only
         On which devices each may run.
     caps : int64[D], read-only
@@ -38,6 +43,8 @@ class Tasks:
     forward: Ints
     backward: Ints
     size: Ints
+    late: NDArray[np.bool_]
+    then: Ints
     allowed: NDArray[np.bool_]
     caps: Ints
     window: int
@@ -45,8 +52,8 @@ class Tasks:
     @classmethod
     def of(
         cls, name: str, owner: ArrayLike, num_owners: int, forward: ArrayLike, backward: ArrayLike,
-        size: ArrayLike | None, devices: ArrayLike | str, held_cap: ArrayLike | None, window: SupportsIndex,
-        order: OpOrder,
+        size: ArrayLike | None, late: ArrayLike | None, devices: ArrayLike | str, held_cap: ArrayLike | None,
+        window: SupportsIndex, order: OpOrder,
     ) -> "Tasks":  # fmt: skip
         """Check. Raises TypeError, ValueError that name argument, entry and rule."""
         num_devices = order.num_devices
@@ -60,6 +67,9 @@ class Tasks:
         spent = sum(map(int, ahead)) + sum(map(int, back))
         if spent >= MOST_TIME:
             raise UsageError(f"all tasks together must be below 2**58, got {spent}: measure times in larger units")
+        after = _as_late(late, n)
+        then = np.where(after & (back > 0), ahead, -1)
+        ahead, back = np.where(after, ahead + back, ahead), np.where(after, 0, back)
         if order.forward_only and back.any():
             where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
@@ -78,16 +88,29 @@ class Tasks:
                 "task_size", "be at most what {held_cap} is on some device where the task may run", sizes[where], where
             )
         return cls(
-            read_only(owners), ahead, back, sizes, read_only(allowed), read_only(caps), as_count("window", window)
-        )
+            read_only(owners), read_only(ahead), read_only(back), sizes, read_only(after), read_only(then),
+            read_only(allowed), read_only(caps), as_count("window", window),
+        )  # fmt: skip
 
     def of_slots(self, slot: Ints, num_slots: int, chosen: Ints) -> "SlotTasks":
         """Return the tasks with these numbers, in the slots given, in the order in which kernels want them."""
         order = np.lexsort((-self.forward[chosen], slot))
         number = chosen[order]
-        table = np.stack([slot[order], self.forward[number], self.backward[number], self.size[number]])
+        columns = self.forward, self.backward, self.size, self.late.astype(np.int64), self.then
+        table = np.stack([slot[order], *(column[number] for column in columns)])
         first = np.searchsorted(table[0], np.arange(num_slots + 1)).astype(np.int64)
         return SlotTasks(order, read_only(table), read_only(first), read_only(self.allowed[number]))
+
+    def check_room(self, order: OpOrder, least: int) -> None:
+        """Raise InfeasibleError where what all devices of a pipeline must hold at once is more than they may."""
+        room = sum(map(int, self.caps))
+        if least > room:
+            raise InfeasibleError(
+                f"slots that are at once between forward and backward in the first stage have tasks that hold {least}, "
+                f"over the {room} of all devices under {{held_cap}}",
+                InfeasibilityCertificate("held_cap", [], range(order.num_devices), least, room),
+                f"give {{held_cap}} = {-(-least // order.num_devices)} or more on every device",
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +121,8 @@ class SlotTasks:
     ----------
     order : int64[t]
         Which of those given each is.
-    table : int64[4, t], read-only
-        Slot, forward, backward, size.
+    table : int64[6, t], read-only
+        Slot, forward, backward, size, 1 of a generator's, and `then`.
     first : int64[K + 1], read-only
         Where those of each slot begin.
     allowed : bool[t, D], read-only
@@ -109,6 +132,52 @@ class SlotTasks:
     table: Ints
     first: Ints
     allowed: NDArray[np.bool_]
+
+
+def held_by_given(order: OpOrder, tasks: "SlotTasks") -> int:
+    """Return what any schedule of these slots holds at once on all devices together.
+
+    A slot's tasks are held while it is between its forward and its backward in the first stage, whatever runs where.
+    """
+    held = np.zeros(order.num_slots, dtype=np.int64)
+    slot, _, back, size = tasks.table[:4]
+    np.add.at(held, slot, np.where(back > 0, size, 0))
+    return max((sum(int(held[k]) for k in slots) for slots in in_flight_sets(order)), default=0)
+
+
+def held_by_any(order: OpOrder, tasks: Tasks, num_replicas: int) -> int:
+    """Return what any schedule of any slots holds at once on all devices of some replica.
+
+    Of sets of slots that are in flight together, and in which every slot is, one holds its share at least.
+    """
+    sets, cover, seen = in_flight_sets(order), 0, set[int]()
+    for slot in range(order.num_slots):
+        if slot not in seen and sets:
+            seen.update(next(each for each in reversed(sets) if slot in each))
+            cover += 1
+    total = sum(map(int, tasks.size[tasks.backward > 0]))
+    return -(-total // (cover * num_replicas)) if cover else 0
+
+
+def in_flight_sets(order: OpOrder) -> list[list[int]]:
+    """Return which slots are at once between forward and backward in the first stage, wherever these are most."""
+    found: list[list[int]] = []
+    now: list[int] = []
+    grew = False
+    for slot, stage, back in order.ops_of(0):
+        if stage == 0 and not back:
+            now, grew = [*now, slot], True
+        elif stage == 0:
+            found += [now] if grew else []
+            now, grew = [k for k in now if k != slot], False
+    return found
+
+
+def _as_late(late: ArrayLike | None, n: int) -> NDArray[np.bool_]:
+    table = np.zeros(n, dtype=np.bool_) if late is None else np.asarray(late)
+    if table.dtype != np.bool_ or table.shape != (n,):
+        raise ArgumentError("task_after", f"hold True or False for each of {n} tasks", f"{table.dtype}{table.shape}")
+    return table
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Ints:

@@ -11,7 +11,7 @@ from solvers.bounds import Bound
 from solvers.errors import ArgumentError
 from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._stages import Stages, as_table
-from solvers.pipeline._tasks import Tasks
+from solvers.pipeline._tasks import Tasks, held_by_given
 from solvers.pipeline.multiplex_bounds import multiplex_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder, one_f_one_b
@@ -32,6 +32,7 @@ def multiplex(
     *,
     window: int,
     task_size: ArrayLike | None = None,
+    task_after: ArrayLike | None = None,
     held_cap: ArrayLike | None = None,
     task_devices: ArrayLike | str = "any",
     order: OpOrder | None = None,
@@ -57,6 +58,9 @@ def multiplex(
         A forward of slot k starts only once the first stage has started slot ``k - window``.
     task_size : int64[t], optional
         What a task holds on its device from the start of its forward to the end of its backward; by default 1.
+    task_after : bool[t], optional
+        Which tasks are a generator's (a decoder of audio or images), by default none. They run after their slot's
+        forward in the last stage and before its backward there, forward and backward in one, and hold nothing.
     held_cap : int or int64[D], optional
         The sizes that each device may hold at most.
     task_devices : "any" or bool[t, D]
@@ -78,6 +82,8 @@ def multiplex(
     ------
     TypeError, ValueError
         Arguments of the wrong type, shape or range, or whose sums do not fit.
+    InfeasibleError
+        If slots that are in flight at once have tasks over `held_cap` on all devices together.
     TimeLimitError
         If no schedule under `held_cap` was found.
 
@@ -103,10 +109,11 @@ def multiplex(
         raise ArgumentError("order", rule, f"{ops.num_slots} and {ops.num_stages}")
     stages.check_sums(table.sum(axis=0, dtype=object), len(table))
     tasks = Tasks.of(
-        "task_slot", task_slot, len(table), task_forward, task_backward, task_size, task_devices, held_cap, window,
-        ops,
+        "task_slot", task_slot, len(table), task_forward, task_backward, task_size, task_after, task_devices,
+        held_cap, window, ops,
     )  # fmt: skip
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    tasks.check_room(ops, held_by_given(ops, given))
     durations, units = stages.durations(table), work_units(seconds)
     bound = multiplex_bound(durations, ops, stages.hop, given)
     gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
@@ -122,9 +129,11 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
     starts = gaps.starts[:front].reshape(k, 2 * s)
     ends = np.where(starts >= 0, starts + durations, -1)
     ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
+    then = gaps.given.table[5]
+    back = np.where(then >= 0, ahead + then, back)
     busy = np.zeros(order.num_devices, dtype=np.int64)
     np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
-    np.add.at(busy, gaps.device, gaps.ops[0, front : front + n] + gaps.ops[0, front + n :])
+    np.add.at(busy, gaps.device, gaps.ops[front : front + n, 0] + gaps.ops[front + n :, 0])
     place = np.argsort(gaps.given.order)
     status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexResult(
@@ -139,7 +148,7 @@ def _held(gaps: Gaps) -> Ints:
     n, sizes = len(gaps.device), gaps.given.table[3]
     front = gaps.num_ops - 2 * n
     change = np.zeros(gaps.num_ops, dtype=np.int64)
-    kept = gaps.ops[0, front + n :] > 0
+    kept = gaps.ops[front + n :, 0] > 0
     change[front : front + n], change[front + n :] = sizes * kept, -sizes * kept
     held = np.zeros(gaps.order.num_devices, dtype=np.int64)
     for d, row in enumerate(gaps.sequence):

@@ -1,6 +1,7 @@
 """Slots and tasks together: which item runs in which slot of which replica, its tasks in the pipelines' gaps."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
+from solvers.errors import TimeLimitError
 from solvers.groups import read_only
 from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._multiplex_starts import starts_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline._stages import Stages
-from solvers.pipeline._tasks import Tasks
+from solvers.pipeline._tasks import Tasks, held_by_any
 from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexedResult
@@ -27,7 +29,8 @@ from solvers.types import SolveStatus
 __all__ = ["schedule_multiplexed"]
 
 Ints = NDArray[np.int64]
-_STARTS = 4  # about, that are tried
+_STARTS = 6  # at most, that are tried
+_HEAT = 32  # part of the budget that each gets in every heat of their race
 _TURNS = 4  # of the search for each replica
 
 
@@ -43,6 +46,7 @@ def schedule_multiplexed(
     *,
     window: int,
     task_size: ArrayLike | None = None,
+    task_after: ArrayLike | None = None,
     held_cap: ArrayLike | None = None,
     task_devices: ArrayLike | str = "any",
     forward_overhead: ArrayLike | None = None,
@@ -70,7 +74,7 @@ def schedule_multiplexed(
         take on one device.
     num_replicas, num_slots : int
         R pipelines of K slots (micro-batches) each.
-    window, task_size, held_cap, task_devices
+    window, task_size, task_after, held_cap, task_devices
         As in :func:`solvers.pipeline.multiplex`.
     forward_overhead, backward_overhead, sizes, cap, in_flight_cap, order, chunks, hop, slots_multiple_of, allow_empty
         As in :func:`solvers.schedule_pipeline`, of the pipeline without tasks.
@@ -86,7 +90,7 @@ def schedule_multiplexed(
     TypeError, ValueError
         Arguments of the wrong type, shape or range, or whose sums do not fit.
     InfeasibleError
-        Items fewer than slots, or over the caps.
+        Items fewer than slots, or over the caps, or whose tasks are, in whatever slots.
     TimeLimitError
         If no schedule under the caps was found.
 
@@ -106,18 +110,15 @@ def schedule_multiplexed(
         allow_empty,
     )  # fmt: skip
     tasks = Tasks.of(
-        "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_devices, held_cap,
-        window, problem.order,
+        "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_after,
+        task_devices, held_cap, window, problem.order,
     )  # fmt: skip
+    tasks.check_room(problem.order, held_by_any(problem.order, tasks, problem.num_replicas))
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
     bound = multiplexed_bound(problem, tasks, profile)
-    replicas: list[_Replica] = []
-    share = units // (4 * _STARTS * problem.num_replicas)
-    for cells in starts_of(problem, tasks, profile, bound.value, seconds / 10):
-        made = [_Replica.of(problem, tasks, cells, r, share, bound.value) for r in range(problem.num_replicas)]
-        if not replicas or _longest(made).gaps.makespan < _longest(replicas).gaps.makespan:
-            replicas = made
-    ended = _searched(replicas, units - units // 10, bound.value)
+    starts = starts_of(problem, tasks, profile, bound.value, seconds / 20)
+    replicas, left = _raced(_tried(problem, tasks, starts, units, bound.value), units - units // 10, bound.value)
+    ended = _searched(replicas, left, bound.value)
     cut = profile.cut if bound.name == "fluid" else None
     return _result(problem, tasks, replicas, bound, cut, ended, started)
 
@@ -152,6 +153,33 @@ class _Replica:
             items = (slots, read_only(rows), read_only(first), read_only(by_item), read_only(sizes), problem.caps)
         gaps = Gaps.listed(durations, problem.order, problem.merged.hop, tasks, given, items, units, goal)
         return cls(members, slots, chosen, gaps)
+
+
+def _tried(
+    problem: PipelineProblem, tasks: Tasks, starts: Iterable[Ints], units: int, goal: int
+) -> list[list[_Replica]]:  # fmt: skip
+    """Make list schedules of some starts, of those for which there are any."""
+    share, tried = units // (4 * _STARTS * problem.num_replicas), []
+    failed: TimeLimitError | None = None
+    for cells in starts:
+        try:
+            tried.append([_Replica.of(problem, tasks, cells, r, share, goal) for r in range(problem.num_replicas)])
+        except TimeLimitError as error:
+            failed = error
+    if not tried and failed is not None:
+        raise failed
+    return tried
+
+
+def _raced(tried: list[list[_Replica]], units: int, goal: int) -> tuple[list[_Replica], int]:
+    """Search from all, then from the better half, and so on; return what is left, and of the budget."""
+    left = units
+    while len(tried) > 1:
+        for each in tried:
+            _searched(each, units // _HEAT, goal)
+            left -= units // _HEAT
+        tried = sorted(tried, key=lambda each: _longest(each).gaps.makespan)[: len(tried) // 2]
+    return tried[0], left
 
 
 def _longest(replicas: list[_Replica]) -> _Replica:

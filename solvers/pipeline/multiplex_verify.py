@@ -27,6 +27,7 @@ def check_multiplex(
     *,
     window: int,
     task_size: ArrayLike | None = None,
+    task_after: ArrayLike | None = None,
     held_cap: ArrayLike | None = None,
     task_devices: ArrayLike | str = "any",
     forward_overhead: ArrayLike | None = None,
@@ -37,8 +38,8 @@ def check_multiplex(
 
     Parameters
     ----------
-    loads, forward, backward, task_slot, task_forward, task_backward, window, task_size, held_cap, task_devices, \
-forward_overhead, backward_overhead, hop
+    loads, forward, backward, task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, \
+task_devices, forward_overhead, backward_overhead, hop
         As given to :func:`solvers.pipeline.multiplex`.
     result : MultiplexResult
         Its order is taken as it is.
@@ -66,15 +67,16 @@ forward_overhead, backward_overhead, hop
                                         for s in range(stages)])  # fmt: skip
     tasks = [list(map(int, np.asarray(column))) for column in (task_slot, task_forward, task_backward)]
     spans = _pipeline_spans(result, ops, durations, hop)
-    _check_tasks(result, tasks, spans, task_devices, hop, window)
-    _check_held(result, tasks, task_size, held_cap)
+    late = [False] * len(tasks[0]) if task_after is None else [bool(x) for x in np.asarray(task_after)]
+    _check_tasks(result, tasks, late, spans, task_devices, hop, window)
+    _check_held(result, tasks, late, task_size, held_cap)
     last = max((end for each in spans for _, end, _ in each), default=0)
     _require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
     for device, each in enumerate(spans):
         busy = sum(end - start for start, end, _ in each)
         _require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
         _require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
-    _check_own_bound(result, durations, tasks, ops, task_devices, hop)
+    _check_own_bound(result, durations, tasks, late, ops, task_devices, hop)
 
 
 def _fixed(stages: int, *given: ArrayLike | None) -> list[int]:
@@ -108,14 +110,18 @@ def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[lis
 
 
 def _check_tasks(
-    result: MultiplexResult, tasks: list[list[int]], spans: list[list[_Span]], devices: Any, hop: int, window: int
-) -> None:
+    result: MultiplexResult, tasks: list[list[int]], late: list[bool], spans: list[list[_Span]], devices: Any, hop: int,
+    window: int,
+) -> None:  # fmt: skip
     """Check every task against its slot, add it to its device's spans, and check that none overlap."""
     for i, (slot, ahead, back) in enumerate(zip(*tasks, strict=True)):
         device, start = int(result.task_device[i]), int(result.task_forward_start[i])
         _require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
         allowed = isinstance(devices, str) or bool(np.asarray(devices)[i, device])
         _require(allowed, f"task {i} may not run on device {device}")
+        if late[i]:
+            _check_generator(result, i, (slot, ahead, back), spans[device], hop)
+            continue
         away = hop if device else 0
         begins = int(result.forward_start[slot, 0])
         _require(start >= 0, f"task {i} starts at {start}")
@@ -137,14 +143,30 @@ def _check_tasks(
             _require(end <= start, f"{name} ends at {end} on device {device}, where {other} starts at {start}")
 
 
-def _check_held(result: MultiplexResult, tasks: list[list[int]], sizes: Any, held_cap: Any) -> None:
+def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int], spans: list[_Span], hop: int) -> None:
+    """Check that a generator's task runs between its slot's ops in the last stage, forward and backward in one."""
+    slot, ahead, back = task
+    last, start = result.order.num_stages - 1, int(result.task_forward_start[i])
+    away = hop if result.task_device[i] != last % result.order.num_devices else 0
+    ready = int(result.forward_end[slot, last]) + away
+    _require(start >= ready, f"task {i} starts at {start}, and is ready at {ready}")
+    later, end = int(result.task_backward_start[i]), start + ahead + back
+    _require(later == (start + ahead if back else -1), f"the backward of task {i} starts at {later}, apart from it")
+    needed = int(result.backward_start[slot, last])
+    _require(needed < 0 or end + away <= needed, f"task {i} is there at {end + away}, its slot's backward at {needed}")
+    spans.append((start, end, f"task {i}"))
+
+
+def _check_held(
+    result: MultiplexResult, tasks: list[list[int]], late: list[bool], sizes: Any, held_cap: Any
+) -> None:  # fmt: skip
     devices = result.order.num_devices
     given = [1] * len(tasks[0]) if sizes is None else list(map(int, np.asarray(sizes)))
     caps = None if held_cap is None else [int(x) for x in np.broadcast_to(np.asarray(held_cap), devices)]
     for device in range(devices):
         changes = []
         for i, back in enumerate(tasks[2]):
-            if back and result.task_device[i] == device:
+            if back and not late[i] and result.task_device[i] == device:
                 changes.append((int(result.task_forward_start[i]), 1, given[i]))
                 changes.append((int(result.task_backward_start[i]) + back, 0, -given[i]))
         now = most = 0
@@ -157,7 +179,8 @@ def _check_held(result: MultiplexResult, tasks: list[list[int]], sizes: Any, hel
 
 
 def _check_own_bound(
-    result: MultiplexResult, durations: list[list[int]], tasks: list[list[int]], ops: list[Any], devices: Any, hop: int
+    result: MultiplexResult, durations: list[list[int]], tasks: list[list[int]], late: list[bool], ops: list[Any],
+    devices: Any, hop: int,
 ) -> None:  # fmt: skip
     count, stages, proven = len(ops), result.order.num_stages, 0
     if result.bound_name == "work":
@@ -173,8 +196,17 @@ def _check_own_bound(
         if result.bound_name == "ends":
             _require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
             for column, slot in ((tasks[1], 0), (tasks[2], len(durations) - 1)):
-                here = [took for took, k in zip(column, tasks[0], strict=True) if k == slot]
+                here = [took for took, k, after in zip(column, tasks[0], late, strict=True) if k == slot and not after]
                 proven += max(max(here, default=0), -(-sum(here) // count))
+    elif result.bound_name == "generators":
+        last = stages - 1
+        turns = set(pairwise(ops[last % count]))
+        for k, row in enumerate(durations):
+            at_once = ((k, last, False), (k, last, True)) in turns
+            _require(at_once, f"the last stage does not turn at once with slot {k}")
+            here = [a + b for slot, a, b, after in zip(*tasks, late, strict=True) if slot == k and after]
+            row[last] += max(max(here, default=0), -(-sum(here) // count))
+        proven = _run(ops, durations, stages, hop)
     else:
         _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     _check_between(result.lower_bound, result.makespan, result.status, proven, result.bound_name)
@@ -200,6 +232,7 @@ def check_multiplexed(
     *,
     window: int,
     task_size: ArrayLike | None = None,
+    task_after: ArrayLike | None = None,
     held_cap: ArrayLike | None = None,
     task_devices: ArrayLike | str = "any",
     forward_overhead: ArrayLike | None = None,
@@ -215,8 +248,8 @@ def check_multiplexed(
 
     Parameters
     ----------
-    work, forward, backward, task_item, task_forward, task_backward, window, task_size, held_cap, task_devices, \
-forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multiple_of, allow_empty
+    work, forward, backward, task_item, task_forward, task_backward, window, task_size, task_after, held_cap, \
+task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multiple_of, allow_empty
         As given to :func:`solvers.schedule_multiplexed`.
     result : MultiplexedResult
 
@@ -253,6 +286,7 @@ forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multi
                  for k in range(result.num_slots)]  # fmt: skip
         mine = [t for t, replica in enumerate(replicas) if replica == r]
         rules["task_size"] = None if task_size is None else np.asarray(task_size)[mine]
+        rules["task_after"] = None if task_after is None else np.asarray(task_after)[mine]
         rules["task_devices"] = task_devices if isinstance(task_devices, str) else np.asarray(task_devices)[mine]
         slot = [int(result.slot_of_item[owner[t]]) for t in mine]
         spent = np.asarray(task_forward)[mine], np.asarray(task_backward)[mine]
@@ -261,12 +295,13 @@ forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multi
     spent_by_all = [list(map(int, np.asarray(column))) for column in (task_forward, task_backward)]
     fixed = _fixed(order.num_stages, forward_overhead, backward_overhead)
     _require(max(slots.makespans.tolist()) == result.makespan, f"makespan is {max(slots.makespans.tolist())}")
-    _check_bound_of_all(slots, [list(map(int, row)) for row in table], unit, fixed, owner, spent_by_all, hop)
+    late = [False] * len(owner) if task_after is None else [bool(x) for x in np.asarray(task_after)]
+    _check_bound_of_all(slots, [list(map(int, row)) for row in table], unit, fixed, owner, spent_by_all, late, hop)
 
 
 def _check_bound_of_all(
     slots: PipelineResult, items: list[list[int]], unit: list[list[int]], fixed: list[int], owner: list[int],
-    tasks: list[list[int]], hop: int,
+    tasks: list[list[int]], late: list[bool], hop: int,
 ) -> None:  # fmt: skip
     order = slots.order
     ops = [order.ops_of(d) for d in range(order.num_devices)]
@@ -275,10 +310,10 @@ def _check_bound_of_all(
         total = sum(trips) + slots.num_replicas * slots.num_slots * sum(fixed) + sum(map(sum, tasks))
         proven = -(-total // (slots.num_replicas * order.num_devices))
     elif slots.bound_name == "item_with_tasks":
-        around = [[0, 0] for _ in items]
-        for side, column in enumerate(tasks):
-            for i, took in zip(owner, column, strict=True):
-                around[i][side] = max(around[i][side], took)
+        around = [[0, 0, 0] for _ in items]
+        for i, ahead, then, after in zip(owner, *tasks, late, strict=True):
+            spent = (0, 0, ahead + then) if after else (ahead, then, 0)
+            around[i] = [max(a, b) for a, b in zip(around[i], spent, strict=True)]
         back = sum(1 for s in range(order.num_stages - 1) if any((0, s, True) in listed for listed in ops))
         hops = hop * (order.num_stages - 1 + back) if len(ops) > 1 else 0
         proven = max((t + sum(a) for t, a in zip(trips, around, strict=True)), default=0) + sum(fixed) + hops

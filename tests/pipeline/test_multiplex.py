@@ -11,7 +11,7 @@ from nightly import examples
 from pipeline_oracles import op_before
 
 import solvers
-from solvers.errors import ArgumentError, CertificateError, UsageError
+from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
 from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
 
 QUICK = {"time_budget": 2e-4}
@@ -19,8 +19,9 @@ BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)
 
 
 def best_makespan(
-    loads, forward, backward, slot, ahead, back, *, window, held_cap=None, hop=0, devices=None, size=None
-):
+    loads, forward, backward, slot, ahead, back, *, window, held_cap=None, hop=0, devices=None, size=None,
+    task_after=None,
+):  # fmt: skip
     """Optimum by CP-SAT, from the rules alone."""
     from ortools.sat.python import cp_model
 
@@ -48,11 +49,17 @@ def best_makespan(
         here = [model.new_bool_var("") for _ in lists]
         model.add_exactly_one(here)
         model.add(end >= first + ahead[i])
-        if k >= window:
+        if k >= window and not (task_after is not None and task_after[i]):
             model.add(first >= start[k - window, 0, False])
         for d, literal in enumerate(here):
             if devices is not None and not devices[i][d]:
                 model.add(literal == 0)
+            if task_after is not None and task_after[i]:
+                both, away, last_op = ahead[i] + back[i], hop if d < stages - 1 else 0, (k, stages - 1, False)
+                model.add(first >= start[last_op] + took[last_op] + away).only_enforce_if(literal)
+                model.add(start[k, stages - 1, True] >= first + both + away).only_enforce_if(literal)
+                on[d].append(model.new_optional_fixed_size_interval_var(first, both, literal, ""))
+                continue
             away = hop if d else 0
             model.add(start[k, 0, False] >= first + ahead[i] + away).only_enforce_if(literal)
             on[d].append(model.new_optional_fixed_size_interval_var(first, ahead[i], literal, ""))
@@ -76,30 +83,33 @@ def best_makespan(
     return round(solver.objective_value)
 
 
-def small(seed):
+def small(seed, generators=False):
     rng = np.random.default_rng(seed)
     stages, slots, n = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(0, 5))
     unit = rng.integers(0, 4, (1, stages)) + (stages == 1)
     task = np.sort(rng.integers(0, slots, n)), rng.integers(1, 9, n), rng.integers(0, 2) * rng.integers(1, 9, n)
     rules = {"window": int(rng.integers(1, 4)), "hop": int(rng.integers(0, 3))}
     loads = rng.integers(1, 5, (slots, 1))
+    if generators:
+        rules["task_after"] = rng.random(n) < 0.6
     return [each.tolist() for each in (loads, unit, 1 + unit, *task)], rules
 
 
-@settings(max_examples=examples(6), deadline=None)
-@given(st.integers(0, 10_000))
-def test_between_bound_and_optimum(seed):
-    problem, rules = small(seed)
+@settings(max_examples=examples(8), deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_between_bound_and_optimum(seed, generators):
+    problem, rules = small(seed, generators)
     found = multiplex(*problem, **rules, **QUICK)
     check_multiplex(*problem, found, **rules)
     best = best_makespan(*problem, **rules)
     assert found.lower_bound <= best <= found.makespan
 
 
-def test_mostly_optimal_on_small_cases():
+@pytest.mark.parametrize("generators", [False, True])
+def test_mostly_optimal_on_small_cases(generators):
     met = 0
     for seed in range(12):
-        problem, rules = small(seed)
+        problem, rules = small(seed, generators)
         met += multiplex(*problem, **rules, time_budget=2e-3).makespan == best_makespan(*problem, **rules)
     assert met >= 10
 
@@ -173,10 +183,13 @@ def items_and_tasks(n, stages, seed=0):
     return work, unit, 2 * unit, owner, ahead, 2 * ahead
 
 
-@pytest.mark.parametrize("rules", [{}, {"held_cap": 8}, {"sizes": "work", "cap": 4_000}, {"hop": 10}])
+@pytest.mark.parametrize(
+    "rules", [{}, {"held_cap": 8}, {"sizes": "work", "cap": 4_000}, {"hop": 10}, {"task_after": "some", "hop": 3}]
+)
 def test_slots_and_tasks_together(rules):
     problem = items_and_tasks(24, 2)
-    rules = {key: problem[0][:, 0] if value == "work" else value for key, value in rules.items()}
+    named = {"work": problem[0][:, 0], "some": np.arange(len(problem[3])) % 3 == 0}
+    rules = {key: named[value] if isinstance(value, str) else value for key, value in rules.items()}
     found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
     solvers.check_multiplexed(*problem, found, window=2, **rules)
     assert found.gap < 0.4
@@ -200,3 +213,41 @@ def test_what_is_refused(change, error, words):
     problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 2], [3, 3], [6, 6])
     with pytest.raises(error, match=words):
         multiplex(*problem, **({"window": 2} | change))
+
+
+def test_generators_run_after_the_last_stage():
+    problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 0, 1, 2, 2], [3, 2, 9, 5, 1], [6, 1, 2, 0, 2])
+    rules = {"window": 2, "hop": 1, "task_after": np.array([False, True, True, True, False]), "held_cap": 1}
+    found = multiplex(*problem, **rules, **QUICK)
+    check_multiplex(*problem, found, **rules)
+    assert found.bound_name == "generators"
+    assert found.task_backward_start[1] == found.task_forward_start[1] + 2
+    assert found.task_backward_start[3] == -1
+    for changes, words in (
+        ({1: 0}, "task 1 starts at 0, and is ready at"),
+        ({2: int(found.backward_start[1, 1]) - 2}, "its slot's backward at"),
+    ):
+        begins, then = found.task_forward_start.copy(), found.task_backward_start.copy()
+        for i, start in changes.items():
+            begins[i], then[i] = start, start + problem[4][i]
+        with pytest.raises(CertificateError, match=words):
+            check_multiplex(*problem, replace(found, task_forward_start=begins, task_backward_start=then), **rules)
+    apart = found.task_backward_start + np.array([0, 1, 0, 0, 0])
+    with pytest.raises(CertificateError, match=r"the backward of task 1 starts at .*, apart from it"):
+        check_multiplex(*problem, replace(found, task_backward_start=apart), **rules)
+
+
+def test_a_cap_below_what_is_in_flight_is_refused():
+    """Three devices, so three slots are in flight: three tasks of 2 at once, of which two devices hold two, not one."""
+    given = [[4]] * 4, [[1, 1, 1]], [[2, 2, 2]], [0, 1, 2, 3], [3] * 4, [6] * 4
+    rules = {"window": 1, "task_size": [2] * 4}
+    with pytest.raises(InfeasibleError, match=r"tasks that hold 6, over the 5 .* held_cap = 2 or more") as caught:
+        multiplex(*given, **rules, held_cap=[2, 2, 1])
+    assert caught.value.certificate.needed == 6
+    found = multiplex(*given, **rules, held_cap=2, **QUICK)
+    check_multiplex(*given, found, **rules, held_cap=2)
+    items = given[0], *given[1:3], given[3], *given[4:]
+    with pytest.raises(InfeasibleError, match=r"tasks that hold 4, over the 3 .* held_cap = 2 or more"):
+        schedule_multiplexed(*items, 1, 4, **rules, held_cap=[2, 1, 0])
+    rules["held_cap"] = 2
+    solvers.check_multiplexed(*items, schedule_multiplexed(*items, 1, 4, **rules, **QUICK), **rules)

@@ -239,6 +239,10 @@ def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monk
     by_files, other = planned(log, settings, tmp_path / "files")
     assert in_memory == by_files
     assert summary.as_json(1.0) == other.as_json(1.0)
+    sorted_anew, scattered = [], scatter._scatter
+    monkeypatch.setattr(scatter, "_scatter", lambda *given: sorted_anew.append(1) or scattered(*given))
+    assert check_run(f"{tmp_path}/files", RunSummary).as_json(1.0) == summary.as_json(1.0)
+    assert len(sorted_anew) == 5 * settings.epochs
     plan_run(open_log(log), settings, RunSummary, str(tmp_path / "plan"))
     header = json.loads(pq.read_schema(tmp_path / "plan").metadata[b"balancer"])
     assert header["description"] == json.loads(in_memory["manifest.json"])["description"]

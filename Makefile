@@ -52,7 +52,7 @@ test: $(VENV)/installed  ## The whole suite, with the README's and the docstring
 	$(BIN)/python -m pytest -q -n 2
 
 nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten thousand, fuzzed readers, kernels as Python: hours
-	$(BIN)/pip install --quiet --constraint constraints.txt atheris
+	$(BIN)/pip install --quiet --constraint constraints.txt atheris ray
 	$(BIN)/python -m pytest -q -m nightly tests/executor
 	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
 	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly or more_by_night" --hypothesis-profile=nightly --ignore=tests/executor

@@ -103,7 +103,8 @@ class CostModel:
         longest = int(lengths.max()) if len(lengths) else 0
         largest = self.a * longest + self.b * longest * longest
         row = self.c * longest**self.p if self.c else largest if self.padded else 0
-        sample, rule = int(np.argmax(lengths)) if len(lengths) else 0, "the cost"
+        sample: int | None = None
+        rule = "the cost"
         if max(largest, row) <= INT64_MAX:
             rule = f"{len(lengths)} padded rows of the cost"
             if row * len(lengths) <= INT64_MAX:
@@ -117,6 +118,7 @@ class CostModel:
                     rule = f"the sum of the batch's costs and {len(lengths)} padded rows of the cost"
                 else:
                     sample, rule = where, "the sum of the batch's costs up to the cost"
+        sample = int(np.argmax(lengths)) if sample is None else sample
         raise UsageError(
             f"{rule} of {{sample}} (length {lengths[sample]}) must fit int64 under cost '{self}'",
             "use smaller coefficients", sample=Named("sample", sample),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -34,6 +35,7 @@ from balancer.io.plan_format import (
 from balancer.io.store import as_path, exists, is_folder, is_remote, names_in, opened
 from solvers.types import Record
 
+_MAGIC = b"PAR1"  # with which a Parquet file begins
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
 
 
@@ -106,12 +108,17 @@ def _parquet(path: Path) -> Iterator[Any]:
         with reported(str(path), "read the plan"):
             if not is_remote(path):
                 check_regular(path)
-        with (
-            reported(str(path), "read the plan"),
-            opened(path) as file,
-            pq.ParquetFile(file, **options) as parquet,
-        ):
-            yield parquet
+        with reported(str(path), "read the plan"), opened(path) as file:
+            try:
+                parquet = pq.ParquetFile(file, **options)
+            except pa.ArrowInvalid:
+                file.seek(0)
+                if file.read(len(_MAGIC)) in (_MAGIC, b""):
+                    raise
+                rule = "a plan is a Parquet file; to make one of a log, use balancer plan"
+                raise InputError(f"{path}: is not a plan: {rule}") from None
+            with parquet:
+                yield parquet
     except KeyError as error:
         if error.args == (b"phase",):  # asked for above, as a dictionary
             raise InputError(f"{path}: not a plan: has no column 'phase'") from None

@@ -3,16 +3,20 @@
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log_files import files_of
-from balancer.io.logs import LengthLog, open_log
+from balancer.io.logs import LengthLog, open_log, rows_of_files
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.description import FellBack, PlanDigest, contents_of, unreadable
+from balancer.offline.engines import Serial
+from balancer.offline.parts import parts_of
 from balancer.offline.replay import Claims, replay_step
+from balancer.offline.run import sorted_rows
 from balancer.offline.saved import is_saved, load_saved
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, Steps, rows_of_steps
@@ -57,12 +61,25 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     settings = settings_of(plan_file)
     digest, steps = PlanDigest(settings.steps_per_part), 0
     source = source_of(plan_file, log)
-    for plan in replayed(plan_file, source, settings, rows_of_steps(source, settings)):
-        digest.add(plan)
-        steps += 1
-        yield plan
+    with _steps_of(source, settings) as rows:
+        for plan in replayed(plan_file, source, settings, rows):
+            digest.add(plan)
+            steps += 1
+            yield plan
     if digest.hexdigest() != plan_file.description.get("digest"):
         raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+
+
+@contextmanager
+def _steps_of(log: LengthLog, settings: LogSettings) -> Iterator[Iterator[Rows]]:
+    """Read the steps of a log; a shuffled one that is too long to be held is sorted into files first."""
+    counts = None if settings.shuffle is None else rows_of_files(log)
+    with sorted_rows(log, counts, settings, Serial(), None) as files:
+        stretches = None
+        if files is not None and counts is not None:
+            parts = parts_of(log, counts, settings, files)
+            stretches = [stretch for part in parts for stretch in part.stretches or ()]
+        yield rows_of_steps(log, settings, stretches=stretches)
 
 
 def settings_of(plan_file: PlanFile) -> LogSettings:

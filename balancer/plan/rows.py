@@ -52,13 +52,14 @@ def append_phase(
     """
     rows = batch.rows_of(batch.kept[items.sample_of_item], first_row)
     slots, lengths, homes = plan.slot_of_sample, items.lengths, batch.home.rank_of_sample[items.sample_of_item]
-    item, place, piece = items.item_in_sample.astype(np.int32), plan.target, None
+    item, place, piece = items.item_in_sample.astype(np.int32) if setup.several_items else None, plan.target, None
     if isinstance(setup.settings.micro_batches, SequenceGroups):
         held, groups = plan.pieces, plan.group_table
         of, place = held.sample, held.place
         group = np.full(len(of), -1, dtype=np.int32) if groups is None else groups.group_of_sample[of]
         piece = held.start, held.stop, group
-        rows, slots, lengths, homes, item = (of_sample[of] for of_sample in (rows, slots, lengths, homes, item))
+        rows, slots, lengths, homes = (of_sample[of] for of_sample in (rows, slots, lengths, homes))
+        item = None if item is None else item[of]
     writer.append(
         number,
         items.phase.name,
@@ -68,7 +69,7 @@ def append_phase(
         place.position_of_sample,
         length=lengths if whole else None,
         home_rank=homes if whole else None,
-        item=item if setup.several_items else None,
+        item=item,
         piece=piece,
     )
 

@@ -135,8 +135,10 @@ def pure_move(pick, give, size):
             continue
         if cost[k] + cost[k - 1] + cost[k - 2] < low:
             break
-        _giver_pairs(pick, give, zero, k, k, none, cost[k], give.volume[k], give.size[k], low - cost[k], high - cost[k])
         work += k
+        low_left, high_left = low - cost[k], high - cost[k]
+        if cost[0] + cost[1] <= high_left:
+            _giver_pairs(pick, give, zero, k, k, none, cost[k], give.volume[k], give.size[k], low_left, high_left)
 
 
 @helper
@@ -185,14 +187,15 @@ def _for_two(pick, take, taken, a0, a1, amount, volume, size):
 @helper
 def _two_for_two(pick, give, size, take, taken, most):
     """Two items of the giver for two of the taker, until one fits or `most` steps are done."""
-    cost, low = give.cost, pick.limits[0]
-    least = low + take.cost[0] + take.cost[1]
+    cost = give.cost
+    low, high = pick.limits[0], pick.limits[1]
+    least_back, most_back = take.cost[0] + take.cost[1], take.cost[taken - 1] + take.cost[taken - 2]
     most += pick.steps[0]
     for a in range(np.int64(1), size):
         for c in range(a):
-            amount = cost[a] + cost[c]
-            if amount >= least:
-                volume, net_size = give.volume[a] + give.volume[c], give.size[a] + give.size[c]
+            amount, volume = cost[a] + cost[c], give.volume[a] + give.volume[c]
+            if amount - least_back >= low and amount - most_back <= high and volume < pick.score[0]:
+                net_size = give.size[a] + give.size[c]
                 _for_two(pick, take, taken, a, c, amount, volume, net_size)
         if pick.score[0] < NO_SCORE or pick.steps[0] > most:
             break
@@ -200,21 +203,30 @@ def _two_for_two(pick, give, size, take, taken, most):
 
 @helper
 def exchange(pick, give, size, take, taken, keep_counts, most):
-    """Items of the giver for fewer, as many or more of the taker; long searches end after `most` steps."""
-    low, high = pick.limits[0], pick.limits[1]
+    """Items of the giver for fewer, as many or more of the taker; long searches end after `most` steps.
+
+    The score is the volume moved: what moves more already, or has no partners of such sums, is passed over at once.
+    """
+    low, high, score = pick.limits[0], pick.limits[1], pick.score
     none, zero = np.int64(-1), np.int64(0)
     _swaps(pick, give, size, take, taken)
     if keep_counts:
         if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
             _two_for_two(pick, give, size, take, taken, most)
         return
-    for b in range(taken):
+    for b in range(taken if size > 1 else 0):
         cost, volume = take.cost[b], take.volume[b]
         # Where volumes are costs, at least low + 2 cost moves: not to be added up, as nothing may be chosen yet.
-        if pick.limits[4] and cost == volume and pick.score[0] - cost < low + cost:
+        if (cost == volume and score[0] - cost < low + cost) or give.cost[size - 1] + give.cost[size - 2] - cost < low:
             break
+        if volume >= score[0] or give.cost[0] + give.cost[1] - cost > high:
+            continue
         _giver_pairs(pick, give, zero, size, none, b, -cost, volume, -take.size[b], low + cost, high + cost)
-    for a in range(size):
-        _for_two(pick, take, taken, a, none, give.cost[a], give.volume[a], give.size[a])
+    for a in range(size if taken > 1 else 0):
+        cost, volume = give.cost[a], give.volume[a]
+        if cost - (take.cost[taken - 1] + take.cost[taken - 2]) > high:
+            break
+        if volume < score[0] and cost - (take.cost[0] + take.cost[1]) >= low:
+            _for_two(pick, take, taken, a, none, cost, volume, give.size[a])
     if pick.score[0] == NO_SCORE and taken > 1 and size * size * taken < _TOO_MANY:
         _two_for_two(pick, give, size, take, taken, most)

@@ -31,6 +31,8 @@ _FEW_A_RANK = 32  # items, of which there are too few sums of three
 _LEAST_WORK = 100  # units an item, which a search always gets
 _LEAST_WORK_OF_SWAPS = 300  # where every move is one
 _CLOSE = 102  # percent of what must cross
+_BOTH_WAYS = 512  # items, below which both ways are tried
+_LEAST_ROOM = 20  # a rank's slack is one part in so many of an item at least
 _KEPT_SLACK = 4  # one part in four
 _MOST_KEPT = 1000  # nor more than one part of the cap in so many, where items change places
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
@@ -152,12 +154,20 @@ def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) ->
         return
     moved = np.flatnonzero(where != affinity.home)
     moved = moved[np.argsort(-affinity.leave_node[moved], kind="stable")]
-    loads = group_loads(problem.costs, where, m)
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    sizes, held = _sizes(problem, where, m)
     return_home(
-        read_only(problem.costs), read_only(sizes), affinity.home, problem.node_of_rank, where, loads,
-        group_loads(sizes, where, m), problem.room, cap, moved,
+        read_only(problem.costs), sizes, affinity.home, problem.node_of_rank, where,
+        group_loads(problem.costs, where, m), held, problem.room, cap, moved,
     )  # fmt: skip
+
+
+def _sizes(
+    problem: RelocationProblem, where: NDArray[np.int32], num_groups: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the second quantity of each item, and of each rank or node together: zeros where there is none."""
+    if problem.sizes is None:
+        return read_only(np.zeros_like(problem.costs)), np.zeros(num_groups, dtype=np.int64)
+    return read_only(problem.sizes), group_loads(problem.sizes, where, num_groups)
 
 
 def _move_amounts(
@@ -183,21 +193,21 @@ def _move_amounts(
     if most is not None and problem.volumes_are_costs and affinity.rows is None and slack < _MOST_SLACK:
         may_cross = min(max(0, most + slack - int(problem.costs[crosses].sum())), INT64_MAX - 1)
     leave_node[crosses] = 0
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    sizes, held = _sizes(problem, where, m)
     node_slack = _own_slack(problem, where, cap) if own_slack else _NO_SLACK
     return int(relocate_kernel(
-        read_only(problem.costs), read_only(sizes), leave_rank, leave_node, where, problem.node_of_rank,
-        problem.node_start, problem.ranks_by_node, group_loads(problem.costs, where, m), group_loads(sizes, where, m),
-        problem.room, problem.order, cap, slack, _typical(problem),
-        problem.equal_counts, _NO_ORDER, False, node_slack, may_cross, rounds, work,
+        read_only(problem.costs), sizes, leave_rank, leave_node, where, problem.node_of_rank, problem.node_start,
+        problem.ranks_by_node, group_loads(problem.costs, where, m), held, problem.room, problem.order, cap, slack,
+        _typical(problem), problem.equal_counts, _NO_ORDER, False, node_slack, may_cross, rounds, work,
     ))  # fmt: skip
 
 
 def _own_slack(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> NDArray[np.int64]:
     """How far the ranks of each node may stay below `cap` in all."""
     loads = group_loads(problem.costs, problem.node_of_rank[where], problem.num_nodes).tolist()
-    ranks = np.diff(problem.node_start).tolist()
-    return np.array([min(max(cap * k - load, 0), _MOST_SLACK) for k, load in zip(ranks, loads, strict=True)])
+    start = problem.node_start.tolist()
+    carried = zip(start[1:], start, loads, strict=False)
+    return np.array([min(max(cap * (end - first) - load, 0), _MOST_SLACK) for end, first, load in carried])
 
 
 def _leave_volumes(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -231,7 +241,7 @@ def _balance_nodes(
     before = nodes.copy()
     absent = (per_node.max() - per_node) * cap  # a smaller node carries what its missing ranks would
     loads = group_loads(problem.costs, nodes, k) + absent
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    sizes, held = _sizes(problem, nodes, k)
     room = np.zeros(k, dtype=np.int64)
     if problem.sizes is not None:
         rooms = np.split(problem.room[problem.ranks_by_node], problem.node_start[1:-1])
@@ -243,8 +253,8 @@ def _balance_nodes(
     cheap = _NO_ORDER if problem.volumes_are_costs else _cheapest_last(problem)
     one_node = np.zeros(k, dtype=np.int32)
     work = int(relocate_kernel(
-        read_only(problem.costs), read_only(sizes), leave, leave.copy(), nodes, one_node, np.array([0, k]),
-        np.arange(k), loads, group_loads(sizes, nodes, k), room, problem.order, cap_of_node,
+        read_only(problem.costs), sizes, leave, leave.copy(), nodes, one_node, np.array([0, k]),
+        np.arange(k), loads, held, room, problem.order, cap_of_node,
         min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, cheap, True,
         _NO_SLACK, INT64_MAX, 0, work,
     ))  # fmt: skip
@@ -287,9 +297,16 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
 
 
 @kernel
-def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where, loads, counts):
+def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where):
     """Each item of `arrived` in turn to the emptiest rank of its node, of those with fewest items if counts count."""
     weight = np.int64(equal_counts)
+    loads, counts = np.zeros(len(ranks), dtype=np.int64), np.zeros(len(ranks), dtype=np.int64)
+    for i in range(len(where)):
+        loads[where[i]] += costs[i]
+        counts[where[i]] += 1
+    for i in arrived:
+        loads[where[i]] -= costs[i]
+        counts[where[i]] -= 1
     by_node = hold(counts[ranks] * weight, loads[ranks], np.zeros(len(ranks), dtype=np.int64))
     for i in arrived:
         j = first_of(by_node, node_start[nodes[i]], node_start[nodes[i] + 1], 0)
@@ -304,13 +321,9 @@ def _settle(
     problem: RelocationProblem, where: NDArray[np.int32], nodes: NDArray[np.int32], arrived: NDArray[np.int64]
 ) -> None:
     """Put the items that arrived at `nodes` on ranks there: where an item is missing, if counts count; by room."""
-    loads = group_loads(problem.costs, where, problem.num_ranks)
-    counts = np.bincount(where, minlength=problem.num_ranks).astype(np.int64)
-    np.subtract.at(loads, where[arrived], problem.costs[arrived])
-    np.subtract.at(counts, where[arrived], 1)
     _settle_each(
         arrived[np.argsort(-problem.costs[arrived], kind="stable")], nodes, problem.ranks_by_node, problem.node_start,
-        read_only(problem.costs), problem.equal_counts, where, loads, counts,
+        read_only(problem.costs), problem.equal_counts, where,
     )  # fmt: skip
 
 
@@ -385,8 +398,8 @@ def search(
     """Return an assignment under `cap` that moves little, or None where the work did not suffice.
 
     Two ways: rank by rank, or nodes first. The second is tried where the first did not succeed by exact amounts, while
-    there is work left, and where items are few; the one that moves less, first across, then inside, is returned. The
-    second is given up as soon as more must cross than by the first.
+    there is work left, and where items are few, unless it has little hope; the one that moves less, first across, then
+    inside, is returned. The second is given up as soon as more must cross than by the first.
     """
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
@@ -400,7 +413,7 @@ def search(
     left = work
     found: list[NDArray[np.int32]] = []
     for way in ways:
-        if found and not few and left < least:
+        if found and ((not few and left < least) or (way is _by_ranks and not _hopes(problem, found[0], cap))):
             break
         where = start.copy()
         most = int(problem.costs[_crosses(problem, found[0])].sum()) if found else None
@@ -410,6 +423,19 @@ def search(
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
                 break
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
+
+
+def _hopes(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
+    """Whether rank by rank may be better than `where`, which was found by nodes.
+
+    It is not where that is near to what must cross, nor where ranks must be filled so exactly that only a node has the
+    items for it. Of few items both ways take next to no time.
+    """
+    plain = problem.volumes_are_costs and not problem.equal_counts and problem.sizes is None
+    if not plain or len(where) < _BOTH_WAYS:
+        return True
+    slack = cap * problem.num_ranks - problem.total
+    return _LEAST_ROOM * slack >= problem.num_ranks * _typical(problem) and not _is_close(problem, where, cap)
 
 
 def _crosses(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -8,7 +8,17 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from test_run import PHASES, Fatal, folder, settings_of, snapshot  # noqa: E402, F401 (a fixture)
+from nightly import examples  # noqa: E402
+from test_run import (  # noqa: E402
+    PHASES,
+    Fatal,
+    called,
+    children_of,
+    folder,  # noqa: F401 (a fixture)
+    kill_at_random,
+    settings_of,
+    snapshot,
+)
 
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.logs import open_log  # noqa: E402
@@ -75,6 +85,24 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):  # noqa: F811
         plan_run(log, settings_of(), Fatal, out, engine=Cluster())
     plan_run(log, settings_of(), RunSummary, out, engine=Cluster(), resume=True)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+def workers_of_ray(_):
+    """Those of this process's cluster that have a task now."""
+    found, left = [], [os.getpid()]
+    while left:
+        found += (mine := children_of(left.pop()))
+        left += mine
+    return called(found, b"ray::part ")
+
+
+@pytest.mark.more_by_night
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
+def test_random_kills_of_workers_and_driver_change_no_byte(folder, cluster, tmp_path):  # noqa: F811
+    """By day twice, by night twenty times."""
+    cluster.write_text("0")
+    address = ray.get_runtime_context().gcs_address
+    kill_at_random(folder / "log.parquet", tmp_path, 20 if examples(1) > 1 else 2, workers_of_ray, address)
 
 
 def test_a_cluster_that_is_not_there_is_told():

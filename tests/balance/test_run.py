@@ -1,10 +1,12 @@
 """Runs of many parts: the same bytes whoever plans, and after any kill; what is foreign is refused by name."""
 
+import contextlib
 import dataclasses
 import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +239,10 @@ def test_the_order_of_an_epoch_is_the_same_in_memory_and_by_files(tmp_path, monk
     by_files, other = planned(log, settings, tmp_path / "files")
     assert in_memory == by_files
     assert summary.as_json(1.0) == other.as_json(1.0)
+    sorted_anew, scattered = [], scatter._scatter
+    monkeypatch.setattr(scatter, "_scatter", lambda *given: sorted_anew.append(1) or scattered(*given))
+    assert check_run(f"{tmp_path}/files", RunSummary).as_json(1.0) == summary.as_json(1.0)
+    assert len(sorted_anew) == 5 * settings.epochs
     plan_run(open_log(log), settings, RunSummary, str(tmp_path / "plan"))
     header = json.loads(pq.read_schema(tmp_path / "plan").metadata[b"balancer"])
     assert header["description"] == json.loads(in_memory["manifest.json"])["description"]
@@ -402,14 +408,15 @@ def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kil
 
 DRIVER = """
 import sys
+from balancer.offline.engines import Cluster
 from test_run import RunSummary, Processes, open_log, plan_run, settings_of
 if __name__ == "__main__":
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), RunSummary, sys.argv[2], engine=Processes(2),
-             resume=True)
+    engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), RunSummary, sys.argv[2], engine=engine, resume=True)
 """
 
 
-def workers_of(pid):
+def children_of(pid):
     """Processes whose parent this is."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -421,29 +428,54 @@ def workers_of(pid):
     return found
 
 
+def called(pids, what):
+    """Those of some processes whose command line has `what` in it."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if what in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def workers_of(driver):
+    return called(children_of(driver), b"spawn_main")
+
+
+def kill_at_random(log, folder, kills, workers, *engine):
+    """Plan to `folder`'s `out`, kill the driver or a worker in turns, each time after a part or so, and plan again.
+
+    A plan that is complete before all kills are done is compared, and made anew.
+    """
+    expected, _ = planned(log, settings_of(steps_per_part=1), folder / "expected")
+    out, chance, killed = folder / "out", random.Random(7), []
+    (folder / "driver.py").write_text(DRIVER)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    run, given = [sys.executable, str(folder / "driver.py"), str(log), f"{out}/", *engine], {"PYTHONPATH": paths}
+    for _ in range(4 * kills):
+        if len(killed) == kills:
+            break
+        child = subprocess.Popen(run, env=os.environ | given, stderr=subprocess.DEVNULL)
+        parts, deadline = len(list(out.glob("part-*"))), time.monotonic() + 120
+        while child.poll() is None and time.monotonic() < deadline and len(list(out.glob("part-*"))) == parts:
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.05)
+        victims = [child.pid] if len(killed) % 2 else workers(child.pid)
+        if child.poll() is None and victims:
+            os.kill(victims[0], signal.SIGKILL)
+            killed.append(victims[0])
+            time.sleep(chance.random() * 0.2)  # for what is left of the run to go on
+        child.kill()
+        if child.wait() == 0:
+            assert snapshot(out) == expected
+            shutil.rmtree(out)
+    assert len(killed) == kills
+    assert subprocess.run(run, env=os.environ | given, check=True).returncode == 0
+    assert snapshot(out) == expected
+
+
 @pytest.mark.more_by_night
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
 def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
     """By day twice, by night twenty times."""
-    expected, _ = planned(folder / "log.parquet", settings_of(steps_per_part=1), tmp_path / "expected")
-    out, chance = tmp_path / "out", random.Random(7)
-    (tmp_path / "driver.py").write_text(DRIVER)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    run = [sys.executable, str(tmp_path / "driver.py"), str(folder / "log.parquet"), f"{out}/"]
-    for number in range(20 if examples(1) > 1 else 2):
-        child = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": paths})
-        parts = len(list(out.glob("part-*"))) if out.exists() else 0
-        deadline = time.monotonic() + 60
-        while child.poll() is None and time.monotonic() < deadline:  # until it has written something
-            if out.exists() and len(list(out.glob("part-*"))) > parts:
-                break
-            time.sleep(0.01)
-        time.sleep(chance.random() * 0.05)
-        victims = workers_of(child.pid) if number % 2 else [child.pid]
-        for victim in victims[:1]:
-            os.kill(victim, signal.SIGKILL)
-        if number % 2:
-            child.kill()
-        child.wait()
-    assert subprocess.run(run, env={**os.environ, "PYTHONPATH": paths}, check=True).returncode == 0
-    assert snapshot(out) == expected
+    kill_at_random(folder / "log.parquet", tmp_path, 20 if examples(1) > 1 else 2, workers_of)

@@ -512,7 +512,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     refused(tmp_path / "file", "cannot read")
     refused(tmp_path / "file" / "under", "cannot read")
     (tmp_path / "file").write_text("step,phase\n" * 1000)
-    refused(tmp_path / "file", "Parquet")
+    refused(tmp_path / "file", "is not a plan: a plan is a Parquet file")
 
 
 def test_truncated_file_is_refused(tmp_path):

@@ -499,3 +499,17 @@ def test_sums_beyond_what_a_foretelling_could_hold():
     costs[0] = 2**61
     result = relocate(costs, np.zeros(40, dtype=np.int64), np.arange(16) // 4, cap=2**62)
     assert (result.makespan <= 2**62, result.inter_node_volume) == (True, 0)
+
+
+@pytest.mark.parametrize(("eps", "tried"), [(0.0005, 0), (0.3, 1)])
+def test_the_second_way_is_left_out_where_ranks_must_be_filled_exactly(monkeypatch, eps, tried):
+    """With next to no slack a rank has no items for an exact amount, and what a node found stands."""
+    calls, by_ranks = [], auto._by_ranks
+    monkeypatch.setattr(auto, "_by_ranks", lambda *given: calls.append(1) or by_ranks(*given))
+    monkeypatch.setattr(auto, "_BOTH_WAYS", 128)
+    costs = np.random.default_rng(2).integers(100, 4000, 128) * np.repeat([13, 7], 64)
+    groups = solvers.partition(costs, 16).group_of_item
+    nodes = np.arange(16) // 8
+    result = relocate(costs, np.arange(128) // 8, nodes, eps=eps, groups=groups)
+    assert not result.fell_back
+    assert len(calls) == tried

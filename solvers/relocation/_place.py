@@ -33,9 +33,11 @@ def _most_in_common(volumes, order, width, node_of_rank, node_start, ranks_by_no
     """Each group and rank of a node that have most in common first; what is left over by number."""
     taken = np.zeros(len(rank_of_group), np.bool_)
     for at in order:
+        if volumes[at] == 0:
+            break
         group = at // width
         rank = ranks_by_node[node_start[node_of_rank[group]] + at % width]
-        if volumes[at] > 0 and rank_of_group[group] < 0 and not taken[rank]:
+        if rank_of_group[group] < 0 and not taken[rank]:
             rank_of_group[group], taken[rank] = rank, True
     for node in range(len(node_start) - 1):
         free = node_start[node]

@@ -26,7 +26,7 @@ def test_what_two_ranks_share_anew_keeps_all_rules(equal_counts: bool) -> None:
         nodes, where = np.array([0, 1, 0, 2, 1, 1]), np.arange(n, dtype=np.int32) % ranks
         loads = np.bincount(where, weights=costs, minlength=ranks).astype(np.int64)
         held = np.bincount(where, weights=sizes, minlength=ranks).astype(np.int64)
-        cap, room, counts = int(loads.max()) + 3, held + 2, np.bincount(where, minlength=ranks).astype(np.int64)
+        cap, room, counts = int(loads.max()), held + 1, np.bincount(where, minlength=ranks).astype(np.int64)
         problem = RelocationProblem.prepare(costs, home, nodes, None, None, equal_counts, sizes, room)
         before = int(costs[nodes[where] != nodes[home]].sum())
         few, most = (n // ranks, -(-n // ranks)) if equal_counts else (0, n)

@@ -25,7 +25,9 @@ from balancer.io.store import exists, is_remote, read_whole
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
-FEATURES: frozenset[str] = frozenset({"epochs", "several sources", "sequence groups", "pipeline stages", "layouts"})
+FEATURES: frozenset[str] = frozenset(
+    {"epochs", "several sources", "sequence groups", "pipeline stages", "layouts", "knee"}
+)
 """What a plan file may hold beyond the columns below; a reader refuses one that names others."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
@@ -73,6 +75,7 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "sequence groups": isinstance(cut, dict) and "degrees" in cut,
         "pipeline stages": isinstance(cut, dict) and "stages" in cut,
         "layouts": "layout" in description,
+        "knee": isinstance(settings, dict) and settings.get("eps") == "knee",
     }
     return [name for name, is_used in used.items() if is_used]
 

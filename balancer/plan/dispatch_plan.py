@@ -29,7 +29,7 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.groups import members_by_group, read_only
 from solvers.pipeline import PipelineRun
-from solvers.relocation import plain_inter_bound, relocation_bound
+from solvers.relocation import TradePoint, is_knee, plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
@@ -78,7 +78,9 @@ class DispatchPlan(Record):
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
-        How much larger relocation was allowed to make the makespan, as a fraction of it.
+        How much larger relocation was allowed to make the makespan, as a fraction of it; at the knee, what that is.
+    trade : tuple of solvers.relocation.TradePoint
+        With ``eps="knee"``, what crosses nodes within 0.1 %, at the knee and at the best balance; else empty.
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
@@ -112,6 +114,7 @@ class DispatchPlan(Record):
     group_table: GroupTable | None = None
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
+    trade: tuple[TradePoint, ...] = field(default=(), compare=False)
     fell_back: str = field(default="", compare=False)
     binding_sample: int | None = field(default=None, compare=False)
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -135,6 +138,7 @@ class DispatchPlan(Record):
         slots: Slots | None = None,
         groups: GroupTable | None = None,
         status: SolveStatus | None = None,
+        trade: tuple[TradePoint, ...] = (),
         fell_back: str = "",
         started: float | None = None,
     ) -> "DispatchPlan":
@@ -157,6 +161,8 @@ class DispatchPlan(Record):
             Which ranks share which samples.
         status : SolveStatus, optional
             How the solver ended; the bound decides whether that is OPTIMAL.
+        trade : tuple of solvers.relocation.TradePoint
+            Of relocation at its knee, which is the second.
         fell_back : str
         started : float, optional
             When planning began, by ``time.perf_counter``.
@@ -195,7 +201,8 @@ class DispatchPlan(Record):
             work=problem.work,
             group_table=groups,
             placement=placement,
-            eps=float(settings.eps),
+            eps=float(trade[1].eps if trade else 0 if is_knee(settings.eps) else settings.eps),
+            trade=trade,
             fell_back=fell_back,
             binding_sample=_binding_sample(costs, loads) if groups is None and problem.work is None else None,
             dropped=problem.batch.dropped,

@@ -6,6 +6,7 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 
 import time
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,7 @@ from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound
 from solvers.makespan_bounds import makespan_bound
+from solvers.relocation import TradePoint, is_knee
 
 __all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan"]
 
@@ -58,7 +60,7 @@ def balance(
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
     placement: str | None = None,
-    eps: float = EPS,
+    eps: float | Fraction | str = EPS,
     objective: str = "sum",
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
@@ -116,8 +118,9 @@ def balance(
         most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
         says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
         ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
-    eps : float
-        How much larger relocation may make the makespan, as a fraction of it.
+    eps : float, Fraction or "knee"
+        How much larger relocation may make the makespan, as a fraction of it. ``"knee"``: of 0.1, 0.2, 0.5, 1, 2 and
+        5 % the one beyond which another 0.1 % saves less than 0.5 % of the volume; the plan's ``eps`` says which.
     objective : str
         What ``placement="rearrange"`` minimises: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
         rank sends across.
@@ -188,8 +191,8 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     bound = Bound(result.lower_bound, result.bound_name)
     return DispatchPlan.of(
         problem, target, lambda makespan: _bound_beside(problem, bound, makespan), settings,
-        placement=effective(problem, settings.placement), status=result.status, fell_back=placed.fell_back,
-        started=started,
+        placement=effective(problem, settings.placement), status=result.status, trade=placed.trade,
+        fell_back=placed.fell_back, started=started,
     )  # fmt: skip
 
 
@@ -217,8 +220,17 @@ def replay_plan(
 
     return DispatchPlan.of(
         problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots, groups=groups,
-        status=status, fell_back=fell_back, started=time.perf_counter(),
+        status=status, trade=_trade_again(problem, settings) if search else (), fell_back=fell_back,
+        started=time.perf_counter(),
     )  # fmt: skip
+
+
+def _trade_again(problem: Problem, settings: PlanSettings) -> tuple[TradePoint, ...]:
+    """Return what crosses nodes at the knee and beside it: a plan's placement does not tell, so it is planned again."""
+    if not is_knee(settings.eps) or effective(problem, settings.placement) != "relocate":
+        return ()
+    groups = _solve(problem, settings).group_of_item
+    return place(problem, groups, settings.placement, settings.eps, settings.time_budget).trade
 
 
 def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:
@@ -298,7 +310,7 @@ def _plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSet
     found = make_schedule(problem, micro_batches, settings.time_budget)
     placement, fell_back = settings.placement, ""
     if placement == "relocate" and problem.topology.num_ranks > 1:
-        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
+        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)  # type: ignore[arg-type] # no knee
         if isinstance(moved, str):
             placement, fell_back = "rearrange", moved
         else:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.problem import Affinity, Problem
-from solvers.relocation import RelocationProblem, relocated
+from solvers.relocation import RelocationProblem, TradePoint, is_knee, relocated, relocated_at_knee
 
 __all__ = ["Placed", "effective", "place", "why_not_relocate"]
 
@@ -20,17 +20,18 @@ _RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
 
 
 class Placed(NamedTuple):
-    """Where samples go, and, where relocation was asked for and not done, why not."""
+    """Where samples go; where relocation was asked for and not done, why not; and at its knee, what crosses there."""
 
     rank_of_sample: NDArray[np.int32]
     fell_back: str = ""
+    trade: tuple[TradePoint, ...] = ()
 
 
 def place(
     problem: Problem,
     group_of_sample: NDArray[np.int32],
     placement: str,
-    eps: float | Fraction,
+    eps: float | Fraction | str,
     time_budget: float,
     objective: str = "sum",
 ) -> Placed:
@@ -43,7 +44,7 @@ def place(
         Of a partition that keeps to the problem's constraints.
     placement : str
         A name in :data:`balancer.problem.settings.PLACEMENTS`.
-    eps : float or Fraction
+    eps : float, Fraction or "knee"
         How far relocation may go beyond the partition's makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work.
@@ -84,7 +85,7 @@ def why_not_relocate(problem: Problem) -> str:
     return f"relocation does not take {', '.join(others)}" if others else ""
 
 
-def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
+def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction | str, time_budget: float) -> Placed:
     constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
     home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
     sizes: NDArray[np.int64] | None = None
@@ -103,8 +104,12 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
         costs, home, problem.topology.node_of_rank, volumes, affinity, constraints.equal_counts, sizes,
         constraints.max_tokens_per_rank,
     )  # fmt: skip
-    ranks, fell_back = relocated(items, groups, eps, time_budget)
-    return Placed(ranks if unit is None else ranks[unit], fell_back)
+    trade: tuple[TradePoint, ...] = ()
+    if is_knee(eps):
+        ranks, _, fell_back, trade = relocated_at_knee(items, groups, time_budget)
+    else:
+        ranks, fell_back = relocated(items, groups, eps, time_budget)
+    return Placed(ranks if unit is None else ranks[unit], fell_back, trade)
 
 
 def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,7 +130,7 @@ def orchestrate(
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
-    eps: float = EPS,
+    eps: float | Fraction | str = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
     part_order: Ragged | None = None,

@@ -9,6 +9,7 @@ computes an item in the slot of its sample, or before the first.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -198,7 +199,7 @@ def plan_with(
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
-    eps: float = EPS,
+    eps: float | Fraction | str = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
     group_size: int | None = None,

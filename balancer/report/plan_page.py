@@ -9,7 +9,15 @@ from balancer.report.page_data import PageData, PhaseData, StepPicture, WorstSte
 from balancer.report.pipeline_figure import pipeline_section
 from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
 from balancer.report.summary import PhaseSummary, RunSummary, as_range
-from balancer.report.table import as_bytes, as_percent, as_ratios, before_slots, left_out, why_not_relocated
+from balancer.report.table import (
+    as_bytes,
+    as_percent,
+    as_ratios,
+    before_slots,
+    left_out,
+    points_of,
+    why_not_relocated,
+)
 
 __all__ = ["page", "write_page"]
 
@@ -101,6 +109,7 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     }
     if phase.eps and phase.placement == "relocate":
         rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+    rows |= {words: f"{crossing}, at least {least}" for words, crossing, least in points_of(phase)}
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
     for degree, count in phase.groups_by_degree.items():

@@ -355,7 +355,7 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
     cut = plan.micro_batches
     yield "samples", f"{settings.samples_per_step:,}, {escaped(settings.home)} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
-    yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {float(plan.eps):g}")
+    yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {plan.eps}")
     yield "ranks wait", f"once a {assumed.waits}"
     yield (
         "exchanges",

@@ -1,7 +1,7 @@
 """Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import partial
@@ -17,6 +17,12 @@ from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
+
+
+TRADE = ("tightest", "knee", "best balance")
+"""The points of a trade-off that are told, in the order of a plan's ``trade``."""
+
+_OF_A_POINT = ("steps", "eps", "crossing", "bound", "volume")  # eps in thousandths
 
 
 @dataclass(slots=True)
@@ -37,6 +43,7 @@ class PhaseSummary:
     most_slots: int = 0
     schedule: str | None = None
     groups: dict[str, int] = field(default_factory=dict)
+    trade: dict[str, int] = field(default_factory=dict)
     loss_assumed: bool = False
     gap_sum: float = 0.0
     gap_max: float = 0.0
@@ -99,6 +106,9 @@ class PhaseSummary:
         self.proven_optimal_steps += gap == 0
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
+        for place, point in zip(TRADE, plan.trade, strict=False):
+            for what, value in zip(_OF_A_POINT, (1, int(1000 * point.eps), *point[1:]), strict=True):
+                self.trade[f"{place} {what}"] = self.trade.get(f"{place} {what}", 0) + value
         if plan.fell_back:
             self.fell_back.add(plan.fell_back)
         if single:
@@ -141,6 +151,8 @@ class PhaseSummary:
         self.follows |= later.follows
         for degree, count in later.groups.items():
             self.groups[degree] = self.groups.get(degree, 0) + count
+        for what, value in later.trade.items():
+            self.trade[what] = self.trade.get(what, 0) + value
         _join(self, later, _LARGEST_OF_PHASE, ("fewest_slots", "cap_ratio", "cap_step", "cap_row", "cap_length"))
 
     @property
@@ -171,6 +183,12 @@ class PhaseSummary:
     def ratio_bound(self) -> float:
         """The imbalance ratio at the proven lower bound: no plan has a smaller one."""
         return _ratio(self.spent_at_bound, self.worked_after)
+
+    def points(self) -> Iterator[tuple[str, float, float, float]]:
+        """Of steps planned at the knee: the name of each of three points, eps in the mean, what crosses and must."""
+        for place in TRADE if self.trade else ():
+            steps, eps, crossing, bound, volume = (self.trade[f"{place} {what}"] for what in _OF_A_POINT)
+            yield place, eps / (1000 * steps), crossing / max(volume, 1), bound / max(volume, 1)
 
     def _share(self, volume: int) -> float:
         return volume / self.volume if self.volume else 0.0
@@ -210,6 +228,11 @@ class PhaseSummary:
             document["pipeline_stages"] = self.num_stages
         if self.follows:
             document["in_pipeline"] = True
+        if self.trade:
+            document["trade"] = {
+                place: {"eps": eps, "inter_node_fraction": crossing, "inter_node_bound": bound}
+                for place, eps, crossing, bound in self.points()
+            }
         if self.groups:
             document["groups_of_degree"] = self.groups_by_degree
         if self.capped_steps:
@@ -278,7 +301,7 @@ def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
             held.join(value)
         elif isinstance(held, float):
             setattr(summary, name, float(value))
-        elif isinstance(value, dict) and name != "groups":
+        elif isinstance(value, dict) and name not in ("groups", "trade"):
             part = PhaseSummary if name == "phases" else StreamSummary
             setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
         elif isinstance(held, int) and isinstance(value, str):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget, unknown
+from solvers.errors import UsageError
 from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
@@ -15,21 +16,28 @@ from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, refer
 from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
 from solvers.relocation.exact import assign_exact
 from solvers.relocation.frontier import relocation_frontier
+from solvers.relocation.knee import KNEE, KNEE_GRID, Knee, TradePoint, at_knee, is_knee
 from solvers.relocation.types import RelocationFrontier, RelocationResult
 from solvers.relocation.verify import check_relocation
 from solvers.types import SolveStatus
 
 __all__ = [
+    "KNEE",
+    "KNEE_GRID",
     "RELOCATORS",
     "USES_CLOCK",
+    "Knee",
     "RelocationFrontier",
     "RelocationProblem",
     "RelocationResult",
+    "TradePoint",
     "as_eps",
     "check_relocation",
+    "is_knee",
     "plain_inter_bound",
     "relocate",
     "relocated",
+    "relocated_at_knee",
     "relocation_bound",
     "relocation_frontier",
 ]
@@ -72,10 +80,11 @@ def relocate(
     affinity : (int64[n + 1], int64[k], int64[k]), optional
         Offsets, ranks and volumes (compressed sparse rows): item i has ``volumes[j]`` on rank ``ranks[j]`` for j from
         ``offsets[i]`` to ``offsets[i + 1] - 1``. `home_rank` is the case of all on one rank.
-    eps : int, float or Fraction
+    eps : int, float, Fraction or "knee"
         ``cap = max(largest cost, floor((1 + eps) M))``, M the makespan that :func:`solvers.partition` reaches under
         the same constraints, or that of the homes if smaller. A float is read as the decimal number that Python
-        prints for it, once: 5e-5 is exactly 1/20000.
+        prints for it, once: 5e-5 is exactly 1/20000. ``"knee"``, with the method ``"auto"`` and no `cap`: the number of
+        :data:`KNEE_GRID` beyond which 0.1 % more of the makespan saves less than 0.5 % of the volume.
     cap : int, optional
         The cap itself, in place of `eps`.
     equal_counts : bool
@@ -124,24 +133,29 @@ def relocate(
     if method not in RELOCATORS:
         raise unknown("method", method, RELOCATORS)
     seconds = as_budget(time_budget)
-    tolerance = as_eps(eps)
+    knee = is_knee(eps)
+    if knee and (cap is not None or method != "auto"):
+        raise UsageError("{eps} = 'knee' is of method 'auto' and chooses {cap} itself; give a number instead")
+    tolerance = Fraction(0) if knee else as_eps(eps)
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps)
     known = None if groups is None else homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
     measure = reference(problem, seconds, known)
+    fell_back, search_bounds = "", None
+    if knee:
+        found, tolerance, fell_back, _ = at_knee(problem, measure, seconds)
     limit = cap_of(problem, measure.makespan, tolerance) if cap is None else as_cap(cap, problem)
     bounds = move_bounds(problem, limit)
-    fell_back, search_bounds = "", None
     if method == "rearrange":
         found = assign_rearrange(problem, limit, measure, seconds)
     elif method == "exact":
         found, search_bounds = assign_exact(problem, limit, measure, seconds)
-    else:
+    elif not knee:
         found, fell_back = assign_auto(problem, limit, measure, seconds)
     return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
 
 
 def relocated(
-    problem: RelocationProblem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float
+    problem: RelocationProblem, groups: NDArray[np.int32], eps: object, time_budget: float
 ) -> tuple[NDArray[np.int32], str]:
     """Ranks of items, and why it fell back, as :func:`relocate` by its default method: nothing is proven.
 
@@ -156,6 +170,20 @@ def relocated(
     measure = reference(problem, seconds, homes_from(groups, len(problem.costs), problem.num_ranks, "groups"))
     found, fell_back = assign_auto(problem, cap_of(problem, measure.makespan, tolerance), measure, seconds)
     return found.copy(), fell_back
+
+
+def relocated_at_knee(problem: RelocationProblem, groups: NDArray[np.int32], time_budget: float) -> Knee:
+    """As :func:`relocated`, at the knee.
+
+    Examples
+    --------
+    >>> problem = RelocationProblem.prepare([3, 2, 1], [0, 0, 0], [0, 0], None, None, False, None, None)
+    >>> relocated_at_knee(problem, np.array([0, 1, 1], dtype=np.int32), 0.05).eps
+    Fraction(1, 1000)
+    """
+    seconds = as_budget(time_budget)
+    known = homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
+    return at_knee(problem, reference(problem, seconds, known), seconds)
 
 
 def relocation_bound(

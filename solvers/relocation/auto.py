@@ -17,17 +17,20 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._place import place_groups
+from solvers.relocation._pairs import WORK_AN_ITEM, share_anew
+from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
 from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
+from solvers.relocation.bounds import inter_bound
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
 _MOST_SLACK = 2**61  # twice that fits int64
 _ROUNDS = 3
 _FEW_A_RANK = 32  # items, of which there are too few sums of three
+_SO_FEW_A_RANK = 8  # items, that hardly any sum of three or swap fits
 _LEAST_WORK = 100  # units an item, which a search always gets
 _LEAST_WORK_OF_SWAPS = 300  # where every move is one
 _CLOSE = 102  # percent of what must cross
@@ -38,6 +41,7 @@ _MOST_KEPT = 1000  # nor more than one part of the cap in so many, where items c
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
 _NO_SLACK = np.empty(0, dtype=np.int64)
+_FAR = 100  # one part in so many of all volume more than what must cross
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
 _SECONDS_OF_A_NODE = 0.0005  # worth of work
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
@@ -422,6 +426,8 @@ def search(
             found.append(where)
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
                 break
+        elif len(problem.costs) <= _SO_FEW_A_RANK * problem.num_ranks:
+            break  # the other way would find as little; ranks that share items anew find more
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 
 
@@ -508,9 +514,39 @@ def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference, ti
 def assign_auto(
     problem: RelocationProblem, cap: int, groups: Reference, time_budget: float
 ) -> tuple[NDArray[np.int32], str]:
-    """Return what relocation finds, and where it finds nothing, the partition rearranged, and why."""
+    """Return what relocation finds, and where it finds nothing, the partition rearranged, and why.
+
+    Where much more crosses than must, ranks then share their items anew, two at a time.
+    """
     found = search(problem, cap, work_units(time_budget), groups.group_of_item)
-    if found is None:
-        found = assign_rearrange(problem, cap, groups, time_budget)
-        return found, "no relocation under the cap was found within the budget"
-    return found, ""
+    if found is not None:
+        return _with_ranks_shared(problem, found, cap), ""
+    found = assign_rearrange(problem, cap, groups, time_budget)
+    shared = _with_ranks_shared(problem, found, cap)
+    return shared, "no relocation under the cap was found within the budget" if shared is found else ""
+
+
+def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap: int) -> NDArray[np.int32]:
+    """Return `found`, or where far more crosses than must, an assignment that came of it and of which less moves."""
+    affinity, m = problem.affinity, problem.num_ranks
+    inter = affinity.volumes_of(found, problem.node_of_rank)[0]
+    least = affinity.base_inter
+    far = int(affinity.leave_node.sum()) // _FAR
+    if problem.num_nodes == 1 or inter - least <= far or len(found) >= _FEW_A_RANK * m:
+        return found
+    bound, _ = inter_bound(problem, cap)
+    if inter - bound <= far:
+        return found
+    where = found.copy()
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    few, longer = divmod(len(found), m)
+    share_anew(
+        read_only(problem.costs), read_only(affinity.leave_node), read_only(sizes),
+        problem.node_of_rank[affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node, where,
+        group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total), problem.room,
+        np.bincount(where, minlength=m).astype(np.int64), few if problem.equal_counts else 0,
+        few + (longer > 0) if problem.equal_counts else len(found), bound - least, WORK_AN_ITEM * len(found),
+    )  # fmt: skip
+    where = change_ranks(problem, where)
+    come_back(problem, where, cap)
+    return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))

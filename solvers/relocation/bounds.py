@@ -9,13 +9,23 @@ name           the least volume of items whose cost reaches the excess
 ============== =====================================================================================================
 ``fractional`` items may be cut: the dual value at the price of the item that is cut, in exact integers, rounded up
 ``integer``    whole items, by meeting in the middle, where few items reside (at most 32)
+``rounded``    costs rounded down to units of just over cap / k, k = 2..8: a rank holds k - 1 units at most, one item
+               over half the cap, two over a third of it; where ranks have few items (at most 8)
+``exchange``   where counts are equal: as many items come as go, and what comes has a cost too, and crosses
 ``cp_sat``     the search of method "exact" proved it
 ============== =====================================================================================================
 
 Summed over nodes, plus what crosses even if all stay, it bounds what crosses; with ranks in place of nodes, what moves
-in all. Token caps and equal counts give an excess in tokens and in items, and the largest of the three bounds counts.
+in all. Token caps and equal counts give an excess in tokens and in items, rounding one in units, and the largest of
+these bounds counts.
 Where volumes are costs, the fractional bound is the excess itself. An assignment that crosses no more than X moves at
 least (bound on all) - X inside nodes.
+
+For ``exchange`` take all nodes over what they may carry as one. If j items leave it, j (more or less, where it does not
+hold as many as it shall) come in, at least the smallest of the others: those that leave cost at least the excess and
+these, which bounds j from below by the largest that may leave; and what comes crosses beside what goes.
+
+Rounding is a dual feasible function, as in :mod:`solvers.dual_feasible`.
 
 Load rebalancing: Aggarwal, Motwani & Zhu, "The load rebalancing problem", Journal of Algorithms 60(1), 2006.
 """
@@ -29,11 +39,21 @@ from solvers._jit import helper, kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
-__all__ = ["MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds", "plain_inter_bound"]
+__all__ = ["FEW_A_RANK", "MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds", "plain_inter_bound"]
 
 MOST_ITEMS = 32  # 2^16 subsets a half
+FEW_A_RANK = 8  # items a rank, on average
 _MOST_SUBSETS = 1 << 15  # in all sets together, about 2 ms
 _INT63 = 62
+_PARTS_OF_A_CAP = range(2, 9)
+
+
+class Dimension(NamedTuple):
+    """A quantity of which each set holds no more than `most`; whether it is a cost that was rounded."""
+
+    weight: NDArray[np.int64]
+    most: NDArray[np.int64]
+    rounded: bool = False
 
 
 class MoveBounds(NamedTuple):
@@ -169,8 +189,10 @@ def plain_inter_bound(costs, volumes, home, node_of_rank, num_nodes, cap):
     """As :func:`inter_bound`, in one pass, where costs alone count and volumes are a multiple of them; -1 where not.
 
     Then cut items prove just the excess of each node. Where so few lie on a node that whole ones might prove more, it
-    is -1 too.
+    is -1 too, and where ranks have so few that rounded costs might.
     """
+    if len(costs) <= FEW_A_RANK * len(node_of_rank):
+        return np.int64(-1)
     largest, most_volume, total = np.int64(0), np.int64(0), np.int64(0)
     held, count = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
     for i in range(len(costs)):
@@ -248,22 +270,70 @@ def _affordable(counts: NDArray[np.int64]) -> int:
 def _bound_on_sets(
     home: NDArray[np.int32],
     volume: NDArray[np.int64],
-    base: int,
-    dimensions: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    dimensions: list[Dimension],
     divisible: bool = False,
-) -> tuple[int, str]:
-    """`dimensions` are (weight of items, most that each set may hold)."""
-    num_sets = len(dimensions[0][1])
+) -> tuple[NDArray[np.int64], str]:
+    """Return the least volume that leaves each set, and the strongest argument that was needed."""
+    num_sets = len(dimensions[0].most)
     members, offsets, _ = members_by_group(home, num_sets)
     best = np.zeros(num_sets, dtype=np.int64)
     name = "fractional"
-    for weight, most in dimensions:
+    for weight, most, rounded in dimensions:
         held = group_loads(weight, home, num_sets)
         found, better = _least((members, offsets), volume, weight, held - most, divisible)
-        if better:
+        if rounded and (found > best).any():
+            name = "rounded"
+        elif better and name == "fractional":
             name = "integer"
         best = np.maximum(best, found)
-    return base + int(best.sum()), name
+    return best, name
+
+
+def _rounded(problem: RelocationProblem, cap: int, ranks_in_set: NDArray[np.int64]) -> list[Dimension]:
+    """Costs in units of which a rank holds k - 1 at most, for several k; none where ranks have more than few items."""
+    if len(problem.costs) > FEW_A_RANK * problem.num_ranks:
+        return []
+    found = []
+    for k in _PARTS_OF_A_CAP:
+        unit = cap // k + 1
+        if unit <= problem.largest:
+            found.append(Dimension(problem.costs // unit, ranks_in_set * (cap // unit), True))
+    return found
+
+
+def _exchanged(
+    problem: RelocationProblem, most_per_node: NDArray[np.int64], ranks_in_node: NDArray[np.int64],
+    least: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Least volume across nodes where as many items come as go, beyond what crosses if all stay; `least` leaves each.
+
+    The least number of items that leave the nodes that are over is taken from the largest of them.
+    """
+    costs, volume = problem.costs, problem.affinity.leave_node
+    node_of_item = problem.node_of_rank[problem.affinity.home]
+    resident = volume > 0
+    excess = group_loads(costs[resident], node_of_item[resident], problem.num_nodes) - most_per_node
+    over = excess > 0
+    inside = over[node_of_item] & resident
+    if not over.any() or inside.all():
+        return 0
+    more = int(ranks_in_node[over].sum()) * (len(costs) // problem.num_ranks) - int(np.count_nonzero(inside))
+    mine = inside[problem.order]
+    go = np.concatenate(([0], np.cumsum(costs[problem.order[mine]])))
+    come = np.concatenate(([0], np.cumsum(costs[problem.order[~mine]][::-1])))
+    number = np.arange(len(go)) + more
+    possible = number < len(come)
+    need = int(excess[over].sum()) + come[np.maximum(number[possible], 0)]
+    enough = go[possible] >= need
+    if not enough.any():
+        return 0
+    first = int(np.argmax(enough))
+    back = max(0, first + more)
+    sets = np.flatnonzero(inside), np.array([0, np.count_nonzero(inside)])
+    leaves, _ = _least(sets, volume, costs, need[first : first + 1], True)
+    others = volume[~inside]
+    smallest = int(np.partition(others, back - 1)[:back].sum()) if back else 0
+    return max(int(leaves[0]), int(least[over].sum())) + smallest
 
 
 def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -> tuple[int, str]:
@@ -275,31 +345,40 @@ def inter_bound(problem: RelocationProblem, cap: int, divisible: bool = False) -
     ranks_in_node = np.bincount(problem.node_of_rank, minlength=num_nodes).astype(np.int64)
     # Beyond the sum of all costs a cap binds nothing, and cap * ranks might not fit.
     most_per_node = np.array([min(cap * int(k), problem.total) for k in ranks_in_node], dtype=np.int64)
-    nodes = [(problem.costs, most_per_node)]
+    nodes = [Dimension(problem.costs, most_per_node)]
     if problem.sizes is not None:
         node_room = [0] * num_nodes
         for rank, room in enumerate(problem.room.tolist()):
             node_room[problem.node_of_rank[rank]] += room
         most = np.array([min(room, problem.total_size) for room in node_room], dtype=np.int64)
-        nodes.append((problem.sizes, most))
+        nodes.append(Dimension(problem.sizes, most))
     if problem.equal_counts:
         few, longer = divmod(len(problem.costs), num_ranks)
         ones = np.ones(len(problem.costs), dtype=np.int64)
-        nodes.append((ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
+        nodes.append(Dimension(ones, ranks_in_node * few + np.minimum(ranks_in_node, longer)))
+    if not divisible:
+        nodes += _rounded(problem, cap, ranks_in_node)
     node_of_item = problem.node_of_rank[affinity.home]
-    return _bound_on_sets(node_of_item, affinity.leave_node, affinity.base_inter, nodes, divisible)
+    least, name = _bound_on_sets(node_of_item, affinity.leave_node, nodes, divisible)
+    bound = int(least.sum())
+    if problem.equal_counts and not divisible:
+        exchanged = _exchanged(problem, most_per_node, ranks_in_node, least)
+        if exchanged > bound:
+            bound, name = exchanged, "exchange"
+    return affinity.base_inter + bound, name
 
 
 def move_bounds(problem: RelocationProblem, cap: int) -> MoveBounds:
     """Proven least volume across nodes, and in all, of any assignment of `problem` under `cap`."""
     affinity, num_ranks = problem.affinity, problem.num_ranks
-    ranks = [(problem.costs, np.full(num_ranks, min(cap, problem.total), dtype=np.int64))]
+    ranks = [Dimension(problem.costs, np.full(num_ranks, min(cap, problem.total), dtype=np.int64))]
     if problem.sizes is not None:
-        ranks.append((problem.sizes, problem.room))
+        ranks.append(Dimension(problem.sizes, problem.room))
     if problem.equal_counts:
         few, longer = divmod(len(problem.costs), num_ranks)
         ones = np.ones(len(problem.costs), dtype=np.int64)
-        ranks.append((ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
+        ranks.append(Dimension(ones, np.full(num_ranks, few + (longer > 0), dtype=np.int64)))
+    ranks += _rounded(problem, cap, np.ones(num_ranks, dtype=np.int64))
     inter, inter_name = inter_bound(problem, cap)
-    leave, leave_name = _bound_on_sets(affinity.strongest, affinity.leave_rank, affinity.base_moved, ranks)
-    return MoveBounds(inter, inter_name, max(leave, inter), leave_name)
+    stays, leave_name = _bound_on_sets(affinity.strongest, affinity.leave_rank, ranks)
+    return MoveBounds(inter, inter_name, max(affinity.base_moved + int(stays.sum()), inter), leave_name)

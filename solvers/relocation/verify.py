@@ -14,7 +14,11 @@ from solvers.types import SolveStatus
 __all__ = ["check_relocation"]
 
 _MOST_WHOLE = 32
+_PARTS_OF_A_CAP = range(2, 9)
 Lies = list[dict[int, int]]  # per item: rank -> volume
+Limits = list[
+    tuple[list[int], list[int]]
+]  # weights of items, and what each rank holds of them; costs first, counts last
 
 
 def check_relocation(
@@ -144,10 +148,11 @@ def _least_whole(pairs: list[tuple[int, int]], excess: int) -> int:
     return int((others[reached] + cheapest_from[at[reached]]).min())
 
 
-def _least_leaving(
-    lies: Lies, places: list[int], limits: list[tuple[list[int], list[int]]], longer: int | None, whole: bool
-) -> int:
-    """Least volume that does not stay at places: `places[r]` is r's node, or r itself."""
+def _what_leaving_adds(lies: Lies, places: list[int]) -> tuple[int, list[int], list[int | None]]:
+    """Return what moves if all stay where most of them lies, what leaving adds at least, and that place.
+
+    `places[r]` is r's node, or r itself.
+    """
     base = 0
     extra: list[int] = []
     home: list[int | None] = []
@@ -159,37 +164,70 @@ def _least_leaving(
         base += sum(held.values()) - (best[0][1] if best else 0)
         extra.append(best[0][1] - (best[1][1] if len(best) > 1 else 0) if best else 0)
         home.append(best[0][0] if best and best[0][1] > 0 else None)
+    return base, extra, home
+
+
+def _least_leaving(lies: Lies, places: list[int], limits: Limits, longer: int | None, name: str) -> int:
+    """Least volume that does not stay at places, by the argument `name` and weaker ones."""
+    base, extra, home = _what_leaving_adds(lies, places)
+    costs, cap = limits[0][0], limits[0][1][0]
+    if name not in ("fractional", "integer"):
+        units = [cap // k + 1 for k in _PARTS_OF_A_CAP]
+        limits = [([c // unit for c in costs], [cap // unit] * len(places)) for unit in units] + limits
     members: dict[int, list[int]] = {}
     for item, place in enumerate(home):
         if place is not None:
             members.setdefault(place, []).append(item)
-    total = base
+    ranks_of: dict[int, list[int]] = {}
+    for rank, place in enumerate(places):
+        ranks_of.setdefault(place, []).append(rank)
+    least = dict.fromkeys(members, 0)
     for place, items in members.items():
-        best_here = 0
-        ranks = [r for r in range(len(places)) if places[r] == place] if len(places) < 2000 else None
+        here = ranks_of[place]
         for k, (weight, most) in enumerate(limits):
-            here = ranks if ranks is not None else [r for r, p in enumerate(places) if p == place]
             room = sum(most[r] for r in here)
             if longer is not None and k == len(limits) - 1 and longer:
                 room = len(here) * (most[0] - 1) + min(len(here), longer)
             excess = sum(weight[i] for i in items) - room
             if excess > 0:
                 pairs = [(extra[i], weight[i]) for i in items]
-                best_here = max(best_here, _least_cut(pairs, excess))
-                if whole and len(pairs) <= _MOST_WHOLE:
-                    best_here = max(best_here, _least_whole(pairs, excess))
-        total += best_here
-    return total
+                least[place] = max(least[place], _least_cut(pairs, excess))
+                if name != "fractional" and len(pairs) <= _MOST_WHOLE:
+                    least[place] = max(least[place], _least_whole(pairs, excess))
+    total = sum(least.values())
+    if longer is not None and name in ("exchange", "cp_sat"):
+        room_of = {place: cap * len(here) for place, here in ranks_of.items()}
+        over = {place for place in members if sum(costs[i] for i in members[place] if extra[i]) > room_of[place]}
+        inside = {i for place in over for i in members[place] if extra[i]}
+        need = sum(costs[i] for i in inside) - sum(room_of[place] for place in over)
+        slots = len(costs) // len(places) * sum(len(ranks_of[place]) for place in over)
+        exchanged = _least_exchanged(costs, extra, inside, need, slots - len(inside))
+        if exchanged is not None:
+            out, back = exchanged
+            total = max(total, max(out, sum(least[place] for place in over)) + back)
+    return base + total
 
 
-def _check_bounds(
-    lies: Lies,
-    nodes: list[int],
-    limits: list[tuple[list[int], list[int]]],
-    longer: int | None,
-    result: RelocationResult,
-) -> None:
-    names = ("fractional", "integer", "cp_sat")
+def _least_exchanged(
+    costs: list[int], extra: list[int], inside: set[int], excess: int, more: int
+) -> tuple[int, int] | None:
+    """Least volume that leaves the items `inside`, and that comes to them: `more` items than leave.
+
+    What leaves costs `excess` and what comes; None where nothing is known.
+    """
+    largest = sorted((costs[i] for i in inside), reverse=True)
+    others = [i for i in range(len(costs)) if i not in inside]
+    smallest = list(itertools.accumulate(sorted(costs[i] for i in others), initial=0))
+    for number, gone in enumerate(itertools.accumulate(largest, initial=0)):
+        back = max(0, number + more)
+        if excess > 0 and back < len(smallest) and gone >= excess + smallest[back]:
+            pairs = [(extra[i], costs[i]) for i in inside]
+            return _least_cut(pairs, excess + smallest[back]), sum(sorted(extra[i] for i in others)[:back])
+    return None
+
+
+def _check_bounds(lies: Lies, nodes: list[int], limits: Limits, longer: int | None, result: RelocationResult) -> None:
+    names = ("fractional", "integer", "rounded", "exchange", "cp_sat")
     inter, intra = result.inter_node_volume, result.intra_node_volume
     for name in (result.inter_bound_name, result.intra_bound_name):
         _require(name in names, f"a bound is by an unknown argument {name!r}; known are {', '.join(names)}")
@@ -197,10 +235,10 @@ def _check_bounds(
     _require(0 <= result.intra_bound <= intra, f"intra_bound = {result.intra_bound} must be within 0..{intra}")
     tight = result.inter_bound == inter and result.intra_bound == intra
     _require((result.status is SolveStatus.OPTIMAL) == tight, f"status is {result.status.value}, but tight = {tight}")
-    across = _least_leaving(lies, nodes, limits, longer, result.inter_bound_name == "integer")
+    across = _least_leaving(lies, nodes, limits, longer, result.inter_bound_name)
     if result.inter_bound_name != "cp_sat":
         _require(result.inter_bound <= across, f"inter_bound = {result.inter_bound}, but {across} is proven at most")
-    in_all = _least_leaving(lies, list(range(len(nodes))), limits, longer, result.intra_bound_name != "fractional")
+    in_all = _least_leaving(lies, list(range(len(nodes))), limits, longer, result.intra_bound_name)
     proven = max(in_all, across)
     _require(result.leave_bound <= proven, f"leave_bound = {result.leave_bound}, but {proven} is proven at most")
     if result.intra_bound_name != "cp_sat":

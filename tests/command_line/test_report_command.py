@@ -39,6 +39,7 @@ def planned(command, tmp_path):
         "--equal-counts",
         "--method round_robin",
         "--max-tokens-per-rank 100000",
+        "--eps knee",
     ],
 )
 @pytest.mark.parametrize("out", ["plan.parquet", "plan/"])
@@ -49,6 +50,17 @@ def test_report_says_what_plan_said(options, out, command, planned):
     found = json.loads(outcome.out)
     assert found["phases"] == said["phases"]
     assert (found["steps"], found["samples"]) == (said["steps"], said["samples"])
+
+
+def test_three_points_of_the_trade_off_are_lines_of_plan_and_report(command, planned):
+    said = planned("--eps", "knee")["phases"]["all"]["trade"]
+    assert list(said) == ["tightest", "knee", "best balance"]
+    assert said["tightest"]["eps"] == 0.001 <= said["knee"]["eps"]
+    assert said["knee"]["inter_node_fraction"] <= said["tightest"]["inter_node_fraction"]
+    words = command("report", "plan.parquet").words
+    for line in ("crosses within 0.1 %", "crosses at the knee, ", "crosses at the best balance"):
+        assert line in words
+    assert header_of("plan.parquet")["features"] == ["knee"]
 
 
 def test_a_bound_that_holds_without_constraints_too_is_in_plan_and_report(command, tmp_path):

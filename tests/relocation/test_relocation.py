@@ -513,3 +513,22 @@ def test_the_second_way_is_left_out_where_ranks_must_be_filled_exactly(monkeypat
     result = relocate(costs, np.arange(128) // 8, nodes, eps=eps, groups=groups)
     assert not result.fell_back
     assert len(calls) == tried
+
+
+@pytest.mark.parametrize(
+    ("costs", "homes", "nodes", "cap", "equal_counts", "name", "bound"),
+    [
+        ([6, 6, 6], [0, 0, 1], [0, 0, 1, 1], 10, False, "rounded", 6),  # two ranks hold two items over half the cap
+        ([4, 4, 4, 4, 4, 1], [0, 0, 1, 1, 0, 1], [0, 0, 1], 11, False, "rounded", 4),  # and four over a third
+        ([9, 8, 7, 3, 2, 1], [0, 0, 0, 1, 1, 1], [0, 1], 18, True, "exchange", 8),  # 7 goes and 1 comes, 6 are too much
+    ],
+)
+def test_bounds_of_few_items_and_of_counts(
+    costs: list[int], homes: list[int], nodes: list[int], cap: int, equal_counts: bool, name: str, bound: int
+) -> None:
+    result = relocate(costs, homes, nodes, cap=cap, equal_counts=equal_counts)
+    assert (result.inter_bound_name, result.inter_bound) == (name, bound) == (name, result.inter_node_volume)
+    solvers.check_relocation(costs, homes, nodes, result, equal_counts=equal_counts)
+    weaker = dataclasses.replace(result, inter_bound_name="fractional")
+    with pytest.raises(solvers.CertificateError, match="proven at most"):
+        solvers.check_relocation(costs, homes, nodes, weaker, equal_counts=equal_counts)

@@ -1,0 +1,231 @@
+"""Two ranks at a time, from an assignment that keeps all rules to one that keeps them and of which less crosses nodes.
+
+Where ranks hold a few items each and the cap leaves next to nothing, hardly any single move or swap is allowed. But two
+ranks with eight items each have 65,536 ways to share these; those that keep the cap are found by meeting in the middle,
+and the best of them is taken, also where it is as good as what is there: so a search goes on.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._jit import helper, kernel
+
+__all__ = ["WORK_AN_ITEM", "share_anew"]
+
+WORK_AN_ITEM = 2000  # units, after which little is gained
+_OF_A_RANK = 8  # items shared anew; 2^8 subsets of them
+_LOOKED_AT = 16  # items of a rank, to find one that is not at home
+_EACH_PAIR = 16  # units
+
+
+class _Ways(NamedTuple):
+    """All subsets of up to eight items, by mask, and their masks in ascending order of cost."""
+
+    cost: NDArray[np.int64]
+    gain: NDArray[np.int64]
+    size: NDArray[np.int64]
+    items: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+class _Rings(NamedTuple):
+    """The items of every rank in a queue: `first` and `last` of each rank, and the one after each item; -1: none."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    after: NDArray[np.int64]
+
+
+@helper
+def _make_ways():
+    subsets = 1 << _OF_A_RANK
+    return _Ways(
+        np.zeros(subsets, np.int64), np.zeros(subsets, np.int64), np.zeros(subsets, np.int64),
+        np.zeros(subsets, np.int64), np.zeros(subsets, np.int64),
+    )  # fmt: skip
+
+
+@helper
+def _push(rings, rank, item):
+    rings.after[item] = -1
+    if rings.first[rank] < 0:
+        rings.first[rank] = item
+    else:
+        rings.after[rings.last[rank]] = item
+    rings.last[rank] = item
+
+
+@helper
+def _pop(rings, rank):
+    item = rings.first[rank]
+    rings.first[rank] = rings.after[item]
+    return item
+
+
+@helper
+def _make_rings(where, m):
+    rings = _Rings(np.full(m, -1), np.full(m, -1), np.full(len(where), -1))
+    for i in range(len(where)):
+        _push(rings, where[i], i)
+    return rings
+
+
+@helper
+def _fill(ways, items, costs, sizes, gains, spare):
+    """All subsets of `items`, of which item i is worth ``gains[i]`` on the first of the two ranks. O(2^k)."""
+    cost, order = ways.cost, ways.order
+    subsets = 1
+    for k in range(len(items)):
+        c, gain, size = costs[items[k]], gains[k], sizes[items[k]]
+        for s in range(subsets):
+            cost[subsets + s] = cost[s] + c
+            ways.gain[subsets + s] = ways.gain[s] + gain
+            ways.size[subsets + s] = ways.size[s] + size
+            ways.items[subsets + s] = ways.items[s] + 1
+            spare[s] = order[s]
+        without, with_it = 0, 0
+        for at in range(2 * subsets):
+            if with_it == subsets or (without < subsets and cost[spare[without]] <= cost[spare[with_it]] + c):
+                order[at] = spare[without]
+                without += 1
+            else:
+                order[at] = spare[with_it] + subsets
+                with_it += 1
+        subsets *= 2
+    return subsets
+
+
+@helper
+def _best(mine, num_mine, other, num_other, limits, least_gain):
+    """Of the subsets of both halves together that keep the limits, the one of most gain; (-1, -1) if none is enough.
+
+    `limits` are the least and the most of cost, size and count. Last is how many were looked at. Another way than that
+    of all of `mine` and none of the others.
+    """
+    a_best, b_best, gain, looked = -1, -1, least_gain - 1, 0
+    top = num_other - 1
+    for at in range(num_mine):
+        a = mine.order[at]
+        while top >= 0 and mine.cost[a] + other.cost[other.order[top]] > limits[1]:
+            top -= 1
+        down = top
+        while down >= 0:
+            b = other.order[down]
+            if mine.cost[a] + other.cost[b] < limits[0]:
+                break
+            down -= 1
+            if mine.gain[a] + other.gain[b] <= gain or (b == 0 and a == num_mine - 1):
+                continue
+            size, count = mine.size[a] + other.size[b], mine.items[a] + other.items[b]
+            if limits[2] <= size <= limits[3] and limits[4] <= count <= limits[5]:
+                a_best, b_best, gain = a, b, mine.gain[a] + other.gain[b]
+        looked += top - down
+    return a_best, b_best, looked
+
+
+@helper
+def _take(rings, rank, items, gains, near, far, home_node, volumes):
+    """Take up to eight items off the queue of `rank`: how many, and what each is worth on node `near`, not `far`."""
+    size = 0
+    while size < _OF_A_RANK and rings.first[rank] >= 0:
+        i = _pop(rings, rank)
+        home = home_node[i]
+        items[size] = i
+        gains[size] = 0 if near == far else volumes[i] if home == near else -volumes[i] if home == far else 0
+        size += 1
+    return size
+
+
+@helper
+def _put(rings, ranks, items, mask, where, counts):
+    """Put those of `items` that are in `mask` on the first of two ranks, the others on the second."""
+    for k in range(len(items)):
+        rank = ranks[0] if (mask >> k) & 1 else ranks[1]
+        where[items[k]] = rank
+        counts[rank] += 1
+        _push(rings, rank, items[k])
+
+
+@helper
+def _next(state):
+    """The next of numbers that look like chance, the same everywhere: 31 bits, the upper ones to be used."""
+    return (state * 1103515245 + 12345) % (1 << 31)
+
+
+@helper
+def _stray(rings, rank, home_node, node):
+    """Turn the queue of `rank` until an item that is not at home comes first. Return its home, or -1."""
+    for _ in range(_LOOKED_AT):
+        i = rings.first[rank]
+        if i < 0:
+            return -1
+        if home_node[i] != node:
+            return home_node[i]
+        _pop(rings, rank)
+        _push(rings, rank, i)
+    return -1
+
+
+@helper
+def _choose(rings, turn, state, home_node, node_of_rank, node_start, ranks_by_node):
+    """Two ranks: three times in four one with an item that is not at home, and one of the node where it is."""
+    m = len(node_of_rank)
+    state = _next(state)
+    x = (state >> 8) % m
+    home = _stray(rings, x, home_node, node_of_rank[x]) if turn % 4 else -1
+    state = _next(state)
+    if home < 0:
+        return x, (x + 1 + (state >> 8) % (m - 1)) % m, state
+    return x, ranks_by_node[node_start[home] + (state >> 8) % (node_start[home + 1] - node_start[home])], state
+
+
+@helper
+def _limit(limits, x, y, a, cost, size, cap, loads, held, counts, room, fewest, most):
+    """Limits of what x gets, where it puts in `a` items that cost `cost` and are of `size`."""
+    limits[0], limits[1] = loads[y] + cost - cap, cap - loads[x] + cost
+    limits[2], limits[3] = held[y] + size - room[y], room[x] - held[x] + size
+    limits[4] = max(fewest - counts[x] + a, counts[y] + a - most)
+    limits[5] = min(most - counts[x] + a, counts[y] + a - fewest)
+
+
+@kernel
+def share_anew(
+    costs, volumes, sizes, home_node, node_of_rank, node_start, ranks_by_node, where, loads, held, cap, room, counts,
+    fewest, most, enough, work,
+):  # fmt: skip
+    """Two ranks after another share some of their items anew, so that never more crosses, until that is `enough`.
+
+    Changes `where`, `loads`, `held` and `counts`, which keep the rules; returns what crosses by `volumes` at the end.
+    Ranks hold `fewest` to `most` items.
+    """
+    state, turn, crossing = 1, 0, np.int64(0)
+    rings = _make_rings(where, len(loads))
+    mine, other, spare = _make_ways(), _make_ways(), np.empty(1 << _OF_A_RANK, np.int64)
+    items, others = np.empty(_OF_A_RANK, np.int64), np.empty(_OF_A_RANK, np.int64)
+    gains, other_gains = np.empty(_OF_A_RANK, np.int64), np.empty(_OF_A_RANK, np.int64)
+    limits, ranks = np.empty(6, np.int64), np.empty(2, np.int64)
+    for i in range(len(costs)):
+        crossing += volumes[i] if home_node[i] != node_of_rank[where[i]] else 0
+    while work > 0 and crossing > enough:
+        turn += 1
+        x, y, state = _choose(rings, turn, state, home_node, node_of_rank, node_start, ranks_by_node)
+        near, far = node_of_rank[x], node_of_rank[y]
+        a = _take(rings, x, items, gains, near, far, home_node, volumes)
+        b = _take(rings, y, others, other_gains, near, far, home_node, volumes)
+        num_mine = _fill(mine, items[:a], costs, sizes, gains, spare)
+        num_other = _fill(other, others[:b], costs, sizes, other_gains, spare)
+        cost, size, gain = mine.cost[num_mine - 1], mine.size[num_mine - 1], mine.gain[num_mine - 1]
+        _limit(limits, x, y, a, cost, size, cap, loads, held, counts, room, fewest, most)
+        of_x, of_y, looked = _best(mine, num_mine, other, num_other, limits, gain)
+        work -= _EACH_PAIR + 2 * (num_mine + num_other) + looked
+        if of_x < 0:
+            of_x, of_y = num_mine - 1, 0
+        cost, size = mine.cost[of_x] + other.cost[of_y] - cost, mine.size[of_x] + other.size[of_y] - size
+        crossing -= mine.gain[of_x] + other.gain[of_y] - gain
+        loads[x], loads[y], held[x], held[y] = loads[x] + cost, loads[y] - cost, held[x] + size, held[y] - size
+        counts[x], counts[y], ranks[0], ranks[1] = counts[x] - a, counts[y] - b, x, y
+        _put(rings, ranks, items[:a], of_x, where, counts)
+        _put(rings, ranks, others[:b], of_y, where, counts)
+    return crossing

@@ -1,0 +1,62 @@
+"""Two ranks that share their items anew: rules are kept, no more crosses, and few items a rank stay near home."""
+
+import numpy as np
+import pytest
+from nightly import examples
+
+import solvers
+from solvers.groups import read_only
+from solvers.relocation._pairs import share_anew
+from solvers.relocation._place import change_ranks
+from solvers.relocation._problem import RelocationProblem
+
+
+def few_a_rank(ranks: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Four items a rank, none of them long: the makespan is the mean, and hardly any change of it is allowed."""
+    costs = np.random.default_rng(seed).integers(100, 3000, 4 * ranks)
+    return costs, np.repeat(np.arange(ranks), 4), np.arange(ranks) // 4
+
+
+@pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
+def test_what_two_ranks_share_anew_keeps_all_rules(equal_counts: bool) -> None:
+    for seed in range(examples(3)):
+        rng = np.random.default_rng(seed)
+        ranks, n = 6, int(rng.integers(6, 80))
+        costs, sizes, home = rng.integers(0, 50, n), rng.integers(0, 9, n), rng.integers(0, ranks, n)
+        nodes, where = np.array([0, 1, 0, 2, 1, 1]), np.arange(n, dtype=np.int32) % ranks
+        loads = np.bincount(where, weights=costs, minlength=ranks).astype(np.int64)
+        held = np.bincount(where, weights=sizes, minlength=ranks).astype(np.int64)
+        cap, room, counts = int(loads.max()), held + 1, np.bincount(where, minlength=ranks).astype(np.int64)
+        problem = RelocationProblem.prepare(costs, home, nodes, None, None, equal_counts, sizes, room)
+        before = int(costs[nodes[where] != nodes[home]].sum())
+        few, most = (n // ranks, -(-n // ranks)) if equal_counts else (0, n)
+        crossing = share_anew(
+            read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
+            problem.node_of_rank[home], problem.node_of_rank, problem.node_start, problem.ranks_by_node, where, loads,
+            held, cap, room, counts, few, most, 0, 30_000,
+        )  # fmt: skip
+        assert crossing == costs[nodes[where] != nodes[home]].sum() <= before
+        assert problem.is_feasible(where, cap)
+        for array, weights in ((loads, costs), (held, sizes), (counts, None)):
+            assert array.tolist() == np.bincount(where, weights=weights, minlength=ranks).tolist()
+
+
+def test_ranks_of_a_node_change_places() -> None:
+    home, nodes = np.array([0, 0, 1, 2, 3, 3]), np.array([0, 1, 0, 1])
+    problem = RelocationProblem.prepare([5, 4, 3, 2, 1, 1], home, nodes, None, None, False, None, None)
+    where = np.array([2, 2, 3, 0, 1, 1], dtype=np.int32)
+    assert change_ranks(problem, where).tolist() == [0, 0, 1, 2, 3, 3]
+    tight = RelocationProblem.prepare([5, 4, 3, 2, 1, 1], home, nodes, None, None, False, [1] * 6, [1, 2, 2, 1])
+    assert change_ranks(tight, where).tolist() == where.tolist(), "caps that differ were kept as it is"
+
+
+@pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
+def test_few_items_a_rank_stay_near_home(equal_counts: bool) -> None:
+    """The partition rearranged sends about half across nodes."""
+    costs, home, nodes = few_a_rank(32, 1)
+    result = solvers.relocate(costs, home, nodes, eps=0.01, equal_counts=equal_counts)
+    solvers.check_relocation(costs, home, nodes, result, equal_counts=equal_counts)
+    rearranged = solvers.relocate(costs, home, nodes, cap=result.cap, equal_counts=equal_counts, method="rearrange")
+    assert not result.fell_back
+    assert 2 * result.inter_node_volume < rearranged.inter_node_volume
+    assert result == solvers.relocate(costs, home, nodes, eps=0.01, equal_counts=equal_counts)

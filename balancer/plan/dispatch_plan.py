@@ -464,21 +464,26 @@ class DispatchPlan(Record):
     def inter_node_bound(self) -> int:
         """Elements that must cross nodes in any plan with no larger makespan: proven, 0 if nothing is.
 
-        Known for plain additive costs; O(n log n), computed when asked for.
+        With micro-batches: in any with as many of them. Known for plain additive costs; O(n log n), computed when asked
+        for.
         """
-        plain = self.cost.additive and self.constraints.rank_speeds is None  # with slots, too, no rank's sum is larger
+        plain = self.cost.additive and self.constraints.rank_speeds is None
         if not plain or self.constraints.initial_loads is not None or self.work is not None:
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
-        most = min(self.makespan, INT64_MAX)  # a pipeline's may be a multiple of all costs
-        node = self.topology.node_of_rank
+        most, node = min(self.makespan, INT64_MAX), self.topology.node_of_rank
         if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
             costs, most = least_rank_time(self.cost, self.lengths, self.micro_batches, self.topology, most)
             return relocation_bound(costs, home, node, self.lengths, most, divisible=True)
+        full = 0
+        if isinstance(cut := self.micro_batches, MicroBatches):
+            tokens, room = np.minimum(self.lengths, cut.max_tokens), min(cut.max_tokens * self.num_slots, INT64_MAX)
+            full = relocation_bound(tokens, home, node, self.lengths, room)
+            costs, most = cut.held_by_a_rank(costs, tokens, self.makespan, self.num_ranks, self.num_slots)
         arrays = read_only(costs), read_only(self.lengths), read_only(home), read_only(node)
         if (bound := int(plain_inter_bound(*arrays, self.topology.num_nodes, most))) >= 0:
-            return bound
-        return relocation_bound(costs, home, node, self.lengths, most)
+            return max(full, bound)
+        return max(full, relocation_bound(costs, home, node, self.lengths, most))
 
     def exchange(self, rank: int) -> RankExchange:
         """What `rank` sends and receives to go from home to target; built when asked for. O(ranks + its samples).

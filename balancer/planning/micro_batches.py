@@ -5,8 +5,9 @@ that is cut: then samples are partitioned over the ranks under the constraints, 
 rank's share is cut into K that are as even as possible (in lockstep: each up to what all ranks wait for anyway).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,22 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.makespan_bounds import makespan_bound
-from solvers.packing import MOST_BINS, ScheduleResult, cut_shares, schedule_micro_batches
+from solvers.packing import MOST_BINS, Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
-__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "schedule_bound",
+__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "priced_by", "schedule_bound",
            "schedule_jointly"]  # fmt: skip
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
+
+_ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
+"""Of the tokens of tall slots: where prices of a token are taken."""
+
+_EVEN = 2.0**40
+"""What a rank holds at each price, if it is full."""
+
+_CLOSE = 256
+"""Within one part in so many of what it must take, or takes without constraints, no better schedule is looked for."""
 
 _ADDITIVE = CostModel()  # where there are micro-batches, costs add up
 
@@ -101,14 +111,28 @@ def _check_any_number(problem: Problem, micro_batches: MicroBatches, time_budget
 def _first_of(
     numbers: Iterable[int], problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, time_budget: float
 ) -> Schedule | SolverError:
-    """Return a schedule with the first of these numbers of slots that one is found for, or why none is."""
+    """Return a schedule with the first of these numbers of slots that one is found for, or why none is.
+
+    Where it takes much longer than it must, that with the next number that one is found for, if it takes less.
+    """
     failed: SolverError | None = None
+    best: Schedule | None = None
     for k in numbers:
         try:
-            return _ranks_first(problem, micro_batches, joint, k, time_budget)
+            found = _ranks_first(problem, micro_batches, joint, k, time_budget)
         except SolverError as error:
             failed = failed or error.within(f"with {k} micro-batches a rank")
-    return failed or SolverError("there are fewer samples than micro-batches")
+            continue
+        if best is not None:
+            return min(best, found, key=lambda one: _takes(problem, micro_batches, one))
+        best = found
+        if _takes(problem, micro_batches, found) <= found.bound.value + found.bound.value // _CLOSE:
+            break
+    return best or failed or SolverError("there are fewer samples than micro-batches")
+
+
+def _takes(problem: Problem, micro_batches: MicroBatches, found: Schedule) -> int:
+    return micro_batches.makespan(found.slot_loads(problem.costs, problem.topology.num_ranks))
 
 
 def _further(problem: Problem, micro_batches: MicroBatches, first: int) -> list[int]:
@@ -138,10 +162,10 @@ def _ranks_first(
     problem: Problem, micro_batches: MicroBatches, joint: ScheduleResult, num_slots: int, time_budget: float
 ) -> Schedule:
     """Partition over the ranks, and cut what each of them gets into `num_slots` micro-batches."""
-    ranks = partition_ranks(problem, _with_room(problem, micro_batches, num_slots), time_budget)
     numbered = replace(micro_batches, count=num_slots)
     model = joint if joint.num_slots == num_slots else schedule_jointly(problem, numbered, time_budget)
-    slots = _cut(problem, micro_batches, ranks, model, time_budget)
+    limits = _with_room(problem, micro_batches, num_slots)
+    ranks, slots = _best_cut(problem, micro_batches, limits, model, time_budget)
     held = micro_batches.slots_for(int(slots.max(initial=0)) + 1)  # those behind hold nothing
     if micro_batches.count is None:  # of `joint`, which says something of all numbers of slots
         model = joint
@@ -149,6 +173,45 @@ def _ranks_first(
         model = schedule_jointly(problem, replace(micro_batches, count=held), time_budget)
     bound = max(_of_ranks(problem), Bound(model.lower_bound, model.bound_name), key=_value)
     return Schedule(ranks, slots, held, bound)
+
+
+def _best_cut(
+    problem: Problem, micro_batches: MicroBatches, limits: Constraints, model: ScheduleResult, time_budget: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return rank and slot of every sample, of the best of several ways to say what of the ranks shall be even."""
+    best: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+    least, failed = 0, SolverError("")
+    for counted in _to_be_even(problem, micro_batches, model):
+        try:
+            ranks = partition_ranks(problem, limits, time_budget, counted)
+            slots = _cut(problem, micro_batches, ranks, model, time_budget)
+        except SolverError as error:
+            failed = error
+            continue
+        loads = _ADDITIVE.slot_loads(problem.costs, ranks, slots, problem.topology.num_ranks, model.num_slots)
+        takes = micro_batches.makespan(loads)
+        if best is None or takes < least:
+            best, least = (ranks, slots), takes
+        if least <= model.value + model.value // _CLOSE:
+            break
+    if best is None:
+        raise failed
+    return best
+
+
+def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleResult) -> Iterator[NDArray[np.int64]]:
+    """What may be made even over the ranks, int64[n] or int64[n, c]: their costs, or those beside tall slots.
+
+    In lockstep a rank has more room for samples whose cost a token is high; at each of several prices of a token what
+    it has room for is a sum.
+    """
+    if micro_batches.schedule == "lockstep":
+        heights = _heights(model)
+        priced = [priced_by(problem, micro_batches, heights, room) for room in _ROOMS]
+        if priced[0].tall and all(one.most > 0 for one in priced):
+            yield np.stack([(one.costs * (_EVEN / one.most)).astype(np.int64) for one in priced], axis=1)
+            yield priced[0].costs
+    yield problem.costs
 
 
 def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
@@ -190,14 +253,33 @@ def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) ->
     return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
 
 
-def partition_ranks(problem: Problem, constraints: Constraints, time_budget: float) -> NDArray[np.int32]:
-    """Partition over the ranks under constraints."""
+def partition_ranks(
+    problem: Problem, constraints: Constraints, time_budget: float, costs: NDArray[np.int64] | None = None
+) -> NDArray[np.int32]:
+    """Partition over the ranks under constraints; where there are several costs, the largest of a rank's counts."""
     keywords = constraints.solver_keywords(problem.batch.lengths)
+    costs, num_ranks = problem.costs if costs is None else costs, problem.topology.num_ranks
+    if costs.ndim > 1:
+        keywords["objective"] = "max"
     try:
-        num_ranks = problem.topology.num_ranks
-        return solvers.partition(problem.costs, num_ranks, "auto", time_budget, **keywords).group_of_item
+        return solvers.partition(costs, num_ranks, "auto", time_budget, **keywords).group_of_item
     except SolverError as error:
         raise error.in_words(constraints.wording(error, problem.batch.numbers)) from None
+
+
+def _heights(model: ScheduleResult) -> NDArray[np.int64]:
+    """Return what the slots of a schedule take, the tallest first: int64[K]."""
+    heights: NDArray[np.int64] = np.sort(model.slot_loads.max(axis=0))[::-1]
+    return heights
+
+
+def priced_by(
+    problem: Problem, micro_batches: MicroBatches, heights: NDArray[np.int64], room: Fraction = _ROOMS[0]
+) -> Priced:
+    """Return what a rank may hold if its slots are at most `heights` high: int64[K], descending."""
+    rests = np.cumsum(heights.astype(object)[::-1])[::-1].tolist()
+    num_ranks, cap = problem.topology.num_ranks, micro_batches.max_tokens
+    return price_tokens(problem.costs, problem.batch.lengths, rests, num_ranks, cap, room)
 
 
 def _cut(
@@ -208,7 +290,7 @@ def _cut(
     Those of a rank are to be even; in lockstep they may be as high as the slots of `model`, where all ranks wait for
     the longest samples anyway. All shares are cut at once, quickly; where one of them does not fit so, one by one.
     """
-    heights: NDArray[np.int64] = np.sort(model.slot_loads.max(axis=0))[::-1]
+    heights = _heights(model)
     targets = heights if micro_batches.schedule == "lockstep" else None
     try:
         return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)

@@ -2,6 +2,11 @@
 
 A schedule laid out for all ranks at once ignores where samples lie, and most of them cross nodes. Here few do; the step
 may take longer for it, and where it takes more than 1 + `eps` times as long, the other schedule stays.
+
+Where ranks wait for each other in every slot, its height is given first: that of the other schedule's, and what `eps`
+allows beyond. What a rank may then hold is no sum of costs: what fills the tall slots is bound by its tokens. With a
+price for these (:func:`solvers.packing.price_tokens`) it becomes one, which relocation can keep to. If the samples that
+a rank then has do not fit its slots, those of a node are laid out over all slots of its ranks, which are many more.
 """
 
 import contextlib
@@ -9,31 +14,64 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.reasons import Reason
-from balancer.planning.micro_batches import Schedule, cut_at_once, partition_ranks, schedule_bound, schedule_jointly
-from balancer.planning.ranks import place, why_not_relocate
+from balancer.planning.micro_batches import (
+    Schedule,
+    cut_at_once,
+    partition_ranks,
+    priced_by,
+    schedule_bound,
+    schedule_jointly,
+)
+from balancer.planning.ranks import place, place_slots, why_not_relocate
+from balancer.problem.batch import GlobalBatch
 from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.problem import Problem
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Affinity, Problem
+from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.errors import SolverError
 from solvers.relocation import as_eps
 
 __all__ = ["relocate_schedule"]
 
-_LEAST_PART = 1e-4
+_LEAST_PART = Fraction(1, 10_000)
 """Of the makespan, that relocation is tried with."""
+
+_PARTS = (Fraction(9, 10), Fraction(3, 5), Fraction(3, 10), Fraction(1, 20))
+"""Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
+
+_MOST_PLACES = 2**30
+"""Where the samples of a node are laid out: samples times micro-batches that are looked at, at most."""
+
+
+class _Asked(NamedTuple):
+    """Micro-batches that are to be laid out near home."""
+
+    problem: Problem
+    micro_batches: MicroBatches
+    found: Schedule
+    num_slots: int
+    targets: NDArray[np.int64] | None  # the most that those of each slot may cost, descending
+    time_budget: float
+
+    def schedule(self, ranks: NDArray[np.int32], slots: NDArray[np.int32]) -> Schedule:
+        """Return the schedule, with a bound that holds for its number of slots."""
+        held, bound = self.micro_batches.slots_for(int(slots.max(initial=0)) + 1), self.found.bound
+        if self.micro_batches.count is not None and held != self.found.num_slots:  # those behind hold nothing
+            bound = schedule_bound(self.problem, self.micro_batches, held, self.time_budget)
+        return Schedule(ranks, slots, held, bound)
 
 
 def relocate_schedule(
     problem: Problem, micro_batches: MicroBatches, found: Schedule, eps: float | Fraction, time_budget: float
 ) -> Schedule | str:
     """Lay out the micro-batches anew with as many samples as possible where they lie, or nearby.
-
-    Samples are relocated as if there were no micro-batches, and each rank's share is cut.
 
     Returns
     -------
@@ -49,7 +87,9 @@ def relocate_schedule(
     for more in range(1 + one_more):
         k = found.num_slots + more * micro_batches.multiple_of
         with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
-            for moved in _relocated(problem, micro_batches, found, k, part, longest, time_budget):
+            targets = _targets(problem, micro_batches, found, k, longest, time_budget)
+            asked = _Asked(problem, micro_batches, found, k, targets, time_budget)
+            for moved in _by_sums(asked, part) if targets is None else _by_slots(asked, targets):
                 takes = micro_batches.makespan(moved.slot_loads(costs, num_ranks))
                 if takes <= longest:
                     return moved
@@ -62,38 +102,84 @@ def relocate_schedule(
     )
 
 
-def _relocated(
-    problem: Problem,
-    micro_batches: MicroBatches,
-    found: Schedule,
-    num_slots: int,
-    eps: Fraction,
-    longest: int,
-    time_budget: float,
-) -> Iterator[Schedule]:
-    """Relocate samples within what `num_slots` micro-batches a rank hold, and cut the shares.
+def _by_sums(asked: _Asked, eps: Fraction) -> Iterator[Schedule]:
+    """Relocate where nothing but a rank's sum counts, so that all of `eps` is of use, and less where shares do not fit.
 
-    Relocation may have a part of `eps`, large ones first: the less it has, the more alike are the ranks' tokens. All of
-    it is of use only where nothing but a rank's sum counts.
+    The less relocation has, the more alike are the ranks' tokens.
     """
-    ranks, part = found.rank_of_sample, eps
-    targets = _targets(problem, micro_batches, found, num_slots, longest, time_budget)
-    if targets is not None:  # a rank's sum may be far below the makespan, and is to be
-        ranks, part = partition_ranks(problem, problem.constraints, time_budget), eps / 2
-    whole = _whole(problem, micro_batches, num_slots)
+    whole, part = _whole(asked, asked.problem.costs), eps
     while True:
-        placed = place(whole, ranks, "relocate", part, time_budget)
-        if not placed.fell_back:
-            with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
-                relocated = _with_samples_enough(problem, micro_batches, placed.rank_of_sample, num_slots)
-                slots = cut_at_once(problem, micro_batches, relocated, num_slots, targets)
-                held, bound = micro_batches.slots_for(int(slots.max(initial=0)) + 1), found.bound
-                if micro_batches.count is not None and held != found.num_slots:  # those behind hold nothing
-                    bound = schedule_bound(problem, micro_batches, held, time_budget)
-                yield Schedule(relocated, slots, held, bound)
+        yield from _in_shares(asked, whole, asked.found.rank_of_sample, part)
         part /= 4
         if part < _LEAST_PART:
             return
+
+
+def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
+    """Relocate within what ranks of slots as high as `targets` hold; then within what nodes of such ranks do."""
+    priced, sizes = priced_by(asked.problem, asked.micro_batches, targets), asked.problem.topology.node_sizes
+    whole = _whole(asked, priced.costs)
+    even, most = int(priced.costs.sum()), priced.most * len(asked.problem.topology.node_of_rank)
+    room = max(_LEAST_PART, Fraction(most - even, max(even, 1)))
+    ranks = partition_ranks(whole, asked.problem.constraints, asked.time_budget)
+    for part in _PARTS:
+        yield from _in_shares(asked, _with_less_room(whole, part), ranks, part * room)
+    places = len(ranks) * sizes[0] * asked.num_slots
+    if len(set(sizes)) > 1 or len(sizes) == 1 or sizes[0] == 1 or places > _MOST_PLACES:
+        return
+    if not asked.problem.constraints.names():
+        nodes = _of_nodes(whole, sizes[0])
+        groups = partition_ranks(nodes, nodes.constraints, asked.time_budget)
+        for part in _PARTS:
+            yield from _in_nodes(asked, _with_less_room(nodes, part), groups, part * room, np.repeat(targets, sizes[0]))
+
+
+def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
+    """Relocate samples between ranks, and let every rank cut its share."""
+    placed = place(whole, ranks, "relocate", part, asked.time_budget)
+    if not placed.fell_back:
+        with contextlib.suppress(SolverError):  # the samples that a rank then has do not fit
+            where = _with_samples_enough(asked, placed.rank_of_sample)
+            yield asked.schedule(
+                where, cut_at_once(asked.problem, asked.micro_batches, where, asked.num_slots, asked.targets)
+            )
+
+
+def _in_nodes(
+    asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64]
+) -> Iterator[Schedule]:
+    """Relocate samples between nodes, lay out those of each, and give the micro-batches to its ranks."""
+    placed, size = place(nodes, groups, "relocate", part, asked.time_budget), len(targets) // asked.num_slots
+    if not placed.fell_back:
+        with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
+            node, own = placed.rank_of_sample, replace(nodes, costs=asked.problem.costs)
+            bins = cut_at_once(own, asked.micro_batches, node, len(targets), targets)
+            found = asked.schedule(node * np.int32(size) + bins % np.int32(size), bins // np.int32(size))
+            budget = asked.time_budget
+            ranks = place_slots(asked.problem, found.slot_of_sample, found.rank_of_sample, found.num_slots, budget)
+            yield found._replace(rank_of_sample=ranks)
+
+
+def _of_nodes(whole: Problem, size: int) -> Problem:
+    """Return the problem as if nodes, of `size` ranks each, were ranks of which none is near another."""
+    topology, node = Topology([1] * whole.topology.num_nodes), whole.topology.node_of_rank
+    home = Placement.by_sample_order(node[whole.batch.home.rank_of_sample], topology.num_ranks)
+    room, affinity = whole.constraints.max_tokens_per_rank or INT64_MAX, whole.affinity
+    if affinity is not None:
+        affinity = Affinity.of(affinity.sample, node[affinity.ranks], affinity.volumes, len(whole.costs))
+    kept = replace(whole.constraints, max_tokens_per_rank=min(room * size, INT64_MAX))
+    batch = GlobalBatch(whole.batch.lengths, home)
+    return replace(whole, batch=batch, topology=topology, constraints=kept, affinity=affinity)
+
+
+def _with_less_room(whole: Problem, part: Fraction) -> Problem:
+    """Return the problem with only `part` of the room for tokens that there is beyond an even share."""
+    kept = whole.constraints
+    even = -(-int(whole.batch.lengths.sum()) // whole.topology.num_ranks)
+    room = max(
+        even, int(whole.batch.lengths.max(initial=0)), int(even + part * ((kept.max_tokens_per_rank or 0) - even))
+    )
+    return replace(whole, constraints=replace(kept, max_tokens_per_rank=min(room, kept.max_tokens_per_rank or room)))
 
 
 def _targets(
@@ -109,32 +195,34 @@ def _targets(
     numbered = replace(micro_batches, count=num_slots)
     model = found if num_slots == found.num_slots else Schedule.of(schedule_jointly(problem, numbered, time_budget))
     heights: NDArray[np.int64] = np.sort(model.slot_loads(problem.costs, problem.topology.num_ranks).max(axis=0))[::-1]
-    more = min((longest - int(heights.sum())) // num_slots, total)
-    targets: NDArray[np.int64] = np.maximum(np.minimum(heights, total - max(more, 0)) + more, 0)
+    tall = priced_by(problem, micro_batches, heights).tall  # which are full of tokens, whatever their height
+    more = min((longest - int(heights.sum())) // (num_slots - tall), total)
+    heights[tall:] = np.maximum(np.minimum(heights[tall:], total - max(more, 0)) + more, 0)
+    targets: NDArray[np.int64] = np.sort(heights)[::-1]
     return targets
 
 
-def _whole(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Problem:
+def _whole(asked: _Asked, costs: NDArray[np.int64]) -> Problem:
     """Return the problem without micro-batches, but with what a rank's hold, as far as relocation can keep to it."""
-    given, lengths, cap = problem.constraints, problem.batch.lengths, micro_batches.max_tokens
-    room, batch, volumes = num_slots * cap, problem.batch, problem.volumes
+    problem, cap = asked.problem, asked.micro_batches.max_tokens
+    given, lengths, batch, volumes = problem.constraints, problem.batch.lengths, problem.batch, problem.volumes
+    room = asked.num_slots * cap
     if given.max_tokens_per_rank is None:  # a sample over the cap has a micro-batch of its own, and no more
         batch, volumes = replace(batch, lengths=np.minimum(lengths, cap)), problem.move_volumes
     else:
         room = min(given.max_tokens_per_rank, room if (lengths <= cap).all() else given.max_tokens_per_rank)
     given = replace(given, max_tokens_per_rank=min(room, INT64_MAX))
-    return replace(problem, batch=batch, volumes=volumes, constraints=given, micro_batches=None)
+    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None)
 
 
-def _with_samples_enough(
-    problem: Problem, micro_batches: MicroBatches, ranks: NDArray[np.int32], num_slots: int
-) -> NDArray[np.int32]:
+def _with_samples_enough(asked: _Asked, ranks: NDArray[np.int32]) -> NDArray[np.int32]:
     """Give ranks with fewer samples than micro-batches the cheapest of others that can spare them, best of their node.
 
     Not under constraints, which this might break, nor where micro-batches may be empty. O(n) a sample given.
     """
+    problem, num_slots = asked.problem, asked.num_slots
     counts = np.bincount(ranks, minlength=problem.topology.num_ranks)
-    if micro_batches.allow_empty or problem.constraints.names() or counts.min() >= num_slots:
+    if asked.micro_batches.allow_empty or problem.constraints.names() or counts.min() >= num_slots:
         return ranks
     ranks, node, by_cost = ranks.copy(), problem.topology.node_of_rank, np.argsort(problem.costs, kind="stable")
     for rank in np.flatnonzero(counts < num_slots):

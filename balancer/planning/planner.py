@@ -18,7 +18,7 @@ from balancer.plan.pieces import GroupTable
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
 from balancer.planning.pipelines import pipeline_bound, plan_pipelines
-from balancer.planning.ranks import effective, place
+from balancer.planning.ranks import effective, place, place_slots
 from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
@@ -332,15 +332,10 @@ def _place_slots(
 
     In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
     """
-    budget, objective = settings.time_budget, settings.objective
+    budget, objective, ranks = settings.time_budget, settings.objective, found.rank_of_sample
     if micro_batches.schedule == "step" or problem.constraints.names():
-        return place(problem, found.rank_of_sample, placement, 0, budget, objective).rank_of_sample
-    ranks = found.rank_of_sample.copy()
-    for slot in range(found.num_slots):
-        members = np.flatnonzero(found.slot_of_sample == slot)
-        part = place(problem.of_samples(members), ranks[members], placement, 0, budget / found.num_slots, objective)
-        ranks[members] = part.rank_of_sample
-    return ranks
+        return place(problem, ranks, placement, 0, budget, objective).rank_of_sample
+    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement, objective)
 
 
 def _under_cap(

@@ -14,7 +14,7 @@ import solvers
 from balancer.problem.problem import Affinity, Problem
 from solvers.relocation import RelocationProblem, TradePoint, is_knee, relocated, relocated_at_knee
 
-__all__ = ["Placed", "effective", "place", "why_not_relocate"]
+__all__ = ["Placed", "effective", "place", "place_slots", "why_not_relocate"]
 
 _RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
 
@@ -65,6 +65,24 @@ def place(
             return result
         reason = result.fell_back
     return Placed(_rearrange(problem, group_of_sample, time_budget, objective), reason)
+
+
+def place_slots(
+    problem: Problem,
+    slot_of_sample: NDArray[np.int32],
+    rank_of_sample: NDArray[np.int32],
+    num_slots: int,
+    time_budget: float,
+    placement: str = "rearrange",
+    objective: str = "sum",
+) -> NDArray[np.int32]:
+    """Give the micro-batches of each slot to ranks by themselves: int32[n]."""
+    ranks = rank_of_sample.copy()
+    for slot in range(num_slots):
+        members = np.flatnonzero(slot_of_sample == slot)
+        part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / num_slots, objective)
+        ranks[members] = part.rank_of_sample
+    return ranks
 
 
 def effective(problem: Problem, placement: str) -> str:

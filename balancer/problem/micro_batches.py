@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import needed
-from solvers.arguments import as_count, as_integer
+from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
-from solvers.packing import OBJECTIVES, slots_for
+from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for
 
 __all__ = [
     "ENCODERS",
@@ -197,6 +197,21 @@ class MicroBatches:
         else:
             taken = (slots.shape[1] + self.pipeline_stages - 1) * slots.max().item()
         return taken
+
+    def held_by_a_rank(
+        self, costs: NDArray[np.int64], tokens: NDArray[np.int64], makespan: int, num_ranks: int, num_slots: int
+    ) -> tuple[NDArray[np.int64], int]:
+        """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
+        cap = self.max_tokens
+        if self.schedule == "lockstep":
+            rests = rests_of_lockstep(costs, tokens, makespan, num_ranks, num_slots, cap)
+        elif self.schedule == "pipeline":
+            each = makespan // (num_slots + self.pipeline_stages - 1)
+            rests = [each * slots for slots in range(num_slots, 0, -1)]
+        else:
+            rests = [makespan]
+        priced = price_tokens(costs, tokens, rests, num_ranks, cap)
+        return priced.costs, min(priced.most, INT64_MAX)
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
         """Return what a perfectly even step would take, as a fraction: numerator and denominator."""

@@ -12,15 +12,17 @@ from solvers.packing.bounds import groups_lower_bound
 from solvers.packing.contiguous import SplitResult, split_contiguous, split_fewest
 from solvers.packing.exact import exact
 from solvers.packing.first_fit import first_fit, first_fit_decreasing
+from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
 from solvers.packing.schedule import OBJECTIVES, ScheduleResult, check_schedule, schedule_micro_batches
 from solvers.packing.shares import SharesResult, check_shares, cut_shares
 from solvers.packing.types import PackingResult
 from solvers.packing.verify import check_packing, check_split
 
-__all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "ScheduleResult", "SharesResult", "SplitResult",
-           "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares", "check_split",
-           "cut_shares", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
-           "schedule_micro_batches", "slots_for", "split_contiguous", "split_fewest"]  # fmt: skip
+__all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult",
+           "SplitResult", "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares",
+           "check_split", "cut_shares", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
+           "price_tokens", "rests_of_lockstep", "schedule_micro_batches", "slots_for", "split_contiguous",
+           "split_fewest"]  # fmt: skip
 
 
 class Packer(Protocol):

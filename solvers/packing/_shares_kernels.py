@@ -12,6 +12,8 @@ from solvers.packing.first_fit import fill_first_fit
 
 __all__ = ["level_shares", "meet_targets", "pack_shares"]
 
+_ALIKE = 5  # targets within 2**-5 of each other are of slots of one kind
+
 
 @kernel
 def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
@@ -44,25 +46,34 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
 
 
 @kernel
-def level_shares(costs, tokens, offsets, cap, head_starts, packed, slot_of_position):
-    """LPT under the cap on every rank: the costliest sample first, to the slot of least cost that has room.
+def level_shares(costs, tokens, offsets, cap, targets, packed, slot_of_position):
+    """Deal each rank's samples, the costliest first, over its slots under the cap and, as long as may be, `targets`.
 
-    Slot k has cost ``head_starts[k]`` before anything is in it; they ascend.
+    `targets`, int64[K], descend. Those within a part in 32 are alike; a sample goes to the first of unlike slots that
+    stay below theirs with it, and of alike ones to that which is furthest below: tall slots fill with the costliest.
+    Where it would raise all above, it goes to the one that is least above: with targets of 0 that is LPT.
 
     `costs` descend within a rank; ties go to the slot of fewest samples, then to the lowest. A sample over the cap has
     a slot of its own. Where a sample finds no room, its rank keeps to the bins of `packed`, of which there are at most
     `num_slots`. Slots that would be empty get the cheapest samples of others. Slots are numbered by descending cost.
     O(n K + R K log K).
     """
-    num_slots = len(head_starts)
-    loads = np.empty(num_slots, dtype=np.int64)
+    num_slots = len(targets)
+    kinds = np.zeros(num_slots, dtype=np.int64)
+    first_alike = targets[0]
+    for k in range(1, num_slots):
+        kinds[k] = kinds[k - 1]
+        if targets[k] < first_alike - (first_alike >> _ALIKE):
+            kinds[k] += 1
+            first_alike = targets[k]
+    left = np.empty(num_slots, dtype=np.int64)
     used = np.empty(num_slots, dtype=np.int64)
     counts = np.empty(num_slots, dtype=np.int64)
     for r in range(len(offsets) - 1):
         first, end = offsets[r], offsets[r + 1]
         slots = slot_of_position[first:end]
-        copy(loads, head_starts)
-        if not _lpt_under_cap(costs[first:end], tokens[first:end], cap, loads, used, counts, slots):
+        copy(left, targets)
+        if not _deal_under_cap(costs[first:end], tokens[first:end], cap, kinds, left, used, counts, slots):
             copy(slots, packed[first:end])
         if len(slots) >= num_slots:
             fill_empty_bins(slots, num_slots)
@@ -95,30 +106,35 @@ def _number_by_cost(costs, num_slots, slots):
 
 
 @helper
-def _lpt_under_cap(costs, tokens, cap, loads, used, counts, slots):
-    """Return whether every sample found room; `loads` begin as they are."""
+def _deal_under_cap(costs, tokens, cap, kinds, left, used, counts, slots):
+    """Return whether every sample found room; `left` is what slots are below their targets."""
     used[:] = 0
     counts[:] = 0
     alone = 0
     for i in range(len(costs)):
         if tokens[i] > cap:
             slots[i] = alone
-            loads[alone] += costs[i]
+            left[alone] -= costs[i]
             counts[alone] = 1
             alone += 1
     for i in range(len(costs)):
         if tokens[i] > cap:
             continue
-        best = -1
-        for k in range(alone, len(loads)):
+        best, best_kind = -1, np.int64(len(left))
+        for k in range(alone, len(left)):
             if tokens[i] > cap - used[k]:
                 continue
-            if best < 0 or loads[k] < loads[best] or (loads[k] == loads[best] and counts[k] < counts[best]):
-                best = k
+            kind = kinds[k] if costs[i] <= left[k] else np.int64(len(left))
+            if best >= 0 and kind == best_kind:
+                better = left[k] > left[best] or (left[k] == left[best] and counts[k] < counts[best])
+            else:
+                better = best < 0 or kind < best_kind
+            if better:
+                best, best_kind = k, kind
         if best < 0:
             return False
         slots[i] = best
-        loads[best] += costs[i]
+        left[best] -= costs[i]
         used[best] += tokens[i]
         counts[best] += 1
     return True

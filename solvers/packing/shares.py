@@ -160,9 +160,9 @@ def _cut(shares: _Shares, rules: _Rules, targets: NDArray[np.int64] | None) -> t
     packed_of_item[shares.by_tokens] = packed
     found = np.empty_like(packed)
     costs, tokens = read_only(shares.costs[shares.by_costs]), read_only(shares.tokens[shares.by_costs])
-    heads = np.zeros(num_slots, dtype=np.int64) if targets is None else targets[0] - targets
+    aims = np.zeros(num_slots, dtype=np.int64) if targets is None else targets
     offsets, bins_of_item = read_only(shares.offsets), read_only(packed_of_item[shares.by_costs])
-    level_shares(costs, tokens, offsets, rules.cap, read_only(heads), bins_of_item, found)
+    level_shares(costs, tokens, offsets, rules.cap, read_only(aims), bins_of_item, found)
     if targets is not None:
         meet_targets(costs, tokens, offsets, rules.cap, read_only(targets), found)
     slots = np.empty_like(found)
@@ -201,8 +201,8 @@ def cut_shares(
     num_slots : int, "fewest" or None
         K; ``"fewest"`` and None alike: as few as first fit decreasing needs.
     targets : int64[K], optional
-        The most that micro-batches of each slot should cost, descending; needs a `num_slots`. Each rank then aims to be
-        equally far below all of them. By default the micro-batches of a rank should cost the same.
+        The most that micro-batches of each slot should cost, descending; needs a `num_slots`. Where some are higher,
+        the costliest samples fill those first. By default the micro-batches of a rank should cost the same.
 
     Returns
     -------

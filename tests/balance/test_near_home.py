@@ -49,6 +49,21 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
     check(near)
 
 
+@pytest.mark.parametrize(("schedule", "eps"), [("lockstep", 0.01), ("pipeline", 0.001)])
+def test_little_crosses_nodes_where_micro_batches_are_full(schedule, eps):
+    """The longest sample fills its micro-batch, and all ranks have that slot full; what must cross says so."""
+    lengths, homes = lognormal(2, 1024), np.random.default_rng(2).permutation(1024) // 256 * 4
+    rules = MicroBatches(32_768, schedule)
+    far, near = (
+        balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=eps)
+        for placement in ("rearrange", "relocate")
+    )
+    assert near.fell_back == ""
+    assert near.makespan <= (1 + eps) * far.makespan
+    assert 0 < near.inter_node_bound <= near.inter_node_volume < 0.1 * far.inter_node_volume
+    check(near)
+
+
 @given(
     st.lists(st.integers(0, 30), max_size=30),
     st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 3)]),
@@ -80,7 +95,7 @@ def test_never_more_than_eps_beyond_the_best_found(
 
 def test_what_does_not_fit_is_said():
     """One sample fills its micro-batch, and under the cap the others leave hardly any room."""
-    lengths, homes = lognormal(1, 1024), np.arange(1024) // 64
+    lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
     plan = balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batch_tokens=32_768)
     assert "relocated, micro-batches would take" in plan.fell_back
     assert "more than eps = 0.001" in plan.fell_back
@@ -106,7 +121,7 @@ def test_samples_at_home_that_are_even_already_stay():
 
 
 def test_eps_may_be_a_fraction():
-    lengths, homes = lognormal(1, 1024), np.arange(1024) // 64
+    lengths, homes = lognormal(0, 1024), np.arange(1024) // 64
     given = {"cost": "quadratic:a=24576,b=1", "micro_batch_tokens": 32_768}
     as_float, as_fraction = (balance(lengths, 16, 4, homes, eps=eps, **given) for eps in (1e-3, Fraction(1, 1000)))
     assert as_fraction.fell_back == as_float.fell_back != ""

@@ -172,7 +172,7 @@ class Correction:
         cut = settings.micro_batches
         if isinstance(cut, MicroBatches) and cut.stages is not None:
             settings = replace(settings, micro_batches=replace(cut, stages=replace(cut.stages, costs=costs)))
-        self.setup = Setup(self._given.topology, phases, settings)
+        self.setup = replace(self._given, phases=phases, settings=settings)
 
 
 def _stages(setup: Setup) -> PipelineStages | None:

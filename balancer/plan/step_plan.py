@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -25,7 +25,8 @@ from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard"]
+__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard", "reshard_on",
+           "shards_of"]  # fmt: skip
 
 
 class Parts(NamedTuple):
@@ -386,12 +387,45 @@ def reshard(
     >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
     (slice(122, 244, None), [0, 48, 68, 208, 244])
     """
+    sources, shards, num_gpus = _ends_of(step, stream, source, target)
+    return Resharding.of(stream, sources, shards, num_gpus)
+
+
+def reshard_on(
+    step: StepPlan, gpu: int, stream: str, only: Sequence[str] | None = None, devices: Sequence[int] = (0,)
+) -> tuple[Resharding, Resharding]:
+    """Compose one GPU's part of :func:`reshard`: what it sends, and what it gets.
+
+    Parameters
+    ----------
+    step : StepPlan
+        With layouts.
+    gpu : int
+    stream : str
+    only : sequence of str, optional
+        Which streams of several.
+    devices : sequence of int
+        The pipeline devices of the target.
+    """
+    return Resharding.on(gpu, stream, *_ends_of(step, stream, None, None, only), devices)
+
+
+def shards_of(step: StepPlan, phase: str) -> Shards:
+    """Return what each GPU has of the items of a phase; ValueError where the step has no layouts."""
+    return _shards_on(step, phase, _mesh_of(step, phase, None))
+
+
+def _ends_of(
+    step: StepPlan, stream: str, source: ModuleLayout | Mesh | None, target: ModuleLayout | Mesh | None,
+    only: Sequence[str] | None = None,
+) -> tuple[list[Source], Shards, int]:  # fmt: skip
+    """Return where the items of a stream are, where they go, and among how many GPUs."""
     phase, _, way = str(stream).rpartition(":")
     several = way == "inputs" and phase in step.parts
     if stream not in step.stream_names and not several:
         known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))
         raise KeyError(f"no stream {stream!r}; streams are {known}")
-    names = step.parts[phase].streams if several else (stream,)
+    names = only or (step.parts[phase].streams if several else (stream,))
     to = (step.phases[phase].items.feeds or phase) if way == "out" else phase
     mesh = _mesh_of(step, to, target)
     there = [_mesh_of(step, name.rpartition(":")[0], source) for name in names if name.endswith(":out")]
@@ -400,10 +434,12 @@ def reshard(
         num_gpus = 1 + max(int(each.gpus.max()) for each in (mesh, *there))
     for each in (mesh, *there):
         each.check(num_gpus)
-    sources = [_source_of(step, name, to, source) for name in names]
-    plan = step[to]
-    shards = Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
-    return Resharding.of(stream, sources, shards, num_gpus)
+    return [_source_of(step, name, to, source) for name in names], _shards_on(step, to, mesh), num_gpus
+
+
+def _shards_on(step: StepPlan, phase: str, mesh: Mesh) -> Shards:
+    plan = step[phase]
+    return Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
 
 
 def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | None) -> Source:

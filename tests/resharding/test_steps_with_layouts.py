@@ -10,6 +10,7 @@ from nightly import examples
 
 import balancer
 from balancer import (
+    Mesh,
     MicroBatches,
     ModuleLayout,
     Phase,
@@ -107,6 +108,19 @@ def test_a_plan_file_holds_layouts(tmp_path):
     assert read.setup == step.setup
     assert read.digest() == step.digest()
     assert all(read.streams[name] == stream for name, stream in step.streams.items())
+
+
+def test_gpus_of_ones_own_are_planned_for_and_saved(tmp_path):
+    turned = Mesh.of(LAYOUTS["llm"], np.arange(8).reshape(1, 2, 2, 2).transpose(0, 3, 2, 1))
+    rng = np.random.default_rng(3)
+    step = orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS | {"llm": turned})
+    assert reshard(step, "llm:inputs").target.mesh == turned
+    step.save(tmp_path / "plan.parquet")
+    (loaded,) = balancer.load_steps(tmp_path / "plan.parquet")
+    assert loaded.setup == step.setup
+    assert loaded.streams["llm:own"] == step.streams["llm:own"]
+    with pytest.raises(ValueError, match="its replicas must be on GPUs of one group each"):
+        orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS | {"llm": turned}, group_size=4)
 
 
 def test_groups_of_gpus_are_planned_by_themselves():

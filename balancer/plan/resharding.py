@@ -8,6 +8,7 @@ and shares it is never better: as much comes in, over fewer links.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from solvers.types import Record
 __all__ = ["Resharding", "Shards", "Source"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Shards(Record):
     """Items on the GPUs of a module's replicas: of each, every shard holds an equal share, packed one after the other.
 
@@ -77,7 +78,7 @@ class Shards(Record):
         """In how many parts a shard holds each item: two in a zigzag."""
         return 2 if self.mesh.layout.cp > 1 else 1
 
-    @property
+    @cached_property
     def slot_sizes(self) -> NDArray[np.int64]:
         """Elements of a shard's packed buffer, padding included: int64[replicas, slots]."""
         buffer = self.place.rank_of_sample * np.int64(self.num_slots) + self.slot_of_item

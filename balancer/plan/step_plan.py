@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import Pieces, Segments, segments
+from balancer.plan.pieces import Pieces, Segments, running_stops, segments
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
@@ -19,7 +19,7 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, offsets_of
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
@@ -160,13 +160,23 @@ class StepPlan:
 
     def within(self, name: str, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return of which sample each item that a stream brings to a phase is a part, and where in it that begins."""
-        parts = self.parts[phase]
-        sizes = self._sizes_of(parts)
-        before = np.cumsum(sizes) - sizes
-        start = before - before[np.searchsorted(parts.sample_of_part, parts.sample_of_part)]
+        parts, (start, _) = self.parts[phase], self._ends_in(phase)
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
-        mine = mine[np.argsort(parts.item_of_part[mine])]
-        return parts.sample_of_part[mine], start[mine]
+        at = np.empty_like(mine)
+        at[parts.item_of_part[mine]] = mine
+        return parts.sample_of_part[at], start[at]
+
+    def _ends_in(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the parts of a phase begin and end in their samples: int64[k] both."""
+        if phase not in self._ends:
+            parts = self.parts[phase]
+            self._ends[phase] = running_stops(parts.sample_of_part, self._sizes_of(parts))
+        return self._ends[phase]
+
+    @cached_property
+    def _ends(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """What :meth:`_ends_in` has found."""
+        return {}
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of an element of a stream."""
@@ -178,7 +188,7 @@ class StepPlan:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
         parts, lengths = self.parts[phase], self[phase].lengths
         sums = np.zeros_like(lengths)
-        np.add.at(sums, parts.sample_of_part, self._sizes_of(parts))
+        sums[parts.sample_of_part] = self._ends_in(phase)[1]  # of each sample, that of its last part stays
         if (odd := sums != lengths).any():
             sample = int(np.argmax(odd))
             raise UsageError(
@@ -190,12 +200,13 @@ class StepPlan:
 
     def _sizes_of(self, parts: Parts) -> NDArray[np.int64]:
         """Return the elements of each part: int64[k]."""
-        sizes = np.empty(len(parts.item_of_part), dtype=np.int64)
-        for s, name in enumerate(parts.streams):
+        each = []
+        for name in parts.streams:
             phase, _, way = name.rpartition(":")
-            items, mine = self.phases[phase].items, parts.stream_of_part == s
-            sizes[mine] = (items.outputs if way == "out" else items.own.values)[parts.item_of_part[mine]]
-        return sizes
+            items = self.phases[phase].items
+            each.append(items.outputs if way == "out" else items.own.values)
+        first = offsets_of([len(sizes) for sizes in each])
+        return np.concatenate(each)[first[parts.stream_of_part] + parts.item_of_part]
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:

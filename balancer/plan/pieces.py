@@ -22,8 +22,8 @@ from solvers.packing import MOST_BINS
 from solvers.tiles import intersections
 from solvers.types import Record
 
-__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "runs",
-           "running_stops", "segments"]  # fmt: skip
+__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time",
+           "running_stops", "runs", "segments"]  # fmt: skip
 
 
 class SequenceGroup(NamedTuple):
@@ -332,9 +332,7 @@ def _lying(place: Placement, piece: NDArray[np.int64]) -> Placement:
     return Placement(rank_of_place[at], position, order, offsets)
 
 
-def running_stops(
-    sample: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def running_stops(sample: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where parts begin and end in their samples, given sample after sample in order: int64[k] both."""
     stop = np.cumsum(lengths)
     first = np.ones(len(sample), dtype=bool)

@@ -312,8 +312,9 @@ class Resharding(Record):
         """
         nodes = topology.node_of_rank
         wanted = _nodes_of_groups(self.target, nodes)[self.stream.target.rank_of_sample]
-        bounds = offsets_of([len(each.pieces(topology.num_ranks).sample) for each in self.sources])
-        source = np.searchsorted(bounds, self.segments.source_piece, side="right") - 1
+        several = len(self.sources) > 1
+        sizes = [len(each.pieces(topology.num_ranks).sample) for each in self.sources] if several else [0]
+        source = np.searchsorted(offsets_of(sizes)[:-1], self.segments.source_piece, side="right") - 1
         least = 0
         for s, each in enumerate(self.sources):
             mine = np.flatnonzero(source == s)

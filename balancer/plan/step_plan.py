@@ -120,13 +120,26 @@ class StepPlan:
         GPU to GPU, in segments; see :func:`balancer.reshard`.
         """  # noqa: D205 (one sentence)
         if self.setup.layout is not None:
-            return {name: reshard(self, name).stream for name in self._whole} | dict(self.detour)
+            return {name: each.stream for name, each in self._reshardings.items()} | dict(self.detour)
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
             if plan.plan.group_table is not None:
                 for name in self.parts[phase].streams:
                     streams[name] = self.cut(name, phase).stream
         return streams | dict(self.detour)
+
+    @cached_property
+    def _reshardings(self) -> dict[str, Resharding]:
+        return {name: reshard(self, name) for name in self._whole}
+
+    def least_inter_node(self, stream: str) -> int | None:
+        """Return how many bytes of a stream cross nodes at least, with items on these replicas; None without layouts.
+
+        KeyError if there is no such stream.
+        """
+        if self.setup.layout is None or stream in self.detour:
+            return None
+        return self._reshardings[stream].least_inter_node(self.topology)
 
     @property
     def stream_names(self) -> tuple[str, ...]:
@@ -206,7 +219,8 @@ class StepPlan:
             items = self.phases[phase].items
             each.append(items.outputs if way == "out" else items.own.values)
         first = offsets_of([len(sizes) for sizes in each])
-        return np.concatenate(each)[first[parts.stream_of_part] + parts.item_of_part]
+        found: NDArray[np.int64] = np.concatenate(each)[first[parts.stream_of_part] + parts.item_of_part]
+        return found
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import balancer
 from balancer import Phase, Ragged
-from balancer.executor import Dispatcher, anchored
+from balancer.executor import Dispatcher, PrefetchDispatcher, anchored
 
 PHASES = (Phase("vision", "lengths(images)"), Phase("llm", "tokens"))
 FIELDS = {"pixels": "vision", "text": "llm:own"}
@@ -149,6 +149,25 @@ def one_step(rank, layouts, seed, samples, frozen=False, slots=None, meshes=Fals
             torch.testing.assert_close(found, wanted, msg=lambda text, what=what: f"{what}: {text}")
     check_home(out, fields, lengths)
     return len(inputs)
+
+
+def ahead(rank, layouts):
+    """The next step is dispatched by a thread while this one's inputs are exchanged, in the same tensor groups."""
+    made = Dispatcher(None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE)
+    loader = [handed_in(rank, seed, 9) for seed in range(3)]
+    named = [fields | {"lengths": lengths} for fields, lengths in loader]
+    steps = PrefetchDispatcher([dict(one) for one in named], made, lengths=lambda batch: batch.pop("lengths"))
+    count = 0
+    for _ in steps:
+        out = made.current
+        outputs = check_fields(out, rank)
+        own = whole(out["text"], torch.empty((0, WIDTH), dtype=torch.float64))
+        inputs = out.inputs("llm", {"vision": outputs}, own).values
+        _, at = held_of(out.shards(), rank)
+        assert torch.equal(inputs.abs().sum(1) > 0, torch.from_numpy(at >= 0))
+        anchored(inputs.sum(), inputs).backward()
+        count += 1
+    assert count == 3
 
 
 def check_fields(out, rank):

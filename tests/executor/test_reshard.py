@@ -50,6 +50,10 @@ def test_meshes_of_four(ranks, vision, llm):
     ranks.run(cases.in_halves, {"vision": vision, "llm": llm}, 4, 7)
 
 
+def test_the_next_step_is_made_meanwhile(ranks):
+    ranks.run(cases.ahead, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT})
+
+
 @pytest.mark.parametrize(
     ("what", "text"),
     [

@@ -98,6 +98,12 @@ class Dispatched(Mapping[str, Any]):
         """
         return self._stream(phase).sizes_here(self._plan_of(phase).lengths)
 
+    def planned(self, phase: str) -> tuple[int, NDArray[np.int64]]:
+        """Return which of a phase's ranks this one is, with layouts its replica, and the lengths of the items there."""
+        laid_out = self.step.setup.layout is not None
+        rank = self.step.setup.mesh_of(phase).place_of(self.rank)[1] if laid_out else self.rank
+        return rank, self.step[phase].lengths[self._stream(phase).here]
+
     def _plan_of(self, phase: str | None) -> DispatchPlan:
         return self.step[phase or list(self.step.phases)[-1]]
 

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import balancer
 from balancer import Phase, Ragged
+from balancer.cost import OnlineCost
 from balancer.executor import Dispatcher, PrefetchDispatcher, anchored
 
 PHASES = (Phase("vision", "lengths(images)"), Phase("llm", "tokens"))
@@ -168,6 +169,24 @@ def ahead(rank, layouts):
         anchored(inputs.sum(), inputs).backward()
         count += 1
     assert count == 3
+
+
+def corrected(rank, layouts):
+    """A GPU's time is that of its replica's whole items; one rank plans for all."""
+    online = OnlineCost(0.0, 1e-4, 1e-8)
+    made = Dispatcher(
+        None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE, cost={"llm": online}, planning="broadcast"
+    )
+    out = made.dispatch(*handed_in(rank, 1, 13))
+    check_fields(out, rank)
+    made.observe({"llm": 2.0})
+    plan, replica = out.step["llm"], out.shards().mesh.place_of(rank)[1]
+    lengths = plan.lengths[plan.samples_on_rank(replica)]
+    assert made._correction.message()["observed"] == [[0, lengths.sum(), (lengths**2).sum(), 2.0]]
+    made.observe({"llm": 2.0})
+    again = made.dispatch(*handed_in(rank, 2, 13))
+    check_fields(again, rank)
+    return again.step.setup.layout is not None
 
 
 def check_fields(out, rank):

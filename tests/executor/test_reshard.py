@@ -54,6 +54,10 @@ def test_the_next_step_is_made_meanwhile(ranks):
     ranks.run(cases.ahead, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT})
 
 
+def test_costs_that_follow_what_replicas_take(ranks):
+    assert all(ranks.run(cases.corrected, {"vision": ALONE, "llm": SPLIT}))
+
+
 @pytest.mark.parametrize(
     ("what", "text"),
     [

@@ -14,6 +14,7 @@ from workloads import lognormal_lengths
 import balancer
 from balancer import ModuleLayout, Phase, Topology
 from balancer.plan.resharding import Resharding, Shards, Source
+from balancer.plan.step_plan import reshard_on
 from balancer.problem.mesh import Mesh
 from balancer.problem.placement import Placement
 
@@ -49,6 +50,10 @@ def one_rank(found, gpu):
     _ = found.target.positions(gpu), found.target.cu_seqlens(gpu), found.target.window(gpu)
 
 
+def one_alone(found, gpu):
+    return lambda: Resharding.on(gpu, "out", found.sources, found.target, GPUS)
+
+
 def step_of_phases(layouts):
     """Return how a step of three phases is planned, streams included."""
     rng = np.random.default_rng(1)
@@ -58,28 +63,49 @@ def step_of_phases(layouts):
     return lambda: balancer.orchestrate(batch, phases, NODES, layouts=layouts)
 
 
+def own_parts(step, gpu):
+    """What a trainer's GPU composes of a step: what it sends and gets, of all streams."""
+    if step.setup.layout is None:
+        return [stream.exchange(gpu) for stream in step.streams.values()]
+    outs = step.parts["llm"].streams[:-1]
+    home = [name for name in step.stream_names if name not in outs]
+    return [reshard_on(step, gpu, name) for name in home] + [reshard_on(step, gpu, "llm:inputs", outs)]
+
+
 def groups():
     """What planning within groups of GPUs costs: makespans over the proven bound, and what crosses nodes."""
-    print("| GPUs | groups of | encoder over its bound | LLM over its bound | crosses nodes % | ms |")
-    print("|--:|--:|--:|--:|--:|--:|")
+    print(
+        "| GPUs | groups of | layouts | encoder over its bound | LLM over its bound | crosses nodes % | ms, one group |"
+    )
+    print("|--:|--:|---|--:|--:|--:|--:|")
     balancer.warmup(["auto"])
     for gpus in (64, 512, 2_560, 20_480):
+        for name in ("none", "unlike"):
+            for size in (8, 64, 512, None):
+                if size is None or size < gpus:
+                    print(grouped(gpus, size, name))
+
+
+def grouped(gpus, size, name):
+    """Return a row of the table: all groups planned at once for what comes of it, one alone for what it takes."""
+
+    def planned(count, size):
         rng = np.random.default_rng(2)
-        patches = lognormal_lengths(4 * gpus, 3)
+        patches = lognormal_lengths(4 * count, 3)
         batch = {"patches": patches, "tokens": patches // 4 + rng.integers(1, 4_000, len(patches))}
         batch["outputs"] = patches // 4
         phases = [Phase("vision", "patches", outputs="outputs"), Phase("llm", "tokens")]
-        layouts = {"vision": ModuleLayout(dp=gpus), "llm": ModuleLayout(tp=8, dp=gpus // 8)}
-        for size in (64, 512, None):
-            if size is not None and size >= gpus:
-                continue
-            started = time.thread_time()
-            step = balancer.orchestrate(batch, phases, Topology.uniform(gpus, 8), layouts=layouts, group_size=size)
-            spent = (time.thread_time() - started) * 1e3
-            traffic = [stream.traffic(step.topology) for stream in step.streams.values()]
-            crossing = 100 * sum(each.inter_node for each in traffic) / sum(each.total for each in traffic)
-            over = [plan.plan.makespan / plan.plan.lower_bound for plan in step.phases.values()]
-            print(f"| {gpus:,} | {size or 'all'} | {over[0]:.4f} | {over[1]:.4f} | {crossing:.1f} | {spent:.0f} |")
+        layouts = {"vision": ModuleLayout(dp=count), "llm": ModuleLayout(tp=8, dp=count // 8)}
+        nodes = Topology.uniform(count, 8)
+        given = layouts if name == "unlike" else None
+        return lambda: balancer.orchestrate(batch, phases, nodes, layouts=given, group_size=size)
+
+    step = planned(gpus, size)()
+    traffic = [stream.traffic(step.topology) for stream in step.streams.values()]
+    crossing = 100 * sum(each.inter_node for each in traffic) / sum(each.total for each in traffic)
+    over = [plan.plan.makespan / plan.plan.lower_bound for plan in step.phases.values()]
+    spent = milliseconds(planned(size or gpus, None), 3)
+    return f"| {gpus:,} | {size or 'all'} | {name} | {over[0]:.4f} | {over[1]:.4f} | {crossing:.1f} | {spent:.1f} |"
 
 
 def single():
@@ -101,9 +127,12 @@ def single():
         "whole exchange": milliseconds(compose),
         "what crosses nodes": milliseconds(lambda: found.stream.traffic(NODES)),
         "bound on that": milliseconds(lambda: found.least_inter_node(NODES)),
-        "one GPU's part": milliseconds(lambda: one_rank(found, 777)),
+        "one GPU's part, of the whole": milliseconds(lambda: one_rank(found, 777)),
+        "one GPU's part, composed alone": milliseconds(one_alone(found, 777)),
         "step of three phases, no layouts": milliseconds(step["none"], 5),
         "step of three phases, layouts": milliseconds(step["unlike"], 5),
+        "and one GPU's parts, no layouts": milliseconds(lambda: own_parts(step["none"](), 777), 5),
+        "and one GPU's parts, layouts": milliseconds(lambda: own_parts(step["unlike"](), 777), 5),
         "its streams, no layouts": milliseconds(lambda: step["none"]().streams, 5),
         "its streams, layouts": milliseconds(lambda: step["unlike"]().streams, 5),
     }

@@ -17,9 +17,8 @@ from balancer.executor.errors import ExecutorError, FieldMismatchError, PeerErro
 from balancer.executor.loss import anchored, global_token_mean
 from balancer.executor.prefetch import PrefetchDispatcher
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.resharder import Resharder
 from balancer.executor.sampler import PlannedBatchSampler
 
 __all__ = ["Dispatched", "Dispatcher", "ExecutorError", "FieldMismatchError", "PeerError", "PeerLostError",
-           "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "Resharder", "anchored",
+           "PlanMismatchError", "PlannedBatchSampler", "PrefetchDispatcher", "RaggedTensor", "anchored",
            "global_token_mean"]  # fmt: skip

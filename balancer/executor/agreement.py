@@ -97,7 +97,9 @@ def check_groups(peers: Peers, setup: Setup) -> None:
     asked = [held for of_rank in said for _, held in of_rank]
     degrees = [held.get("setting 'degrees of sequence_groups'") for held in asked]
     nodes = [held["setting 'node_sizes'"] for held in asked]
-    if degrees.count(degrees[0]) < len(asked) or (degrees[0] and nodes.count(nodes[0]) < len(asked)):
+    layouts = [(held.get("setting 'layouts'"), held.get("setting 'gpus'")) for held in asked]
+    unlike = degrees.count(degrees[0]) < len(asked) or layouts.count(layouts[0]) < len(asked)
+    if unlike or (degrees[0] and nodes.count(nodes[0]) < len(asked)):
         raise _disagreement(said)
 
 
@@ -128,7 +130,8 @@ def _settings(setup: Setup) -> Mapping[str, Any]:
     cut = given["settings"].pop("micro_batches") or {}
     shared = {f"{name} of sequence_groups": value for name, value in cut.items()} if "degrees" in cut else {}
     given["settings"] |= shared or {name: cut.get(spec) for name, spec in IN_SHORT.items()}
-    of_all = {**given["topology"], **given["settings"], **({"layouts": given["layout"]} if "layout" in given else {})}
+    laid_out = {shown: given[name] for name, shown in (("layout", "layouts"), ("gpus", "gpus")) if name in given}
+    of_all = {**given["topology"], **given["settings"], **laid_out}
     found = {f"setting {name!r}": value for name, value in of_all.items()}
     for phase in given["phases"]:
         where = "" if phase["name"] == SINGLE_PHASE else f" of phase {phase['name']!r}"

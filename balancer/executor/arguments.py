@@ -6,11 +6,12 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
-from balancer.problem.layout import StepLayout
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings, one_of
-from balancer.problem.setup import Setup, as_phases
+from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
 
 __all__ = ["ONLY_LENGTH", "as_setup"]
@@ -24,7 +25,7 @@ _SETTINGS = (*_PLANNED, *IN_SHORT, "sequence_groups")
 
 def as_setup(
     topology: Topology, phases: Sequence[Phase] | Mapping[str, str] | None, cost: str | CostModel, length: str | None,
-    settings: Mapping[str, Any], layout: StepLayout | None = None,
+    settings: Mapping[str, Any], layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
 ) -> Setup:  # fmt: skip
     """Read the phases, or the length, cost and constraints of the only one, and how all are planned.
 
@@ -51,6 +52,6 @@ def as_setup(
         phases = (Phase(SINGLE_PHASE, items, parse_cost(cost), **kept),)
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
-    setup = Setup(topology, as_phases(phases), plan, layout)
+    setup = Setup(topology, as_phases(phases), plan, *as_layout(layouts))
     rehearse(setup)
     return setup

@@ -106,9 +106,10 @@ class Correction:
                 continue
             if not 0 < float(value) < math.inf:
                 raise ValueError(f"seconds of a phase must be positive and finite, got {value!r} for {name!r}")
-            lengths = step.lengths(name).astype(np.float64)
+            held, lengths = step.planned(name)
+            lengths = lengths.astype(np.float64)
             speeds = next(phase.rank_speeds for phase in self._given.phases if phase.name == name)
-            pace = 1.0 if speeds is None else speeds[step.rank] / max(speeds)
+            pace = 1.0 if speeds is None else speeds[held] / max(speeds)
             sums = float(lengths.sum()), float((lengths * lengths).sum())
             self._waiting.append([list(self._online).index(name), *sums, float(value) * pace])
 
@@ -172,7 +173,7 @@ class Correction:
         cut = settings.micro_batches
         if isinstance(cut, MicroBatches) and cut.stages is not None:
             settings = replace(settings, micro_batches=replace(cut, stages=replace(cut.stages, costs=costs)))
-        self.setup = Setup(self._given.topology, phases, settings)
+        self.setup = replace(self._given, phases=phases, settings=settings)
 
 
 def _stages(setup: Setup) -> PipelineStages | None:

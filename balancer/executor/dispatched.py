@@ -8,20 +8,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field, write_field
 from balancer.executor.gathering import Gathered, gather
 from balancer.executor.home_streams import FieldRoute, HomeStream, home_streams
 from balancer.executor.inputs import PhaseInputs
+from balancer.executor.laid_out import LaidOutInputs, laid_out_streams
 from balancer.executor.message import MiniBatch, Status
 from balancer.executor.payload import Values
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.shared_streams import CutStream, SharedFieldRoute, placed, shared_streams
+from balancer.executor.shared_streams import SharedFieldRoute, shared_streams
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import PiecesOnRank
-from balancer.plan.step_plan import StepPlan
+from balancer.plan.resharding import Shards
+from balancer.plan.step_plan import StepPlan, shards_of
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged, offsets_of
 
@@ -49,8 +50,7 @@ class Dispatched(Mapping[str, Any]):
     ) -> None:  # fmt: skip
         self.step, self.rank = plan, peers.rank
         self._peers, self._features, self._device, self._groups = peers, features, device, groups
-        sends_own = peers.replica is not None
-        self._streams = {**home_streams(plan, self.rank, sends_own), **shared_streams(plan, self.rank, sends_own)}
+        self._streams = _streams_from_home(plan, peers)
         self._last = list(self._streams.values())[-1]
         self._inputs: dict[str, PhaseInputs] = {}
         streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
@@ -96,8 +96,13 @@ class Dispatched(Mapping[str, Any]):
 
         Where ranks share samples, of its shares, padding included.
         """
-        plan, stream = self._plan_of(phase), self._stream(phase)
-        return stream.rows_here if isinstance(stream, CutStream) else plan.lengths[stream.here]
+        return self._stream(phase).sizes_here(self._plan_of(phase).lengths)
+
+    def planned(self, phase: str) -> tuple[int, NDArray[np.int64]]:
+        """Return which of a phase's ranks this one is, with layouts its replica, and the lengths of the items there."""
+        laid_out = self.step.setup.layout is not None
+        rank = self.step.setup.mesh_of(phase).place_of(self.rank)[1] if laid_out else self.rank
+        return rank, self.step[phase].lengths[self._stream(phase).here]
 
     def _plan_of(self, phase: str | None) -> DispatchPlan:
         return self.step[phase or list(self.step.phases)[-1]]
@@ -116,15 +121,24 @@ class Dispatched(Mapping[str, Any]):
         return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None
 
     def pieces(self, slot: int) -> PiecesOnRank:
-        """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot."""
+        """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot.
+
+        With layouts, ask :meth:`shards` for positions.
+        """
+        if self.step.setup.layout is not None:
+            raise ValueError("with layouts, a GPU holds shards: see shards(phase).positions(rank, slot)")
         return self._plan_of(None).pieces_on_rank(self.rank, slot)
 
-    def cu_seqlens(self, slot: int) -> NDArray[np.int32]:
+    def shards(self, phase: str | None = None) -> Shards:
+        """Return what each GPU has of a phase's items; its positions are of a GPU's packed slot. With layouts."""
+        return shards_of(self.step, phase or list(self.step.phases)[-1])
+
+    def cu_seqlens(self, slot: int, phase: str | None = None) -> NDArray[np.int32]:
         """Return where this rank's rows of a slot begin and end, packed, padding included: int32[k + 1]."""
-        bounds = self.slot_bounds()
+        bounds = self.slot_bounds(phase)
         if not 0 <= slot < len(bounds) - 1:
             raise ValueError(f"slot must be within 0..{len(bounds) - 2}, got {slot}")
-        return offsets_of(self.lengths()[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
+        return offsets_of(self.lengths(phase)[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
 
     def tensors(self) -> list[Tensor]:
         """Return the memory that the fields lie in."""
@@ -239,13 +253,30 @@ class Dispatched(Mapping[str, Any]):
         that, and the shape, is agreed in a small collective at the first call. ``torch.compile`` breaks the graph here,
         as split sizes change every step.
         """
-        if phase not in self._inputs:
-            self._inputs[phase] = PhaseInputs.of(self.step, phase, self.rank)
-        taken = self._inputs[phase]
+        taken = self._taken_by(phase)
         tensors = taken.in_order(outputs, own)
-        values = self._features.alike(phase, tensors, list(taken.sizes.values()), self._device)
-        moved = move_activations(values, taken.route, self._peers, differentiable)
-        return RaggedTensor(placed(moved, taken.places, int(taken.lengths.sum())), taken.lengths)
+        return taken.brought(tensors, self._peers, self._features, self._device, differentiable)
+
+    def _taken_by(self, phase: str) -> PhaseInputs:
+        """Return how all that a phase takes travels, composed once."""
+        fed = [name for name, each in self.step.phases.items() if each.items.fed_by]
+        if phase not in fed:
+            raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
+        if phase not in self._inputs:
+            laid_out = self.step.setup.layout is not None
+            self._inputs[phase] = (
+                LaidOutInputs.on(self.step, phase, self._peers)
+                if laid_out
+                else PhaseInputs.of(self.step, phase, self.rank)
+            )
+        return self._inputs[phase]
+
+
+def _streams_from_home(plan: StepPlan, peers: Peers) -> Mapping[str, HomeStream]:
+    if plan.setup.layout is not None:
+        return laid_out_streams(plan, peers)
+    sends_own = peers.replica is not None
+    return {**home_streams(plan, peers.rank, sends_own), **shared_streams(plan, peers.rank, sends_own)}
 
 
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:

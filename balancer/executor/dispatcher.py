@@ -17,9 +17,12 @@ from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field
 from balancer.executor.gathering import Gathered, gather
 from balancer.executor.home_streams import stream_names
+from balancer.executor.meshes import read_meshes, tensor_groups
 from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
 from balancer.plan.step_plan import StepPlan
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
@@ -60,6 +63,13 @@ class Dispatcher:
     replica_group : ProcessGroup, optional
         Tensor, context and pipeline peers of this rank. They get the samples and plan of their first rank; theirs are
         not looked at.
+    layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
+        How the ranks, which are GPUs then, are split for each phase, as :func:`balancer.orchestrate` takes it; in place
+        of a replica group. See :meth:`dispatch`.
+    meshes : mapping of str to DeviceMesh or ProcessGroup, optional
+        With `layouts`, of any phases: where the GPUs are, by axes ``pp``, ``dp``, ``cp``, ``sp``, ``tp`` (several that
+        begin alike, as ``dp_shard``, count together); or this rank's tensor group alone. Tensor groups that nobody
+        gives are made.
     exchange : str
         ``"direct"``, ``"node_wise"`` (first within the node, then between equal places of all nodes), or ``"auto"``:
         node-wise from 64 ranks on where nodes are of equal size.
@@ -101,6 +111,8 @@ class Dispatcher:
         planning: str = "replicate",
         planner_rank: int = 0,
         replica_group: Any = None,
+        layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
+        meshes: Mapping[str, Any] | None = None,
         exchange: str = "auto",
         device: torch.device | str | None = None,
         timeout: timedelta = TIMEOUT,
@@ -113,7 +125,13 @@ class Dispatcher:
             topology = Topology.uniform(size, topology)
         online = as_online(cost, phases)
         fixed = "linear" if isinstance(cost, OnlineCost | Mapping) else cost
-        self.setup = as_setup(topology, phases, fixed, length, settings)
+        if layouts is not None and replica_group is not None:
+            raise ValueError(
+                "replica_group cannot be combined with layouts, which say who shares samples: leave it out"
+            )
+        group = torch.distributed.group.WORLD if dp_group is None else dp_group
+        laid_out, groups = read_meshes(layouts, meshes, group)
+        self.setup = as_setup(topology, phases, fixed, length, settings, laid_out)
         check_planning(planning, self.setup)
         if not 0 <= as_count("planner_rank", planner_rank, 0) < size:
             raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
@@ -134,6 +152,7 @@ class Dispatcher:
         self.features = Features(self.peers)
         check_groups(self.peers, self.setup)
         cut = self.setup.settings.micro_batches
+        self.peers.join(tensor_groups(self.setup, groups, group, timeout))
         self._groups = self.peers.groups_of(cut.rank_sets(topology)) if isinstance(cut, SequenceGroups) else {}
         self.current: Dispatched | None = None
         compile_at_once()  # so that no later step waits for it
@@ -194,7 +213,10 @@ class Dispatcher:
         Dispatched
             Its fields in the form in which they came. Where ranks share samples, a field whose rows all have the
             lengths that the plan has of their samples is cut: an entry is a rank's share of a sample, with zeros where
-            the plan pads. Of all other fields every rank of a group gets the whole row.
+            the plan pads. Of all other fields every rank of a group gets the whole row. With layouts likewise: an entry
+            of a field that is cut is the share of the GPU's shard, the same on its tensor replicas, which gather it of
+            windows; of fields of ``"llm:own"`` each gets the segments in its own window; all other rows go to all GPUs
+            of the replica, pipeline devices included.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Fields: what a mini-batch may be made of, read into flat tensors with lengths, and put back into the form it had."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -54,6 +54,11 @@ class Spec:
     def by_row(self) -> bool:
         """Whether every row is a tensor of its own."""
         return self.form in ("list", "lists", "strided")
+
+    @property
+    def of_items(self) -> "Spec":
+        """What it is where an entry is an item, not a sample with its items."""
+        return replace(self, form="list") if self.form == "lists" else self
 
     def __str__(self) -> str:
         return f"{self.form} of {self.dtype} [*{''.join(f', {size}' for size in self.trailing)}] on {self.device}"

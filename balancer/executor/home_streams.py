@@ -74,6 +74,10 @@ class HomeStream:
         """The items of this rank after, in order."""
         return self.target.samples_on_rank(self.rank)
 
+    def sizes_here(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elements of each row of this rank after, given the items' lengths."""
+        return lengths[self.here]
+
     @cached_property
     def _route(self) -> Route:
         """The route of the items, with the lengths still to be set."""
@@ -103,8 +107,7 @@ class HomeStream:
         return self._of_lengths(of_item, Field(spec, of_item[self.home]))
 
     def _of_lengths(self, of_item: NDArray[np.int64], home: Field, chosen: Any = None) -> FieldRoute:
-        spec = replace(home.spec, form="list") if home.spec.form == "lists" else home.spec
-        here = Field(spec, of_item[self.here])
+        here = Field(home.spec.of_items, of_item[self.here])
         return FieldRoute(self._route.with_lengths(of_item[self.home], here.lengths), home, here, chosen)
 
     def _check_items(self, field: str, gathered: Gathered, sample_of_item: NDArray[np.int64]) -> None:

@@ -1,13 +1,19 @@
 """What a phase that others feed takes: their outputs and the samples' own pieces, in one exchange."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balancer.executor.differentiable import move_activations
+from balancer.executor.features import Features
+from balancer.executor.peers import Peers
+from balancer.executor.ragged_tensor import RaggedTensor
 from balancer.executor.route import Route, grouped_sums
+from balancer.executor.shared_streams import placed
 from balancer.plan.step_plan import StepPlan, own_name
 from balancer.plan.stream import fused, stacked
 from balancer.problem.ragged import offsets_of
@@ -27,10 +33,7 @@ class PhaseInputs:
 
     @classmethod
     def of(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
-        """Return what a phase takes; KeyError if none feeds it."""
-        fed = [name for name, each in plan.phases.items() if each.items.fed_by]
-        if phase not in fed:
-            raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
+        """Return what a phase takes."""
         if plan[phase].group_table is not None:
             return cls._shared(plan, phase, rank)
         parts, target = plan.parts[phase], plan[phase].target
@@ -77,3 +80,12 @@ class PhaseInputs:
                 rows = "is missing" if tensor is None else f"has {len(tensor)} rows"
                 raise ValueError(f"{what} must have {size} rows on this rank, one for each element, but {rows}")
         return [given[stream] for stream in self.sizes]
+
+    def brought(
+        self, tensors: Sequence[Tensor | None], peers: Peers, features: Features, device: torch.device,
+        differentiable: bool,
+    ) -> RaggedTensor:  # fmt: skip
+        """Bring the tensors, stream after stream, where the phase takes them."""
+        values = features.alike(self.phase, tensors, list(self.sizes.values()), device)
+        moved = move_activations(values, self.route, peers, differentiable)
+        return RaggedTensor(placed(moved, self.places, int(self.lengths.sum())), self.lengths)

@@ -1,7 +1,7 @@
 """A rank's peers: the data-parallel group, the ranks that hold the same share, and the way bytes take between nodes."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -70,6 +70,7 @@ class Peers:
         self.leads = self.replica is None or self.replica.rank == 0
         self.timeout = timeout
         self.nodes = NodeWise(group, topology, timeout) if _bundles(exchange, topology) else None
+        self.tensor: dict[str, Collectives] = {}
         self._all_to_all: AllToAll = (self.nodes or self.direct).all_to_all
         self.memory = Memory()
         compile_runs()
@@ -95,7 +96,15 @@ class Peers:
             dp_group = _copy(self.direct.group)
         if self.replica is not None and self.replica.moves_cuda:
             replica_group = _copy(self.replica.group)
-        return Peers(dp_group, replica_group, topology, exchange, timeout, self.direct.lookout)
+        twin = Peers(dp_group, replica_group, topology, exchange, timeout, self.direct.lookout)
+        twin.join({name: _copy(one.group) if one.moves_cuda else one.group for name, one in self.tensor.items()})
+        return twin
+
+    def join(self, tensor_groups: Mapping[str, Any]) -> None:
+        """Exchange by tensor groups too, by phase; each of its members has a window. All peers call this."""
+        for name, group in tensor_groups.items():
+            self.tensor[name] = Collectives(group, self.timeout, "tensor peer")
+            self.tensor[name].lookout = self.direct.lookout
 
     def groups_of(self, rank_sets: Iterable[range]) -> dict[range, Any]:
         """Make of sets of ranks the process groups that this rank is in. All peers call this, with the same sets.

@@ -19,12 +19,14 @@ from balancer.executor.gathering import Gathered
 from balancer.executor.home_streams import FieldRoute, HomeStream
 from balancer.executor.payload import Payload, Values, as_whole
 from balancer.executor.route import Route
+from balancer.executor.windows import Windows
 from balancer.plan.pieces import Pieces, Shares, segments
 from balancer.plan.step_plan import StepPlan, own_name
 from balancer.plan.stream import Stream
 from balancer.problem.ragged import Ragged, offsets_of
 
-__all__ = ["CutStream", "SharedFieldRoute", "SharedStream", "placed", "shared_streams"]
+__all__ = ["CutStream", "SharedFieldRoute", "SharedStream", "Way", "elements_of", "of_tokens", "placed",
+           "shared_streams"]  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -33,6 +35,7 @@ class Way(NamedTuple):
     route: Route
     taken: NDArray[np.int64] | None = None  # which of its elements the rank sends, in order; None: all
     places: NDArray[np.int64] | None = None  # where those that arrive lie among zeros; None: one after the other
+    windows: Windows | None = None  # what arrives is the rank's window, of which its tensor group has the others
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -61,7 +64,9 @@ class SharedFieldRoute(FieldRoute):
     def arrived(self, values: Values, forth: bool, device: torch.device) -> Field:
         """Return the field of elements that have travelled, among padding where the plan has it."""
         field, way = (self.here, self.forth) if forth else (self.home, self.back)
-        whole = placed(as_whole(values), way.places, int(field.lengths.sum()))
+        size = int(field.lengths.sum()) if way.windows is None else way.windows.size
+        whole = placed(as_whole(values), way.places, size)
+        whole = whole if way.windows is None else way.windows.gathered(whole)
         return Field(field.spec, field.rows, whole.cpu() if field.spec.device == "cpu" else whole)
 
 
@@ -85,6 +90,10 @@ class CutStream(HomeStream):
     def rows_here(self) -> NDArray[np.int64]:
         """Elements of each row of this rank after, padding included."""
         return self.cut.lengths[self.here]
+
+    def sizes_here(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elements of each row of this rank after."""
+        return self.rows_here
 
     @cached_property
     def _segments(self) -> Route:
@@ -114,7 +123,7 @@ class CutStream(HomeStream):
         return self._cut(Field(spec, self.item_lengths[self.home]))
 
     def _cut(self, home: Field, padded: bool = True) -> SharedFieldRoute:
-        spec = replace(home.spec, form="list") if home.spec.form == "lists" else home.spec
+        spec = home.spec.of_items
         route, places = self._segments, self.places if padded else None
         return SharedFieldRoute.of(home, Field(spec, self.rows_here), Way(route, None, places), Way(route.back, places))
 
@@ -160,14 +169,14 @@ class SharedStream(CutStream):
     def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:
         """Return how a field travels: cut if each of its rows has the length that the plan has of the sample."""
         rows, home = gathered.rows[name], gathered.field(name, self.rank)
-        if not isinstance(rows, Ragged) and _of_tokens(home.spec) and np.array_equal(rows, self.item_lengths):
+        if not isinstance(rows, Ragged) and of_tokens(home.spec) and np.array_equal(rows, self.item_lengths):
             return self._cut(home)
         sizes = rows.sums() if isinstance(rows, Ragged) else rows
         here: Column = rows.take(self.here) if isinstance(rows, Ragged) else rows[self.here]
         row_at_home = self.source.position_of_sample[self._copies]
         forth = Way(
             self._to_all.with_lengths(sizes[self._copies], sizes[self.here]),
-            _elements(sizes[self.home], row_at_home.astype(np.int64)),
+            elements_of(sizes[self.home], row_at_home.astype(np.int64)),
         )
         return SharedFieldRoute.of(home, replace(home, rows=here), forth, self._from_first(sizes, sizes[self.here]))
 
@@ -175,7 +184,7 @@ class SharedStream(CutStream):
         """Return how results travel, given how long they are: of tokens by pieces, else from a group's first rank."""
         of_share = np.empty(len(lengths), dtype=np.int64)
         of_share[self.shares.place.samples] = lengths
-        if _of_tokens(spec):
+        if of_tokens(spec):
             home = Field(spec, self.item_lengths[self.home])
             for padded, sizes in (True, self.shares.lengths), (False, self._without_padding):
                 if np.array_equal(of_share, sizes):
@@ -199,7 +208,7 @@ class SharedStream(CutStream):
         """Return the way home of rows of these lengths from the first ranks of groups; `here` are all on this rank."""
         first = np.flatnonzero(self.target.rank_of_sample[self.here] == self.rank)
         route = self._route.with_lengths(of_sample[self.home], here[first])
-        return Way(route.back, _elements(here, first))
+        return Way(route.back, elements_of(here, first))
 
 
 def shared_streams(plan: StepPlan, rank: int, sends_own: bool) -> Mapping[str, HomeStream]:
@@ -228,11 +237,11 @@ def _is_text(spec: Spec) -> bool:
     return spec.form in ("str", "bytes")
 
 
-def _of_tokens(spec: Spec) -> bool:
+def of_tokens(spec: Spec) -> bool:
     """Whether rows of a field can have an element for each token of their samples."""
     return not (spec.fixed or _is_text(spec))
 
 
-def _elements(sizes: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def elements_of(sizes: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the elements of some rows, of all rows that lie one after the other."""
     return Ragged(np.arange(int(sizes.sum())), offsets_of(sizes)).take(rows).values.copy()  # which torch may have

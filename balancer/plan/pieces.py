@@ -22,8 +22,8 @@ from solvers.packing import MOST_BINS
 from solvers.tiles import intersections
 from solvers.types import Record
 
-__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time", "runs",
-           "segments"]  # fmt: skip
+__all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", "Shares", "least_rank_time",
+           "running_stops", "runs", "segments"]  # fmt: skip
 
 
 class SequenceGroup(NamedTuple):
@@ -206,11 +206,7 @@ class Pieces(Record):
     @classmethod
     def parts(cls, place: Placement, sample: NDArray[np.int64], lengths: NDArray[np.int64]) -> "Pieces":
         """Return the parts of which samples consist, given sample after sample in order. O(parts)."""
-        stop = np.cumsum(lengths)
-        first = np.ones(len(sample), dtype=bool)
-        first[1:] = sample[1:] != sample[:-1]
-        base = (stop - lengths)[first].repeat(np.diff(np.append(np.flatnonzero(first), len(sample))))
-        return cls(sample, stop - lengths - base, stop - base, place)
+        return cls(sample, *running_stops(sample, lengths), place)
 
     @classmethod
     def of_groups(
@@ -293,7 +289,7 @@ def segments(
     """
     held = np.flatnonzero(source.stop > source.start)
     held = held[np.lexsort((source.start[held], source.sample[held]))]
-    first_of_sample = np.searchsorted(source.sample[held], np.arange(len(lengths) + 1))
+    first_of_sample = offsets_of(np.bincount(source.sample[held], minlength=len(lengths)))
     tiles = source.start[held], source.stop[held]
     found = intersections(tiles, first_of_sample, lengths, target.sample, target.start, target.stop)
     source_piece = held[found.first]
@@ -334,6 +330,15 @@ def _lying(place: Placement, piece: NDArray[np.int64]) -> Placement:
     offsets = first[place.offsets]
     position += (first[:-1] - offsets[rank_of_place]).astype(np.int32)[at]
     return Placement(rank_of_place[at], position, order, offsets)
+
+
+def running_stops(sample: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where parts begin and end in their samples, given sample after sample in order: int64[k] both."""
+    stop = np.cumsum(lengths)
+    first = np.ones(len(sample), dtype=bool)
+    first[1:] = sample[1:] != sample[:-1]
+    base = (stop - lengths)[first].repeat(np.diff(np.append(np.flatnonzero(first), len(sample))))
+    return stop - lengths - base, stop - base
 
 
 def runs(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

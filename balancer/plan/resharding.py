@@ -8,6 +8,7 @@ and shares it is never better: as much comes in, over fewer links.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from solvers.types import Record
 __all__ = ["Resharding", "Shards", "Source"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Shards(Record):
     """Items on the GPUs of a module's replicas: of each, every shard holds an equal share, packed one after the other.
 
@@ -77,7 +78,7 @@ class Shards(Record):
         """In how many parts a shard holds each item: two in a zigzag."""
         return 2 if self.mesh.layout.cp > 1 else 1
 
-    @property
+    @cached_property
     def slot_sizes(self) -> NDArray[np.int64]:
         """Elements of a shard's packed buffer, padding included: int64[replicas, slots]."""
         buffer = self.place.rank_of_sample * np.int64(self.num_slots) + self.slot_of_item
@@ -89,17 +90,43 @@ class Shards(Record):
         """Elements of each GPU's window of its shard's buffer: int64[replicas, slots]."""
         return self.slot_sizes // self.mesh.layout.tp
 
-    def pieces(self, num_gpus: int, device: int = 0) -> Pieces:
-        """Return what each GPU of one pipeline device has in its windows. O(pieces + GPUs).
+    def pieces(
+        self, num_gpus: int, devices: Sequence[int] = (0,), chosen: NDArray[np.bool_] | None = None, gpu: int = -1
+    ) -> Pieces:
+        """Return what each GPU of some pipeline devices has in its windows. O(n + pieces + GPUs).
 
-        Replica after replica, there item after item in order, in each by where they begin.
+        Device after device, there replica after replica, there item after item in order, in each by where they begin.
+
+        Parameters
+        ----------
+        num_gpus : int
+        devices : sequence of int
+        chosen : bool[n], optional
+            Of which items; by default of all.
+        gpu : int
+            Of which GPU alone, all its items; -1: of all.
         """
-        layout, items = self.mesh.layout, self.place.samples
-        replica, slot, sizes = self.place.rank_of_sample[items], self.slot_of_item[items], self.slot_sizes
-        begin = offsets_of(self.share[items])[:-1] - offsets_of(sizes.ravel())[:-1].reshape(sizes.shape)[replica, slot]
+        if gpu >= 0:
+            chosen = self.items_of(gpu, devices)
+        items, sizes = self.place.samples, self.slot_sizes
+        begin = offsets_of(self.share[items])[:-1]
+        if chosen is not None:
+            kept = chosen[items]
+            items, begin = items[kept], begin[kept]
+        replica, slot = self.place.rank_of_sample[items], self.slot_of_item[items]
+        begin = begin - offsets_of(sizes.ravel())[:-1].reshape(sizes.shape)[replica, slot]
         packed = Packed(items, replica, self.share[items] // self.halves, begin, self.windows[replica, slot])
-        item, start, stop, gpu = windowed(packed, self.mesh.gpus[device], self.halves, layout.cp)
-        return Pieces(item, start, stop, Placement.by_sample_order(gpu, num_gpus))
+        found = [windowed(packed, self.mesh.gpus[each], self.halves, self.mesh.layout.cp) for each in devices]
+        item, start, stop, holder = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        if gpu >= 0:
+            mine = np.flatnonzero(holder == gpu)
+            item, start, stop, holder = item[mine], start[mine], stop[mine], holder[mine]
+        return Pieces(item, start, stop, Placement.by_sample_order(holder, num_gpus))
+
+    def items_of(self, gpu: int, devices: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which items lie on a GPU that is one of some pipeline devices: bool[n]."""
+        _, replica, _, _ = np.nonzero(self.mesh.gpus[list(devices)] == gpu)
+        return np.isin(self.place.rank_of_sample, replica)
 
     def cu_seqlens(self, gpu: int, slot: int = 0) -> NDArray[np.int32]:
         """Return where the shares of items begin and end in a GPU's packed slot, padding included: int32[k + 1]."""
@@ -158,9 +185,23 @@ class Source(NamedTuple):
     within: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     bytes_per_element: int = 1
 
-    def pieces(self, num_gpus: int) -> Pieces:
-        """Return what of its items each GPU holds."""
-        return self.held if isinstance(self.held, Pieces) else self.held.pieces(num_gpus, -1)
+    def pieces(self, num_gpus: int, chosen: NDArray[np.bool_] | None = None, gpu: int = -1) -> Pieces:
+        """Return what of its items each GPU holds; of those chosen, bool[n], or of one GPU, if that is asked for."""
+        if isinstance(self.held, Shards):
+            return self.held.pieces(num_gpus, (-1,), chosen, gpu)
+        held, kept = self.held, self.held.place.samples
+        if gpu >= 0:
+            kept = held.place.samples_on_rank(gpu)
+        elif chosen is None:
+            return held
+        else:
+            kept = kept[chosen[held.sample[kept]]]
+        place = Placement.by_sample_order(held.place.rank_of_sample[kept], num_gpus)
+        return Pieces(held.sample[kept], held.start[kept], held.stop[kept], place)
+
+    def of_target(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which items are parts of those that are chosen of the target's: bool[n]."""
+        return chosen if self.within is None else chosen[self.within[0]]
 
     def in_target(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return of which of the target's items pieces are, where they begin and where they end, without padding."""
@@ -202,14 +243,40 @@ class Resharding(Record):
     source_start: NDArray[np.int64]
 
     @classmethod
-    def of(cls, name: str, sources: Sequence[Source], target: Shards, num_gpus: int) -> "Resharding":
+    def of(
+        cls, name: str, sources: Sequence[Source], target: Shards, num_gpus: int, devices: Sequence[int] = (0,)
+    ) -> "Resharding":
         """Compose the exchange of one stream or of several, which then travel in one, to first pipeline devices.
 
-        O(k log s) for s source pieces, and k target pieces and segments.
+        Or to all GPUs of other `devices`. O(k log s) for s source pieces, and k target pieces and segments.
         """
-        pieces = [source.pieces(num_gpus) for source in sources]
+        wanted = target.pieces(num_gpus, devices)
+        return cls._between(name, sources, [each.pieces(num_gpus) for each in sources], target, wanted)
+
+    @classmethod
+    def on(
+        cls, gpu: int, name: str, sources: Sequence[Source], target: Shards, num_gpus: int,
+        devices: Sequence[int] = (0,),
+    ) -> tuple["Resharding", "Resharding"]:  # fmt: skip
+        """Compose one GPU's part alone: what it sends, and what it gets, each in the order of the whole exchange.
+
+        O(n + k log s) for the s source pieces, and the k target pieces and segments, of the items that it holds.
+        """
+        there = [each.pieces(num_gpus, gpu=gpu) for each in sources]
+        sent = np.zeros(len(target.lengths), dtype=bool)
+        for source, pieces in zip(sources, there, strict=True):
+            sent[source.in_target(pieces)[0]] = True
+        sending = cls._between(name, sources, there, target, target.pieces(num_gpus, devices, sent))
+        mine = target.items_of(gpu, devices)
+        there = [each.pieces(num_gpus, each.of_target(mine)) for each in sources]
+        return sending, cls._between(name, sources, there, target, target.pieces(num_gpus, devices, gpu=gpu))
+
+    @classmethod
+    def _between(
+        cls, name: str, sources: Sequence[Source], pieces: Sequence[Pieces], target: Shards, wanted: Pieces
+    ) -> "Resharding":
+        """Compose the exchange of what there is of each source and what is wanted."""
         parts = [source.in_target(each) for source, each in zip(sources, pieces, strict=True)]
-        counts = [len(each.sample) for each in pieces]
         there, (sample, start, stop) = pieces[0], parts[0]
         if len(pieces) > 1:
             sample, start, stop = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -217,8 +284,8 @@ class Resharding(Record):
             place = stacked([each.place for each in pieces], np.arange(len(sample)))
             there = Pieces(sample, begin, begin + np.concatenate([each.stop - each.start for each in pieces]), place)
         sizes = [source.bytes_per_element for source in sources]
+        counts = [len(each.sample) for each in pieces]
         each = sizes[0] if len(set(sizes)) == 1 else np.repeat(np.array(sizes, dtype=np.int64), counts)
-        wanted = target.pieces(num_gpus)
         found = segments(name, Pieces(sample, start, stop, there.place), wanted, target.lengths, each)
         return cls(found, tuple(sources), target, there, wanted, start)
 
@@ -245,8 +312,9 @@ class Resharding(Record):
         """
         nodes = topology.node_of_rank
         wanted = _nodes_of_groups(self.target, nodes)[self.stream.target.rank_of_sample]
-        bounds = offsets_of([len(each.pieces(topology.num_ranks).sample) for each in self.sources])
-        source = np.searchsorted(bounds, self.segments.source_piece, side="right") - 1
+        several = len(self.sources) > 1
+        sizes = [len(each.pieces(topology.num_ranks).sample) for each in self.sources] if several else [0]
+        source = np.searchsorted(offsets_of(sizes)[:-1], self.segments.source_piece, side="right") - 1
         least = 0
         for s, each in enumerate(self.sources):
             mine = np.flatnonzero(source == s)

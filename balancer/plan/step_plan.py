@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import Pieces, Segments, segments
+from balancer.plan.pieces import Pieces, Segments, running_stops, segments
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
@@ -19,13 +19,14 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import SINGLE_PHASE, PhaseItems
 from balancer.problem.placement import Placement
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, offsets_of
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, Named, UsageError
 from solvers.groups import members_by_group
 
-__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard"]
+__all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_of", "reshard", "reshard_on",
+           "shards_of"]  # fmt: skip
 
 
 class Parts(NamedTuple):
@@ -119,13 +120,26 @@ class StepPlan:
         GPU to GPU, in segments; see :func:`balancer.reshard`.
         """  # noqa: D205 (one sentence)
         if self.setup.layout is not None:
-            return {name: reshard(self, name).stream for name in self._whole} | dict(self.detour)
+            return {name: each.stream for name, each in self._reshardings.items()} | dict(self.detour)
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
             if plan.plan.group_table is not None:
                 for name in self.parts[phase].streams:
                     streams[name] = self.cut(name, phase).stream
         return streams | dict(self.detour)
+
+    @cached_property
+    def _reshardings(self) -> dict[str, Resharding]:
+        return {name: reshard(self, name) for name in self._whole}
+
+    def least_inter_node(self, stream: str) -> int | None:
+        """Return how many bytes of a stream cross nodes at least, with items on these replicas; None without layouts.
+
+        KeyError if there is no such stream.
+        """
+        if self.setup.layout is None or stream in self.detour:
+            return None
+        return self._reshardings[stream].least_inter_node(self.topology)
 
     @property
     def stream_names(self) -> tuple[str, ...]:
@@ -159,13 +173,23 @@ class StepPlan:
 
     def within(self, name: str, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return of which sample each item that a stream brings to a phase is a part, and where in it that begins."""
-        parts = self.parts[phase]
-        sizes = self._sizes_of(parts)
-        before = np.cumsum(sizes) - sizes
-        start = before - before[np.searchsorted(parts.sample_of_part, parts.sample_of_part)]
+        parts, (start, _) = self.parts[phase], self._ends_in(phase)
         mine = np.flatnonzero(parts.stream_of_part == parts.streams.index(name))
-        mine = mine[np.argsort(parts.item_of_part[mine])]
-        return parts.sample_of_part[mine], start[mine]
+        at = np.empty_like(mine)
+        at[parts.item_of_part[mine]] = mine
+        return parts.sample_of_part[at], start[at]
+
+    def _ends_in(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the parts of a phase begin and end in their samples: int64[k] both."""
+        if phase not in self._ends:
+            parts = self.parts[phase]
+            self._ends[phase] = running_stops(parts.sample_of_part, self._sizes_of(parts))
+        return self._ends[phase]
+
+    @cached_property
+    def _ends(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """What :meth:`_ends_in` has found."""
+        return {}
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of an element of a stream."""
@@ -177,7 +201,7 @@ class StepPlan:
         """Raise ValueError unless the parts of each sample make up its length: ranks share what they make up."""
         parts, lengths = self.parts[phase], self[phase].lengths
         sums = np.zeros_like(lengths)
-        np.add.at(sums, parts.sample_of_part, self._sizes_of(parts))
+        sums[parts.sample_of_part] = self._ends_in(phase)[1]  # of each sample, that of its last part stays
         if (odd := sums != lengths).any():
             sample = int(np.argmax(odd))
             raise UsageError(
@@ -189,12 +213,14 @@ class StepPlan:
 
     def _sizes_of(self, parts: Parts) -> NDArray[np.int64]:
         """Return the elements of each part: int64[k]."""
-        sizes = np.empty(len(parts.item_of_part), dtype=np.int64)
-        for s, name in enumerate(parts.streams):
+        each = []
+        for name in parts.streams:
             phase, _, way = name.rpartition(":")
-            items, mine = self.phases[phase].items, parts.stream_of_part == s
-            sizes[mine] = (items.outputs if way == "out" else items.own.values)[parts.item_of_part[mine]]
-        return sizes
+            items = self.phases[phase].items
+            each.append(items.outputs if way == "out" else items.own.values)
+        first = offsets_of([len(sizes) for sizes in each])
+        found: NDArray[np.int64] = np.concatenate(each)[first[parts.stream_of_part] + parts.item_of_part]
+        return found
 
     @cached_property
     def parts(self) -> Mapping[str, Parts]:
@@ -386,12 +412,45 @@ def reshard(
     >>> found.target.window(1), found.target.cu_seqlens(1).tolist()
     (slice(122, 244, None), [0, 48, 68, 208, 244])
     """
+    sources, shards, num_gpus = _ends_of(step, stream, source, target)
+    return Resharding.of(stream, sources, shards, num_gpus)
+
+
+def reshard_on(
+    step: StepPlan, gpu: int, stream: str, only: Sequence[str] | None = None, devices: Sequence[int] = (0,)
+) -> tuple[Resharding, Resharding]:
+    """Compose one GPU's part of :func:`reshard`: what it sends, and what it gets.
+
+    Parameters
+    ----------
+    step : StepPlan
+        With layouts.
+    gpu : int
+    stream : str
+    only : sequence of str, optional
+        Which streams of several.
+    devices : sequence of int
+        The pipeline devices of the target.
+    """
+    return Resharding.on(gpu, stream, *_ends_of(step, stream, None, None, only), devices)
+
+
+def shards_of(step: StepPlan, phase: str) -> Shards:
+    """Return what each GPU has of the items of a phase; ValueError where the step has no layouts."""
+    return _shards_on(step, phase, _mesh_of(step, phase, None))
+
+
+def _ends_of(
+    step: StepPlan, stream: str, source: ModuleLayout | Mesh | None, target: ModuleLayout | Mesh | None,
+    only: Sequence[str] | None = None,
+) -> tuple[list[Source], Shards, int]:  # fmt: skip
+    """Return where the items of a stream are, where they go, and among how many GPUs."""
     phase, _, way = str(stream).rpartition(":")
     several = way == "inputs" and phase in step.parts
     if stream not in step.stream_names and not several:
         known = ", ".join((*step.stream_names, *(f"{name}:inputs" for name in step.parts)))
         raise KeyError(f"no stream {stream!r}; streams are {known}")
-    names = step.parts[phase].streams if several else (stream,)
+    names = only or (step.parts[phase].streams if several else (stream,))
     to = (step.phases[phase].items.feeds or phase) if way == "out" else phase
     mesh = _mesh_of(step, to, target)
     there = [_mesh_of(step, name.rpartition(":")[0], source) for name in names if name.endswith(":out")]
@@ -400,10 +459,12 @@ def reshard(
         num_gpus = 1 + max(int(each.gpus.max()) for each in (mesh, *there))
     for each in (mesh, *there):
         each.check(num_gpus)
-    sources = [_source_of(step, name, to, source) for name in names]
-    plan = step[to]
-    shards = Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
-    return Resharding.of(stream, sources, shards, num_gpus)
+    return [_source_of(step, name, to, source) for name in names], _shards_on(step, to, mesh), num_gpus
+
+
+def _shards_on(step: StepPlan, phase: str, mesh: Mesh) -> Shards:
+    plan = step[phase]
+    return Shards.of(mesh, plan.target, plan.lengths, (plan.slot_of_sample, plan.num_slots))
 
 
 def _source_of(step: StepPlan, name: str, to: str, given: ModuleLayout | Mesh | None) -> Source:

@@ -19,6 +19,7 @@ from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
 from balancer.problem.placement import Placement
@@ -138,7 +139,7 @@ def orchestrate(
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
     objective: str = "sum",
-    layouts: StepLayout | Mapping[str, ModuleLayout] | None = None,
+    layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
 
@@ -169,8 +170,9 @@ def orchestrate(
     sequence_groups : SequenceGroups, optional
         In place of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
         compute whole items as before.
-    layouts : StepLayout or mapping of str to ModuleLayout, optional
-        How the GPUs, which the topology's ranks are then, are split for each phase, encoders before the last module.
+    layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
+        How the GPUs, which the topology's ranks are then, are split for each phase, encoders before the last module;
+        GPUs are numbered as Megatron-LM does unless a :class:`balancer.Mesh` says otherwise.
         Each phase is planned over its replicas, and ``plan.streams`` go from GPU to GPU.
 
     Returns
@@ -201,7 +203,7 @@ def orchestrate(
     """
     cut = one_of(micro_batches, sequence_groups)
     settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
-    setup = Setup(as_topology(topology), as_phases(phases), settings, as_layout(layouts))
+    setup = Setup(as_topology(topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, batch, home_rank), part_order)
 
 

@@ -37,13 +37,17 @@ def as_topology(topology: Topology | int) -> Topology:
     return topology if isinstance(topology, Topology) else Topology.uniform(topology, None)
 
 
-def as_layout(layouts: StepLayout | Mapping[str, ModuleLayout] | None) -> StepLayout | None:
-    """Read what a caller gives: without a mode, encoders run on all GPUs, before the last module."""
+def as_layout(
+    layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None,
+) -> tuple[StepLayout | None, dict[str, Mesh]]:
+    """Read what a caller gives: layouts, and GPUs of its own. Without a mode, encoders run before the last module."""
     if layouts is None or isinstance(layouts, StepLayout):
-        return layouts
+        return layouts, {}
     if not isinstance(layouts, Mapping):
         raise ArgumentTypeError("layouts", "map phases to ModuleLayout(...), or be a StepLayout", repr(layouts))
-    return StepLayout(layouts, mode="before")
+    meshes = {name: each for name, each in layouts.items() if isinstance(each, Mesh)}
+    modules = {name: each.layout if isinstance(each, Mesh) else each for name, each in layouts.items()}
+    return StepLayout(modules, mode="before"), meshes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Setup:
     settings : PlanSettings
     layout : StepLayout or None
         How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout.
+    gpus : dict of str to Mesh
+        Which GPU is which shard, of phases that do not number them as Megatron-LM does.
 
     Raises
     ------
@@ -70,6 +76,7 @@ class Setup:
     phases: tuple[Phase, ...]
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
     layout: StepLayout | None = None
+    gpus: Mapping[str, Mesh] = field(default_factory=dict, hash=False)
     _meshes: dict[str, Mesh] = field(init=False, repr=False, compare=False)
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
@@ -95,7 +102,8 @@ class Setup:
     def _lay_out(self) -> None:
         """Find the GPUs and the replicas of each phase."""
         layout, count = self.layout, self.topology.num_ranks
-        meshes = {} if layout is None else {name: Mesh.of(each) for name, each in layout.modules.items()}
+        modules = {} if layout is None else layout.modules
+        meshes = {name: self.gpus.get(name) or Mesh.of(each) for name, each in modules.items()}
         if layout is not None:
             layout.check_phases([phase.name for phase in self.phases])
             if layout.mode != "before" and layout.encoders:
@@ -136,6 +144,11 @@ class Setup:
         """Return how many of a phase's ranks are planned by themselves; None: all together."""
         size, mesh = self.settings.group_size, self._meshes.get(phase)
         return size if size is None or mesh is None else size // mesh.layout.device_gpus
+
+    def _group_of_replica(self, phase: str, size: int) -> NDArray[np.int64]:
+        """Return the group of each replica: int64[replicas, 1, 1]."""
+        layout = self.mesh_of(phase).layout
+        return np.arange(layout.dp)[:, None, None] * layout.device_gpus // size
 
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
@@ -191,6 +204,11 @@ class Setup:
                     "{group_size} = {size} cannot be combined with the layout of phase {name!r} ({words}): groups must "
                     "be whole replicas", size=size, name=name, words=each.in_words(),
                 )  # fmt: skip
+            if size is not None and (self.mesh_of(name).gpus // size != self._group_of_replica(name, size)).any():
+                raise UsageError(
+                    "{group_size} = {size} cannot be combined with the GPUs of phase {name!r}: its replicas must be on "
+                    "GPUs of one group each, in the order of groups", size=size, name=name,
+                )  # fmt: skip
         for phase in self.phases:
             if phase.allowed_ranks is not None:
                 raise UsageError(
@@ -232,7 +250,11 @@ class Setup:
             "phases": [phase.to_json() for phase in self.phases],
             "settings": self.settings.to_json(),
         }
-        return found if self.layout is None else found | {"layout": self.layout.to_json()}
+        if self.layout is not None:
+            found["layout"] = self.layout.to_json()
+        if self.gpus:
+            found["gpus"] = {name: mesh.gpus.tolist() for name, mesh in self.gpus.items()}
+        return found
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Setup":
@@ -243,4 +265,6 @@ class Setup:
             modules = found["layout"]["modules"]
             order = {phase.name: modules[phase.name] for phase in phases if phase.name in modules}
             layout = StepLayout.from_json(found["layout"] | {"modules": order | modules})
-        return cls(Topology(found["topology"]["node_sizes"]), phases, PlanSettings.from_json(found["settings"]), layout)
+        gpus = {name: Mesh.of(layout.modules[name], each) for name, each in found.get("gpus", {}).items() if layout}
+        topology, settings = Topology(found["topology"]["node_sizes"]), PlanSettings.from_json(found["settings"])
+        return cls(topology, phases, settings, layout, gpus)

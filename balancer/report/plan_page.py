@@ -131,6 +131,9 @@ def _traffic_headline(summary: RunSummary) -> list[str]:
             (named(name), f"{as_bytes(stream.inter_node / summary.steps)} of {as_bytes(stream.total / summary.steps)}")
             for name, stream in summary.streams.items()
         ]
+        if any(stream.bounded for stream in summary.streams.values()):
+            must = sum(stream.inter_node_bound for stream in summary.streams.values())
+            rows.append(("must cross, on these replicas", as_bytes(must / summary.steps)))
         big, what = as_bytes(summary.inter_node_bytes / summary.steps), "cross nodes in a step, on average"
     else:
         phase = next(iter(summary.phases.values()))

@@ -324,9 +324,13 @@ class StreamSummary:
     intra_node: int = 0
     largest_send: int = 0
     largest_receive: int = 0
+    bounded: bool = False
+    inter_node_bound: int = 0
 
-    def add(self, traffic: Traffic) -> None:
-        """Take in the next step."""
+    def add(self, traffic: Traffic, least: int | None = None) -> None:
+        """Take in the next step, with what crosses nodes at least, if that is known."""
+        self.bounded |= least is not None
+        self.inter_node_bound += least or 0
         self.total += traffic.total
         self.inter_node += traffic.inter_node
         self.intra_node += traffic.intra_node
@@ -335,6 +339,7 @@ class StreamSummary:
 
     def join(self, later: "StreamSummary") -> None:
         """Take in all steps of another summary."""
+        self.bounded |= later.bounded
         _join(self, later, ("largest_send", "largest_receive"))
 
     @property
@@ -351,6 +356,7 @@ class StreamSummary:
             "inter_node_fraction": self.inter_node_fraction,
             "largest_send_bytes": self.largest_send,
             "largest_receive_bytes": self.largest_receive,
+            **({"inter_node_bound_bytes": self.inter_node_bound} if self.bounded else {}),
         }
 
 
@@ -383,7 +389,9 @@ class RunSummary:
             if not single:
                 summary.add_items(phase)
         for name, stream in plan.streams.items() if not single else ():
-            self.streams.setdefault(name, StreamSummary()).add(stream.traffic(plan.topology))
+            self.streams.setdefault(name, StreamSummary()).add(
+                stream.traffic(plan.topology), plan.least_inter_node(name)
+            )
         self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples

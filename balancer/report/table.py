@@ -146,13 +146,14 @@ def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps
     """Print one row a stream: what a step moves, and how far."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("stream", no_wrap=True)
-    for header in ("a step", "crosses nodes", "within nodes", "largest send"):
+    bounded = any(stream.bounded for stream in streams.values())
+    for header in ("a step", "crosses nodes", *["must cross"] * bounded, "within nodes", "largest send"):
         table.add_column(header, justify="right")
     for name, stream in streams.items():
-        within = stream.intra_node / stream.total if stream.total else 0.0
+        within, must = (part / max(stream.total, 1) for part in (stream.intra_node, stream.inter_node_bound))
         table.add_row(
-            Text(name), as_bytes(stream.total / steps), as_percent(stream.inter_node_fraction), as_percent(within),
-            as_bytes(stream.largest_send),
+            Text(name), as_bytes(stream.total / steps), as_percent(stream.inter_node_fraction),
+            *[as_percent(must)] * bounded, as_percent(within), as_bytes(stream.largest_send),
         )  # fmt: skip
     console.print(table)
 

@@ -1,18 +1,18 @@
 """How long every rank computes a phase, micro-batch by micro-batch, and what it holds meanwhile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.problem.cluster import Cluster
+from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
 
-__all__ = ["Computed", "compute_phase", "span"]
+__all__ = ["Computed", "compute_phase", "on_gpus", "span"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +35,15 @@ class Computed:
     executed_flops: float
 
 
-def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Cluster) -> Computed:
-    """Compute a phase's items where its plan puts them. O(items + ranks * micro-batches).
+def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
+    """Return what each GPU does of what replicas do: as long, and an equal share of the elements."""
+    replica = mesh.replica_of_gpu(num_gpus)
+    tokens = -(-found.tokens[replica] // mesh.layout.device_gpus)
+    return replace(found, seconds=found.seconds[replica], tokens=tokens)
+
+
+def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
+    """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches).
 
     Raises
     ------
@@ -44,7 +51,7 @@ def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Clu
         A convolution's cost, and a model without a convolution.
     """
     if isinstance(plan.micro_batches, SequenceGroups) and plan.group_table is not None:
-        return _compute_shared(plan, plan.micro_batches, model, cluster)
+        return _compute_shared(plan, plan.micro_batches, model, gpus)
     lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)
     bins = plan.rank_of_sample * np.int32(plan.num_slots) + plan.slot_of_sample
     num_bins = plan.num_ranks * plan.num_slots
@@ -67,12 +74,12 @@ def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, cluster: Clu
         executed = np.bincount(bins, weights=each, minlength=num_bins).astype(np.float64)
         if plan.cost.c and model.stem is not None:
             executed += rows * model.stem(longest)
-    seconds = model.throughput.seconds(executed / cluster.gpus_per_rank, tokens)
+    seconds = model.throughput.seconds(executed / gpus, tokens)
     useful = float(model.useful_flops(lengths).sum())
     return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(executed.sum()))
 
 
-def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, cluster: Cluster) -> Computed:
+def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, gpus: int) -> Computed:
     """Compute samples that ranks share: each rank is busy with one for as long as the plan's cost says.
 
     Of the time that the sample takes alone, that is; what sharing loses and exchanges is in it.
@@ -86,7 +93,7 @@ def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, 
     bins = shares.place.rank_of_sample * np.int64(plan.num_slots) + plan.slot_of_sample[shares.sample]
     tokens = np.bincount(bins, weights=shares.lengths, minlength=num_bins).astype(np.int64)
     busy = np.bincount(bins, weights=(each * slower)[shares.sample], minlength=num_bins)
-    seconds = model.throughput.seconds(busy / cluster.gpus_per_rank, tokens)
+    seconds = model.throughput.seconds(busy / gpus, tokens)
     shape = plan.num_ranks, plan.num_slots
     useful = float(model.useful_flops(lengths).sum())
     return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(each.sum()))

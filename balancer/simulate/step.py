@@ -6,6 +6,7 @@ it, and an exchange takes as long as its slowest rank.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
 from balancer.problem.cluster import Cluster
+from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
-from balancer.simulate.compute import Computed, compute_phase, span
+from balancer.simulate.compute import Computed, compute_phase, on_gpus, span
 from balancer.simulate.phase_model import PhaseModel
 from balancer.simulate.pipeline import Pipelined, run_pipelines
 from solvers.errors import ArgumentError, UsageError
@@ -171,6 +173,10 @@ def step_time(
     not a pipeline with encoders before it. With pipeline stages every replica's run is exact, and its phases wait for
     each other in it alone. Exchanges count once a step, as if those of all micro-batches went together.
 
+    With layouts the plan's ranks are GPUs, those of a phase its replicas. A replica's GPUs share its work evenly, what
+    they exchange inside layers takes no time (:func:`balancer.configure` counts it), and an exchange has the gathering
+    of windows in tensor groups in it. Pipelines of layouts are not simulated.
+
     Examples
     --------
     >>> import balancer
@@ -186,8 +192,7 @@ def step_time(
     if waits not in WAITS:
         raise ValueError(f"unknown waits {waits!r}; known are {', '.join(WAITS)}")
     plan = as_step_plan(plan, bytes_per_element)
-    if plan.setup.layout is not None:
-        raise UsageError("a plan with {layouts} is not simulated: phases differ in what their ranks are")
+    _check_layout(plan, cluster)
     plans, streams = {name: phase.plan for name, phase in plan.phases.items()}, plan.streams
     if isinstance(models, PhaseModel):
         models = dict.fromkeys(plans, models)
@@ -195,11 +200,15 @@ def step_time(
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     with np.errstate(over="ignore", invalid="ignore"):  # told of below
-        found = {name: compute_phase(name, part, models[name], cluster) for name, part in plans.items()}
+        found = {
+            name: compute_phase(name, part, models[name], _gpus_of(plan, name, cluster)) for name, part in plans.items()
+        }
         pipeline = _pipeline(plans, found, models, cluster)
         found |= {} if pipeline is None else pipeline.found
         phases = {name: _phase_time(part, plans[name].micro_batches, pipeline, name) for name, part in found.items()}
-        exchanges = {name: _exchange_time(stream, plan.topology, cluster) for name, stream in streams.items()}
+        exchanges = {name: _exchange_time(plan, stream, cluster) for name, stream in streams.items()}
+    if plan.setup.layout is not None:
+        found = {name: on_gpus(part, plan.setup.mesh_of(name), plan.num_ranks) for name, part in found.items()}
     compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
     last = plans[next(reversed(plans))].micro_batches
     waiting = sum(phase.waiting_s for phase in phases.values())
@@ -288,12 +297,76 @@ def _activation_bytes(
     return float((through + stages * sum(kept.values()) + working).max())
 
 
-def _exchange_time(stream: Stream, topology: Topology, cluster: Cluster) -> ExchangeTime:
-    """Take outputs there and gradients back; raw inputs only there."""
-    ways = 1 if stream.name.endswith(_ONE_WAY) else 2
-    seconds = exchange_seconds(stream, topology, cluster)
-    traffic = stream.traffic(topology)
-    return ExchangeTime(ways * float(seconds.max()), ways * traffic.inter_node, ways * traffic.intra_node)
+def _check_layout(plan: StepPlan, cluster: Cluster) -> None:
+    """Refuse plans with layouts whose ranks are no GPUs of the cluster, or that run in pipelines."""
+    layout = plan.setup.layout
+    if layout is None:
+        return
+    if cluster.gpus_per_rank > 1:
+        raise ArgumentError("gpus_per_rank", "be 1 with {layouts}, whose ranks are GPUs", cluster.gpus_per_rank)
+    for name, each in layout.modules.items():
+        if each.pp > 1:
+            raise UsageError(
+                "a plan with {layouts} in pipelines is not simulated: phase {name!r} has {count} pipeline devices",
+                "compare layouts with balancer.configure", name=name, count=each.pp,
+            )  # fmt: skip
+
+
+def _gpus_of(plan: StepPlan, phase: str, cluster: Cluster) -> int:
+    """Return the GPUs of a phase's ranks."""
+    layout = plan.setup.layout
+    return cluster.gpus_per_rank if layout is None else layout.modules[phase].device_gpus
+
+
+def _exchange_time(plan: StepPlan, stream: Stream, cluster: Cluster) -> ExchangeTime:
+    """Take outputs there and gradients back; raw inputs only there. With layouts, tensor groups gather windows.
+
+    What is gathered on the way there is scattered and summed on the way back; then the source's tensor groups gather.
+    """
+    topology, ways = plan.topology, 1 if stream.name.endswith(_ONE_WAY) else 2
+    there, traffic = exchange_seconds(stream, topology, cluster), stream.traffic(topology)
+    inter, intra = ways * traffic.inter_node, ways * traffic.intra_node
+    back = there
+    if plan.setup.layout is not None:
+        phase, _, way = stream.name.rpartition(":")
+        to = (plan.phases[phase].items.feeds or phase) if way == "out" else phase
+        gathered = gathering(stream, plan.setup.mesh_of(to), topology, cluster)
+        there = back = there + gathered.seconds
+        inter, intra = inter + ways * gathered.inter_node, intra + ways * gathered.intra_node
+        if ways > 1:
+            before = gathering(stream.inverse(), plan.setup.mesh_of(phase), topology, cluster)
+            back = back + before.seconds
+            inter, intra = inter + before.inter_node, intra + before.intra_node
+    return ExchangeTime(float(there.max()) + (ways - 1) * float(back.max()), inter, intra)
+
+
+class Gathering(NamedTuple):
+    """What tensor groups take to gather windows: seconds of each GPU, float64[num_ranks], and bytes of all."""
+
+    seconds: NDArray[np.float64]
+    inter_node: int
+    intra_node: int
+
+
+def gathering(stream: Stream, mesh: Mesh, topology: Topology, cluster: Cluster) -> Gathering:
+    """Let every tensor group of a module's GPUs gather what a stream brings to each of its windows.
+
+    Each sends its own to all others, by the links of its node, or, where a group spans nodes, between them.
+    """
+    node, num_ranks, tp = topology.node_of_rank, topology.num_ranks, mesh.layout.tp
+    seconds = np.zeros(num_ranks)
+    if tp == 1:
+        return Gathering(seconds, 0, 0)
+    brought = np.bincount(stream.target.rank_of_sample, weights=stream.bytes_of_item, minlength=num_ranks)
+    groups = mesh.gpus.reshape(-1, tp)
+    mine, inside = brought[groups], (node[groups] == node[groups[:, :1]]).all(axis=1)
+    total = mine.sum(axis=1, keepdims=True)
+    latency = np.where(inside, cluster.intra_node_latency_s, cluster.inter_node_latency_s)[:, None]
+    rate = np.where(inside, cluster.intra_node_bytes_per_s, cluster.inter_node_bytes_per_s)[:, None]
+    moved = np.maximum((tp - 1) * mine, total - mine)
+    seconds[groups] = np.where(total > 0, (tp - 1) * latency + moved / rate, 0.0)
+    volume = (tp - 1) * total[:, 0]
+    return Gathering(seconds, int(volume[~inside].sum()), int(volume[inside].sum()))
 
 
 def exchange_seconds(stream: Stream, topology: Topology, cluster: Cluster) -> NDArray[np.float64]:

@@ -5,37 +5,44 @@ from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import balancer
 from balancer import Phase, Ragged
-from balancer.executor import Resharder, anchored
+from balancer.cost import OnlineCost
+from balancer.executor import Dispatcher, PrefetchDispatcher, anchored
 
 PHASES = (Phase("vision", "lengths(images)"), Phase("llm", "tokens"))
+FIELDS = {"pixels": "vision", "text": "llm:own"}
 WIDTH, PATIENCE = 3, timedelta(seconds=15)
 
 
-def tensor_groups(layouts, rank):
-    """Of each phase the tensor group of this GPU; all GPUs make as many."""
-    groups = {}
-    for name, layout in layouts.items():
-        if layout.tp > 1:
-            (mine,) = [row for row in balancer.Mesh.of(layout).gpus.reshape(-1, layout.tp).tolist() if rank in row]
-            groups[name] = dist.new_group(mine, use_local_synchronization=True)
-    return groups
-
-
-def batch_of(seed, samples):
+def batch_of(seed, samples, size):
     rng = np.random.default_rng(seed)
     images = [rng.integers(0, 12, rng.integers(0, 3)).tolist() for _ in range(samples)]
     tokens = np.array([sum(each) for each in images], dtype=np.int64) + rng.integers(0, 9, samples)
-    return {"images": Ragged.of(images), "tokens": tokens}, rng.integers(0, dist.get_world_size(), samples)
+    return {"images": Ragged.of(images), "tokens": tokens}, rng.integers(0, size, samples)
 
 
-def own_lengths(rank, seed, samples):
-    """What one GPU says of its samples; nothing where it has none."""
-    columns, home = batch_of(seed, samples)
-    mine = np.flatnonzero(home == rank)
-    return {"images": columns["images"].take(mine), "tokens": columns["tokens"][mine]} if len(mine) else {}
+def handed_in(rank, seed, samples, size=8):
+    """What one GPU hands in: fields and lengths, samples numbered rank after rank; nothing where it has none."""
+    columns, home = batch_of(seed, samples, size)
+    order = np.argsort(home, kind="stable")
+    images, tokens = columns["images"].take(order), columns["tokens"][order]
+    mine = range(*np.searchsorted(home[order], [rank, rank + 1]))
+    if not mine:
+        return {}, {}
+    own = tokens - images.sums()
+    text = np.cumsum(own > 0) - 1  # who has none has no piece
+    fields = {
+        "pixels": [
+            [raw(0, item, np.arange(images.values[item])) for item in range(*images.offsets[s : s + 2])] for s in mine
+        ],
+        "text": [raw(1, text[s], np.arange(own[s])) for s in mine],
+        "labels": [torch.arange(tokens[s]) + 1000 * s + 1 for s in mine],
+        "name": [f"sample {s}" for s in mine],
+    }
+    return fields, {"images": images.take(np.array(mine)), "tokens": tokens[list(mine)]}
 
 
 def weights(tensor_shards):
@@ -79,10 +86,8 @@ def alone(step, tensor_shards):
 
 
 def held_of(shards, gpu):
-    """Item and place of each element of a GPU's packed slots, -1 for padding; nothing on later pipeline devices."""
-    device, replica, _, _ = shards.mesh.place_of(gpu)
-    if device > 0:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    """Item and place of each element of a GPU's packed slots, -1 for padding."""
+    _, replica, _, _ = shards.mesh.place_of(gpu)
     items, places = [], []
     for slot in range(shards.num_slots):
         mine = shards.place.samples_on_rank(replica)
@@ -92,59 +97,144 @@ def held_of(shards, gpu):
     return np.concatenate(items), np.concatenate(places)
 
 
-def one_step(rank, layouts, seed, samples, frozen=False, slots=None):
+def whole(rows, like):
+    return torch.cat([like, *rows])
+
+
+def device_meshes(layouts):
+    """A device mesh for each phase with tensor shards, by its axes."""
+    axes = ("pp", "dp", "cp", "sp", "tp")
+    found = {}
+    for name, layout in layouts.items():
+        sizes = {axis: getattr(layout, axis) for axis in axes if getattr(layout, axis) > 1}
+        found[name] = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    return found
+
+
+def in_halves(rank, layouts, seed, samples):
+    """As one_step, in two groups of four processes each."""
+    group = dist.new_group([rank // 4 * 4 + place for place in range(4)], use_local_synchronization=True)
+    one_step(rank % 4, layouts, seed, samples, group=group)
+
+
+def one_step(rank, layouts, seed, samples, frozen=False, slots=None, meshes=False, group=None):
     cut = {} if slots is None else {"micro_batch_tokens": 200, "num_micro_batches": slots, "allow_empty": True}
-    groups = tensor_groups(layouts, rank)
-    resharder = Resharder(PHASES, layouts, 4, tensor_groups=groups, timeout=PATIENCE, **cut)
-    step = resharder.plan(own_lengths(rank, seed, samples))
-    llm, vision = layouts["llm"], layouts["vision"]
-    encoder, embedding, shards = weights(llm.tp)
-    # Raw images come from home; what this GPU's replica of the encoder then has is what its layout says.
-    mine = step.phases["vision"].items
-    here = step.home.lifted(mine.sample_of_item).samples_on_rank(rank)
-    place = np.concatenate([np.arange(k) for k in mine.lengths[here]] or [[]]).astype(int)
-    arrived = resharder(step, "vision:in", raw(0, np.repeat(here, mine.lengths[here]), place), differentiable=False)
-    item, at = held_of(resharder.of(step, "vision:in").target, rank)
-    kept = at >= 0
-    torch.testing.assert_close(arrived, raw(0, item, at) * torch.from_numpy(kept)[:, None])
+    given = device_meshes(layouts) if meshes else None
+    made = Dispatcher(group, 4, PHASES, fields=FIELDS, layouts=layouts, meshes=given, timeout=PATIENCE, **cut)
+    fields, lengths = handed_in(rank, seed, samples, dist.get_world_size(group))
+    out = made.dispatch(fields, lengths)
+    last = out.shards()
+    encoder, embedding, shards = weights(last.mesh.layout.tp)
+    arrived = check_fields(out, rank)
     outputs = arrived @ encoder  # padding too, as a module does
-    own_items = step.phases["llm"].items.own
-    own_here = step.home.lifted(own_items.row_of_value).samples_on_rank(rank)
-    own_of = np.repeat(own_here, own_items.values[own_here])
-    own_place = np.concatenate([np.arange(k) for k in own_items.values[own_here]] or [[]])
-    embedded = raw(1, own_of, own_place) @ embedding
-    rows = {"vision:out": outputs.detach() if frozen else outputs, "llm:own": embedded}
-    inputs = resharder(step, "llm:inputs", rows)
-    sample, at = held_of(resharder.of(step, "llm:inputs").target, rank)
-    tensor = resharder.of(step, "llm:inputs").target.mesh.place_of(rank)[3]
+    nothing = torch.empty((0, WIDTH), dtype=torch.float64)
+    embedded = whole(out["text"], nothing) @ embedding
+    inputs = out.inputs("llm", {"vision": outputs.detach() if frozen else outputs}, embedded)
+    device, _, _, tensor = last.mesh.place_of(rank)
+    sample, at = held_of(last, rank) if device == 0 else np.empty((2, 0), dtype=int)
+    assert inputs.lengths.tolist() == (out.lengths().tolist() if device == 0 else [])
     real = torch.from_numpy(at >= 0)
-    assert not inputs[~real].any()
-    loss = loss_of(inputs[real], sample[at >= 0], at[at >= 0], shards[tensor])
-    anchored(loss, inputs).backward()
+    assert not inputs.values[~real].any()
+    loss = loss_of(inputs.values[real], sample[at >= 0], at[at >= 0], shards[tensor])
+    anchored(loss, inputs.values).backward()
     grads = [weight.grad if weight.grad is not None else torch.zeros_like(weight) for weight in (encoder, embedding)]
-    grads[0] = grads[0] / vision.tp  # tensor replicas of the encoder have all of it
+    grads[0] = grads[0] / out.shards("vision").mesh.layout.tp  # tensor replicas of the encoder have all of it
     summed = [loss.detach(), *grads]
     for value in summed:
-        dist.all_reduce(value)
-    expected = alone(step, llm.tp)
+        dist.all_reduce(value, group=group)
+    expected = alone(out.step, last.mesh.layout.tp)
     for found, wanted, what in zip(summed, expected, ("loss", "encoder", "embedding"), strict=True):
         if what == "encoder" and frozen:
             assert not found.any()
         elif wanted is not None:
             torch.testing.assert_close(found, wanted, msg=lambda text, what=what: f"{what}: {text}")
+    check_home(out, fields, lengths)
     return len(inputs)
 
 
+def ahead(rank, layouts):
+    """The next step is dispatched by a thread while this one's inputs are exchanged, in the same tensor groups."""
+    made = Dispatcher(None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE)
+    loader = [handed_in(rank, seed, 9) for seed in range(3)]
+    named = [fields | {"lengths": lengths} for fields, lengths in loader]
+    steps = PrefetchDispatcher([dict(one) for one in named], made, lengths=lambda batch: batch.pop("lengths"))
+    count = 0
+    for _ in steps:
+        out = made.current
+        outputs = check_fields(out, rank)
+        own = whole(out["text"], torch.empty((0, WIDTH), dtype=torch.float64))
+        inputs = out.inputs("llm", {"vision": outputs}, own).values
+        _, at = held_of(out.shards(), rank)
+        assert torch.equal(inputs.abs().sum(1) > 0, torch.from_numpy(at >= 0))
+        anchored(inputs.sum(), inputs).backward()
+        count += 1
+    assert count == 3
+
+
+def corrected(rank, layouts):
+    """A GPU's time is that of its replica's whole items; one rank plans for all."""
+    online = OnlineCost(0.0, 1e-4, 1e-8)
+    made = Dispatcher(
+        None, 4, PHASES, fields=FIELDS, layouts=layouts, timeout=PATIENCE, cost={"llm": online}, planning="broadcast"
+    )
+    out = made.dispatch(*handed_in(rank, 1, 13))
+    check_fields(out, rank)
+    made.observe({"llm": 2.0})
+    plan, replica = out.step["llm"], out.shards().mesh.place_of(rank)[1]
+    lengths = plan.lengths[plan.samples_on_rank(replica)]
+    assert made._correction.message()["observed"] == [[0, lengths.sum(), (lengths**2).sum(), 2.0]]
+    made.observe({"llm": 2.0})
+    again = made.dispatch(*handed_in(rank, 2, 13))
+    check_fields(again, rank)
+    return again.step.setup.layout is not None
+
+
+def check_fields(out, rank):
+    """What a GPU has of each field is what its shards say; return its packed images."""
+    item, at = held_of(out.shards("vision"), rank)
+    arrived = whole(out["pixels"], torch.empty((0, WIDTH), dtype=torch.float64))
+    torch.testing.assert_close(arrived, raw(0, item, at) * torch.from_numpy(at >= 0)[:, None])
+    assert [len(row) for row in out["pixels"]] == out.lengths("vision").tolist()
+    sample, at = held_of(out.shards(), rank)
+    labels = whole(out["labels"], torch.empty(0, dtype=torch.int64))
+    assert labels.tolist() == np.where(at >= 0, 1000 * sample + at + 1, 0).tolist()
+    assert out["name"] == [f"sample {s}" for s in out.samples]
+    shards, bounds = out.shards(), [out.cu_seqlens(slot) for slot in range(out.step.num_slots)]
+    assert [one.tolist() for one in bounds] == [shards.cu_seqlens(rank, s).tolist() for s in range(len(bounds))]
+    return arrived
+
+
+def check_home(out, fields, lengths):
+    """Fields come home as they were, and what was computed of them."""
+    home = out.restore()
+    results = out.restore({"twice": [2 * row for row in out["labels"]], "name": [f"of {name}" for name in out["name"]]})
+    squares = out.restore({"squares": [row**2 for row in out["pixels"]]}, phase="vision")["squares"]
+    if not lengths:
+        assert not any(len(home[name]) for name in home)
+        return
+    assert home["name"] == fields["name"]
+    assert results["name"] == [f"of {name}" for name in fields["name"]]
+    for name in ("text", "labels"):
+        assert all(torch.equal(*pair) for pair in zip(home[name], fields[name], strict=True)), name
+    assert all(torch.equal(a, 2 * b) for a, b in zip(results["twice"], fields["labels"], strict=True))
+    images = [image for images in fields["pixels"] for image in images]
+    assert all(torch.equal(a, b) for a, b in zip([i for s in home["pixels"] for i in s], images, strict=True))
+    assert all(torch.equal(a, b**2) for a, b in zip(squares, images, strict=True))
+
+
 def wrong(rank, layouts, what):
-    groups = tensor_groups(layouts, rank)
+    meshes = {}
     if what == "group":
-        groups = {"llm": dist.new_group([rank ^ 4, rank], use_local_synchronization=True)}
-    resharder = Resharder(
-        PHASES, layouts, 4, tensor_groups={} if what == "none" else groups, timeout=PATIENCE,
+        meshes = {"llm": dist.new_group([rank ^ 4, rank], use_local_synchronization=True)}
+    elif what == "mesh":
+        meshes = {"llm": init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))}
+    elif what == "layout" and rank == 3:
+        layouts = layouts | {"vision": balancer.ModuleLayout(dp=4, tp=2)}
+    made = Dispatcher(
+        None, 4, PHASES, fields=FIELDS, layouts=layouts, meshes=meshes, timeout=PATIENCE,
         eps=0.01 * rank if what == "settings" else 0.001,
     )  # fmt: skip
-    lengths = own_lengths(rank, 0, 6)
-    step = resharder.plan({"tokens": [3, -1]} if what == "lengths" else lengths)
-    outputs = torch.zeros(int(resharder.of(step, "vision:out").stream.lengths.sum()) + (what == "rows"), WIDTH)
-    size = step["vision"].lengths[step["vision"].target.samples_on_rank(rank)].sum() + (what == "rows")
-    resharder(step, "vision:out", outputs[:size] if len(outputs) >= size else torch.zeros(int(size), WIDTH))
+    fields, lengths = handed_in(rank, 0, 6)
+    out = made.dispatch(*(({}, {"tokens": [3, -1]}) if what == "lengths" else (fields, lengths)))
+    size = int(out.lengths("vision").sum()) + (what == "rows")
+    out.inputs("llm", {"vision": torch.zeros(size, WIDTH)}, torch.zeros(sum(map(len, out["text"])), WIDTH))

@@ -148,11 +148,9 @@ def test_what_it_takes_to_say():
 
 def test_slow_ranks_are_measured_as_the_fastest_would_be():
     class Step:
-        rank = 1
-
         @staticmethod
-        def lengths(_):
-            return np.array([3, 4])
+        def planned(_):
+            return 1, np.array([3, 4])
 
     found = corrected(None, ONE, rank_speeds=[2, 1, 2, 2])
     found.observe(Step, 8.0)

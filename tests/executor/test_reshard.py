@@ -1,5 +1,6 @@
 """Unlike layouts on 8 processes: rows where they belong, losses and gradients those of one process."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -7,7 +8,7 @@ pytest.importorskip("torch")
 import reshard_cases as cases
 from rank_processes import Ranks
 
-from balancer import ModuleLayout
+from balancer import Mesh, ModuleLayout
 
 ALONE, SPLIT = ModuleLayout(dp=8), ModuleLayout(tp=2, cp=2, dp=2)
 
@@ -32,16 +33,37 @@ def test_as_in_one_process(ranks, vision, llm, samples, slots):
     ranks.run(cases.one_step, {"vision": vision, "llm": llm}, 1, samples, False, slots)
 
 
-def test_frozen_encoders(ranks):
-    ranks.run(cases.one_step, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT}, 2, 11, True)
+def test_frozen_encoders_on_device_meshes(ranks):
+    ranks.run(cases.one_step, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT}, 2, 11, True, None, True)
+
+
+def test_gpus_numbered_otherwise(ranks):
+    turned = Mesh.of(SPLIT, np.arange(8).reshape(1, 2, 2, 2).transpose(0, 3, 2, 1))
+    ranks.run(cases.one_step, {"vision": ModuleLayout(tp=2, dp=4), "llm": turned}, 3, 11)
+
+
+@pytest.mark.parametrize(
+    ("vision", "llm"),
+    [(ModuleLayout(dp=4), ModuleLayout(tp=2, cp=2)), (ModuleLayout(tp=2, sp=2), ModuleLayout(dp=2, cp=2))],
+)
+def test_meshes_of_four(ranks, vision, llm):
+    ranks.run(cases.in_halves, {"vision": vision, "llm": llm}, 4, 7)
+
+
+def test_the_next_step_is_made_meanwhile(ranks):
+    ranks.run(cases.ahead, {"vision": ModuleLayout(tp=2, dp=4), "llm": SPLIT})
+
+
+def test_costs_that_follow_what_replicas_take(ranks):
+    assert all(ranks.run(cases.corrected, {"vision": ALONE, "llm": SPLIT}))
 
 
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("rows", "rows of 'vision:out' must be "),
-        ("none", "tensor_groups must have one of phase 'llm', of GPUs "),
-        ("group", "tensor_groups['llm'] must be of GPUs "),
+        ("rows", "outputs['vision'] must have "),
+        ("group", "meshes['llm'] must have the tensor group of ranks "),
+        ("mesh", "meshes['llm'] must have the sizes of its layout, "),
     ],
 )
 def test_what_does_not_fit(ranks, what, text):
@@ -54,6 +76,7 @@ def test_what_does_not_fit(ranks, what, text):
     ("what", "name", "text"),
     [
         ("settings", "PlanMismatchError", "setting 'eps'"),
+        ("layout", "PlanMismatchError", "setting 'layouts'"),
         ("lengths", "UsageError", "must be >= 0, got -1"),
     ],
 )

@@ -122,6 +122,23 @@ def test_every_element_arrives_once_and_returns(seed, from_layout, to_layout):
     assert moved(found.stream.inverse(), arrived) == payloads
 
 
+@settings(max_examples=examples(20), deadline=None)
+@given(SEED, LAYOUT, LAYOUT)
+def test_a_gpus_own_part_is_that_of_the_whole(seed, from_layout, to_layout):
+    case = random_case(seed, from_layout, to_layout)
+    devices = range(to_layout.pp)
+    found = Resharding.of("out", case.found.sources, case.target, case.num_gpus, devices)
+    for gpu in range(case.num_gpus):
+        sending, receiving = Resharding.on(gpu, "out", case.found.sources, case.target, case.num_gpus, devices)
+        whole, sent, got = (each.stream.exchange(gpu) for each in (found, sending, receiving))
+        for name in ("input_split_sizes", "input_split_elements", "send_order"):
+            assert getattr(whole, name).tolist() == getattr(sent, name).tolist()
+        for name in ("output_split_sizes", "output_split_elements", "receive_order"):
+            assert getattr(whole, name).tolist() == getattr(got, name).tolist()
+        assert found.sent(gpu).tolist() == sending.sent(gpu).tolist()
+        assert found.arriving(gpu).tolist() == receiving.arriving(gpu).tolist()
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(SEED, LAYOUT, LAYOUT)
 def test_gradients_are_sums_over_tensor_replicas(seed, from_layout, to_layout):

@@ -10,6 +10,7 @@ from nightly import examples
 
 import balancer
 from balancer import (
+    Mesh,
     MicroBatches,
     ModuleLayout,
     Phase,
@@ -21,7 +22,9 @@ from balancer import (
     orchestrate,
     reshard,
 )
+from balancer.report.summary import RunSummary
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
+from balancer.simulate.step import exchange_seconds
 
 PHASES = [
     Phase("vision", "lengths(patches)", outputs="lengths(outputs)", bytes_in=3, bytes_out=4),
@@ -73,11 +76,59 @@ def test_everything_a_phase_takes_arrives_once(seed, cut):
     assert step.streams["vision:in"].bytes_of_item.sum() == 3 * step["vision"].lengths.sum()
 
 
-def test_a_plan_over_replicas_is_not_simulated():
+H100 = CLUSTERS["h100"]
+RATE = PhaseModel.on("qwen2-7b", H100.peak_flops, efficiency=0.5)
+
+
+def test_a_plan_over_replicas_takes_what_its_gpus_do():
+    """Replicas compute with all their GPUs; exchanges take what GPUs' links do, and windows are gathered."""
     step = orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES, layouts=LAYOUTS)
-    h100 = CLUSTERS["h100"]
-    with pytest.raises(ValueError, match="a plan with layouts is not simulated"):
-        step_time(step, PhaseModel.on("qwen2-7b", h100.peak_flops, efficiency=0.5), h100)
+    found = step_time(step, RATE, H100)
+    flops = RATE.executed_flops(step["llm"].lengths)
+    of_replica = np.bincount(step["llm"].rank_of_sample, weights=flops, minlength=2)
+    assert found.phases["llm"].rank_seconds == pytest.approx(of_replica / (0.5 * H100.peak_flops * 4))
+    assert found.peak_flops == 8 * H100.peak_flops
+    means = [phase.compute_s for phase in found.phases.values()]
+    assert found.compute_s == pytest.approx(sum(means))
+    there = step.streams["audio:out"]
+    seconds = exchange_seconds(there, NODES, H100)
+    windows = np.bincount(there.target.rank_of_sample, there.bytes_of_item, minlength=8).reshape(4, 2)
+    gathered = H100.intra_node_latency_s + windows.max(axis=1) / H100.intra_node_bytes_per_s
+    sent = np.bincount(there.source.rank_of_sample, there.bytes_of_item, minlength=8).reshape(4, 2)
+    back = H100.intra_node_latency_s + sent.max(axis=1) / H100.intra_node_bytes_per_s
+    forth = seconds + np.repeat(gathered * (windows.sum(axis=1) > 0), 2)
+    expected = forth.max() + (forth + np.repeat(back * (sent.sum(axis=1) > 0), 2)).max()
+    assert found.exchanges["audio:out"].seconds == pytest.approx(expected)
+    volume = there.bytes_of_item.sum()
+    moved = there.traffic(NODES)
+    assert found.exchanges["audio:out"].intra_node_bytes == 2 * moved.intra_node + 3 * volume
+    assert found.exchanges["audio:out"].inter_node_bytes == 2 * moved.inter_node
+
+
+@pytest.mark.parametrize(
+    ("layouts", "cluster", "what"),
+    [
+        (LAYOUTS, H100.with_ranks_of(2), "gpus_per_rank must be 1 with layouts"),
+        (LAYOUTS | {"llm": ModuleLayout(tp=2, pp=2, dp=2)}, H100, "layouts in pipelines is not simulated"),
+    ],
+)
+def test_what_is_not_simulated(layouts, cluster, what):
+    step = orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES, layouts=layouts)
+    with pytest.raises(ValueError, match=what):
+        step_time(step, RATE, cluster)
+
+
+def test_what_must_cross_nodes_is_summed_up():
+    steps = [orchestrate(batch_of(np.random.default_rng(seed)), PHASES, NODES, layouts=LAYOUTS) for seed in (1, 2)]
+    parts = [RunSummary(), RunSummary()]
+    for part, step in zip(parts, steps, strict=True):
+        part.add_step(step)
+    parts[0].join(RunSummary.restored(parts[1].stored()))
+    for name, stream in parts[0].as_json(1.0)["streams"].items():
+        least = [reshard(step, name).least_inter_node(NODES) for step in steps]
+        assert stream["inter_node_bound_bytes"] == sum(least)
+    assert sum(stream.inter_node_bound for stream in parts[0].streams.values()) > 0
+    assert orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES).least_inter_node("vision:out") is None
 
 
 def test_homes_and_nodes_are_those_of_replicas():
@@ -107,6 +158,19 @@ def test_a_plan_file_holds_layouts(tmp_path):
     assert read.setup == step.setup
     assert read.digest() == step.digest()
     assert all(read.streams[name] == stream for name, stream in step.streams.items())
+
+
+def test_gpus_of_ones_own_are_planned_for_and_saved(tmp_path):
+    turned = Mesh.of(LAYOUTS["llm"], np.arange(8).reshape(1, 2, 2, 2).transpose(0, 3, 2, 1))
+    rng = np.random.default_rng(3)
+    step = orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS | {"llm": turned})
+    assert reshard(step, "llm:inputs").target.mesh == turned
+    step.save(tmp_path / "plan.parquet")
+    (loaded,) = balancer.load_steps(tmp_path / "plan.parquet")
+    assert loaded.setup == step.setup
+    assert loaded.streams["llm:own"] == step.streams["llm:own"]
+    with pytest.raises(ValueError, match="its replicas must be on GPUs of one group each"):
+        orchestrate(batch_of(rng), PHASES, NODES, layouts=LAYOUTS | {"llm": turned}, group_size=4)
 
 
 def test_groups_of_gpus_are_planned_by_themselves():

@@ -104,27 +104,28 @@ class Dispatched(Mapping[str, Any]):
 
     # Where ranks share samples.
 
-    def process_group(self, slot: int) -> Any:
+    def process_group(self, slot: int, phase: str | None = None) -> Any:
         """Return the torch process group of the ranks with which this one shares samples in a slot.
 
         Made with the dispatcher. None where it computes alone, or has nothing: others of the slot then do without it.
+        `phase` is an encoder whose items ranks share; by default the last, as below.
         """
-        plan = self._plan_of(None)
+        plan = self._plan_of(phase)
         if plan.group_table is None:
             return None
         mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
         return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None
 
-    def pieces(self, slot: int) -> PiecesOnRank:
+    def pieces(self, slot: int, phase: str | None = None) -> PiecesOnRank:
         """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot."""
-        return self._plan_of(None).pieces_on_rank(self.rank, slot)
+        return self._plan_of(phase).pieces_on_rank(self.rank, slot)
 
-    def cu_seqlens(self, slot: int) -> NDArray[np.int32]:
+    def cu_seqlens(self, slot: int, phase: str | None = None) -> NDArray[np.int32]:
         """Return where this rank's rows of a slot begin and end, packed, padding included: int32[k + 1]."""
-        bounds = self.slot_bounds()
+        bounds = self.slot_bounds(phase)
         if not 0 <= slot < len(bounds) - 1:
             raise ValueError(f"slot must be within 0..{len(bounds) - 2}, got {slot}")
-        return offsets_of(self.lengths()[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
+        return offsets_of(self.lengths(phase)[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
 
     def tensors(self) -> list[Tensor]:
         """Return the memory that the fields lie in."""

@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 import solvers
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
-from balancer.planning.ranks import effective, place
+from balancer.planning.ranks import Placed, effective, place
 from balancer.planning.sequence_groups import Units
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.placement import Placement
-from balancer.problem.problem import Problem
+from balancer.problem.problem import Affinity, Problem
 from balancer.problem.sequence_groups import LongShort
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
+from solvers.groups import read_only
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
@@ -25,10 +26,10 @@ __all__ = ["long_short_bound", "plan_long_short"]
 
 Ints = NDArray[np.int64]
 _GROUP_BUDGET = 0.0002  # seconds' worth of work for a group
+_ITEM_BUDGET = 1e-6  # of relocation, at least
+_LARGE = Fraction(7, 8)  # of a group's area
 _NO_SEARCH = 1e-9  # of a budget, where the bound alone is asked for
-_ROOM = Fraction(
-    31, 32
-)  # of a group's time by the bound: what may be filled from home; the rest is for what sharing loses
+_ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from home; the rest is for what sharing loses
 
 
 def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, started: float) -> DispatchPlan:
@@ -40,12 +41,8 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, st
     bound = _bound(units, cut, problem.topology.num_ranks)
     area = _least_area(units, cut, bound.value // units.times.unit)[0]
     groups = _as_ranks(problem, cut, units, area)
-    count, budget = groups.topology.num_ranks, settings.time_budget
-    found = solvers.partition(area, count, time_budget=budget)
-    room = bound.value // units.times.unit * cut.size * _ROOM
-    eps = max(as_eps(settings.eps), room / max(1, found.makespan) - 1)
-    placed = place(groups, found.group_of_item[units.of_sample], settings.placement, eps, budget, settings.objective)
-    table = _shared(units, cut, placed.rank_of_sample, count)
+    placed = _placed(groups, units, area, _ROOM * (bound.value // units.times.unit) * cut.size, settings)
+    table = _shared(units, cut, placed.rank_of_sample, groups.topology.num_ranks)
     return DispatchPlan.of(
         problem, None, lambda _: bound, settings, placement=effective(problem, settings.placement),
         slots=(table.slot[table.group_of_sample], len(cut.degrees)), groups=table, status=SolveStatus.FEASIBLE,
@@ -116,6 +113,53 @@ def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints) -> Pro
     home = Placement.by_sample_order(problem.batch.home.rank_of_sample // np.int32(size), count)
     batch = GlobalBatch(problem.batch.lengths, home)
     return replace(problem, topology=topology, batch=batch, costs=costs, micro_batches=None)
+
+
+def _placed(groups: Problem, units: Units, area: Ints, room: Fraction, settings: PlanSettings) -> Placed:
+    """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
+    if settings.placement == "relocate" and (placed := _beside_large(groups, room, settings)) is not None:
+        return placed
+    even = solvers.partition(area, groups.topology.num_ranks, time_budget=settings.time_budget)
+    return _laid(groups, even.makespan, even.group_of_item[units.of_sample], room, settings)
+
+
+def _laid(
+    groups: Problem, makespan: int, group_of_sample: NDArray[np.int32], room: Fraction, settings: PlanSettings
+) -> Placed:
+    eps = max(as_eps(settings.eps), room / max(1, makespan) - 1)
+    budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
+    return place(groups, group_of_sample, settings.placement, eps, budget, settings.objective)
+
+
+def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Placed | None:
+    """Give each item that all but fills a group one of its own, near home, and relocate all others; None if that fails.
+
+    Relocation alone would have to empty those groups first.
+    """
+    area, home, topology = groups.costs, groups.batch.home.rank_of_sample, groups.topology
+    fills = area > int(_LARGE * room)
+    large, rest = np.flatnonzero(fills), np.flatnonzero(~fills)
+    if not 0 < len(large) < topology.num_ranks or groups.constraints.keep_together is not None:
+        return None
+    rank, free = np.empty(len(area), dtype=np.int32), np.ones(topology.num_ranks, dtype=bool)
+    for item in large.tolist():  # at home, else on the next that is free
+        rank[item] = (home[item] + np.argmax(np.roll(free, -home[item]))) % topology.num_ranks
+        free[rank[item]] = False
+    ranks = np.flatnonzero(free)
+    place_of_rank = np.cumsum(free) - 1
+    there = np.flatnonzero(free[home[rest]])
+    affinity = Affinity.of(there, place_of_rank[home[rest][there]], groups.move_volumes[rest][there], len(rest))
+    nodes = Topology(np.unique(topology.node_of_rank[ranks], return_counts=True)[1].tolist())
+    nowhere = Placement.by_sample_order(np.zeros(len(rest), dtype=np.int32), len(ranks))  # the affinity says it
+    batch = GlobalBatch(groups.batch.lengths[rest], nowhere)
+    costs = read_only(area[rest])
+    others = replace(groups, topology=nodes, costs=costs, affinity=affinity, volumes=None, batch=batch)
+    even = solvers.partition(others.costs, len(ranks), time_budget=settings.time_budget)
+    if even.makespan > room:
+        return None
+    placed = _laid(others, even.makespan, even.group_of_item, room, settings)
+    rank[rest] = ranks[placed.rank_of_sample]
+    return None if placed.fell_back else Placed(rank)
 
 
 def _shared(units: Units, cut: LongShort, group_of_sample: NDArray[np.int32], count: int) -> GroupTable:

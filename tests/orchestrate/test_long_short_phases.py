@@ -178,6 +178,21 @@ def test_long_items_are_shared_and_the_phase_ends_sooner():
     assert compared["vision"].group_table is None
 
 
+def test_what_lies_beside_an_item_that_fills_a_group_leaves_and_all_else_stays():
+    images = [[300]] + [[9], [8], [7]] * 7
+    homes = [0] + [4 * (i // 6) for i in range(21)]
+    batch = batch_of(images, [1] * 22)
+    step = orchestrate(batch, phases(4), Topology.uniform(16, 4), home_rank=homes)
+    vision = step["vision"]
+    node, home = vision.rank_of_sample // 4, np.array(homes) // 4
+    assert (vision.makespan, vision.fell_back) == (vision.lower_bound, "")
+    assert node[0] == 0
+    assert (node[home > 0] == home[home > 0]).all()
+    assert (node[1:] > 0).all()
+    for feeder, llm in zip(node.tolist(), (step["llm"].rank_of_sample // 4).tolist(), strict=True):
+        assert feeder == llm  # the language model computes a sample near its images, as balance allows
+
+
 def test_groups_of_ranks_plan_by_themselves():
     case = (*LONG, 8, 4, 2, np.arange(8), {"group_size": 4})
     step = planned(case)

@@ -66,7 +66,7 @@ def ulysses(query, key, value, place, group):
         parts = x.unflatten(1, (ranks, -1)).transpose(0, 1)
         return AllToAll.apply(parts, group).flatten(0, 1)
 
-    places = Place(*(torch.cat(all_of(x, group)) for x in place))
+    places = type(place)(*(torch.cat(all_of(x, group)) for x in place))
     found = attend(of_heads(query), of_heads(key), of_heads(value), places.sees(places))
     return AllToAll.apply(found.unflatten(0, (ranks, -1)), group).transpose(0, 1).flatten(1, 2)
 
@@ -103,26 +103,37 @@ def all_of(values, group):
     return found
 
 
-class Model(nn.Module):
-    """Blocks of causal attention and a hidden layer."""
+class Blocks(nn.Module):
+    """Blocks of attention and a hidden layer."""
 
     def __init__(self):
         super().__init__()
-        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
         self.attention = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
         self.mlp = nn.ModuleList(
             nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(LAYERS)
         )
 
-    def loss_sum(self, ids, labels, place, real, over_group):
-        """Sum of the losses of the real tokens; what attends is left to `over_group`."""
-        wave = place.position[:, None] * torch.logspace(0, -3, WIDTH // 2)
-        x = self.embed(ids) + torch.cat([wave.sin(), wave.cos()], dim=-1)
+    def forward(self, x, place, over_group):
+        """What becomes of tokens; what attends is left to `over_group`."""
         for norm, attention, mlp in zip(self.norms, self.attention, self.mlp, strict=True):
             parts = (part.unflatten(-1, (HEADS, -1)) for part in attention(norm(x)).chunk(3, dim=-1))
             x = x + over_group(*parts, place).flatten(1)
             x = x + mlp(x)
+        return x
+
+
+class Model(nn.Module):
+    """A language model: its blocks are causal."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head, self.blocks = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS), Blocks()
+
+    def loss_sum(self, ids, labels, place, real, over_group):
+        """Sum of the losses of the real tokens; what attends is left to `over_group`."""
+        wave = place.position[:, None] * torch.logspace(0, -3, WIDTH // 2)
+        x = self.blocks(self.embed(ids) + torch.cat([wave.sin(), wave.cos()], dim=-1), place, over_group)
         return functional.cross_entropy(self.head(x)[real], labels[real], reduction="sum")
 
 

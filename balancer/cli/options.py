@@ -176,6 +176,11 @@ def _phase_options(command: Any) -> Any:
             "--bytes", "byte_sizes", metavar="[NAME=]IN[,OUT]", **_SEVERAL,
             help="Bytes of one element, as input and as output [default: 1].",
         ),
+        click.option(
+            "--sequence-parallel", metavar="NAME=D[,M]", **_SEVERAL,
+            help="In groups of D ranks an encoder's long items are shared, by all or some; a rank's share is padded to "
+            "a multiple of M, the elements that make an output [default: 1].",
+        ),
         click.option("--every-rank-nonempty", metavar="NAME", **_SEVERAL, help="Every rank gets an item, if possible."),
         click.option(
             "--mode", metavar="M", help=f"How encoders are balanced: {' | '.join(MODES)} [default: separate]."

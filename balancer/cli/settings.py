@@ -26,12 +26,12 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 
-__all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees", "refuse",
-           "unconstrained"]  # fmt: skip
+__all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
+           "read_sharing", "refuse", "unconstrained"]  # fmt: skip
 
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
-_NEED_PHASES = ("items", "outputs", "own", "feeds", "every_rank_nonempty", "mode", "encoders")
+_NEED_PHASES = ("items", "outputs", "own", "feeds", "sequence_parallel", "every_rank_nonempty", "mode", "encoders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,17 @@ def _bytes(text: str) -> dict[str, int]:
     return dict(zip(("bytes_in", "bytes_out"), map(int, words), strict=False))
 
 
+def read_sharing(options: dict[str, Any], names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Read ``--sequence-parallel``: of each phase how many ranks share items, and what shares are padded to."""
+    found = {}
+    for name, text in by_phase("--sequence-parallel", options["sequence_parallel"], names).items():
+        if not re.fullmatch("[0-9]{1,9}( *, *[0-9]{1,9})?", text):
+            raise InputError(f"--sequence-parallel must be NAME=D or NAME=D,M with whole numbers, got {name}={text}")
+        size, _, multiple = text.partition(",")
+        found[name] = int(size), int(multiple or 1)
+    return found
+
+
 def _whole(option: str, text: str) -> int:
     if not re.fullmatch("[+-]?[0-9]{1,19}", text):
         raise InputError(f"{option} must be a whole number, or NAME= and one for a phase, got {text!r}")
@@ -174,6 +185,8 @@ def _phases(options: dict[str, Any], columns: dict[str, str]) -> tuple[Phase, ..
         name: by_phase(f"--{name}", options.pop(name), names) for name in ("outputs", "own", "feeds")
     }
     sizes = by_phase("--bytes", options.pop("byte_sizes"), names)
+    sharing = read_sharing(options, names)
+    del options["sequence_parallel"]
     nonempty = options.pop("every_rank_nonempty")
     costs, constraints = _costs(options.pop("costs"), names), _constraints(options, names)
     for name in nonempty:
@@ -183,6 +196,8 @@ def _phases(options: dict[str, Any], columns: dict[str, str]) -> tuple[Phase, ..
     for name, column in columns.items():
         chosen: dict[str, Any] = {option: given[name] for option, given in texts.items() if name in given}
         chosen |= constraints[name] | (_bytes(sizes[name]) if name in sizes else {})
+        if name in sharing:
+            chosen["sequence_parallel"], chosen["share_multiple_of"] = sharing[name]
         if name in items:
             chosen["totals"] = column
         cost = parse_cost(costs[name])

@@ -21,10 +21,19 @@ from balancer.cli.options import (
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, picture_options
 from balancer.cli.run import progress, table_console
-from balancer.cli.settings import by_phase, chosen_strategies, open_job, phase_names, read_degrees, unconstrained
+from balancer.cli.settings import (
+    by_phase,
+    chosen_strategies,
+    open_job,
+    phase_names,
+    read_degrees,
+    read_sharing,
+    unconstrained,
+)
 from balancer.cost import EXCHANGES, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
+from balancer.problem.sequence_groups import LongShort
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
 from balancer.report.text import printable
@@ -179,11 +188,14 @@ def _models(
     if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
         own = {cost.partition("=")[0].strip() for cost in options["costs"]}
         of_models = {name: model.cost_model() for name, model in models.items()}
+        degrees = {name: LongShort.of(size).degrees for name, (size, _) in read_sharing(options, phases).items()}
         if (text := options["group_degrees"]) is not None:
-            name = phases[-1]
+            degrees[phases[-1]] = read_degrees(text)
+        for name, each in degrees.items():
+            exchange = options["group_exchange"] if name == phases[-1] else None
             of_models[name] = cluster.shared_cost(
-                flops(names[name]).integer_cost(), module(names[name]), read_degrees(text), efficiency=efficiency,
-                exchange=options["group_exchange"] or EXCHANGES[0], checkpointing=checkpointing,
+                flops(names[name]).integer_cost(), module(names[name]), each, efficiency=efficiency,
+                exchange=exchange or EXCHANGES[0], checkpointing=checkpointing,
             )  # fmt: skip
         costs = tuple(f"{name}={cost}" for name, cost in of_models.items() if name not in own)
         options["costs"] = (*options["costs"], *costs)

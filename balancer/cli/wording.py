@@ -13,7 +13,7 @@ OPTIONS = Wording({
             "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
             "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
-            "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own",
+            "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
             "eps", "objective", "placement", "mode", "method", "steps", "window",
         )
     },
@@ -22,7 +22,7 @@ OPTIONS = Wording({
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",
     "exchange='ring'": "--group-exchange ring", "num_slots=None": None, "layout": "--stages", "layouts": "--layout",
-    "models": "--model",
+    "models": "--model", "share_multiple_of": "--sequence-parallel NAME=D,M",
     "over_long='own'": "--over-long own", "over_long='drop'": "--over-long drop", "encoders='step'": "--encoders step",
     "allow_empty=True": "--allow-empty-micro-batches", "mode='separate'": "--mode separate",
     "method='auto'": "--method auto", "method='exact'": "--method exact",

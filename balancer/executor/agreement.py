@@ -95,7 +95,8 @@ def check_groups(peers: Peers, setup: Setup) -> None:
     """Raise PlanMismatchError unless all ranks are about to make the same process groups. All peers call this."""
     said = peers.gather_json(["", dict(_settings(setup))])
     asked = [held for of_rank in said for _, held in of_rank]
-    degrees = [held.get("setting 'degrees of sequence_groups'") for held in asked]
+    of_groups = "setting 'degrees of sequence_groups'", "setting 'sequence_parallel'"
+    degrees = [{name: value for name, value in held.items() if name.startswith(of_groups)} for held in asked]
     nodes = [held["setting 'node_sizes'"] for held in asked]
     layouts = [(held.get("setting 'layouts'"), held.get("setting 'gpus'")) for held in asked]
     unlike = degrees.count(degrees[0]) < len(asked) or layouts.count(layouts[0]) < len(asked)

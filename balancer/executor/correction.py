@@ -188,6 +188,8 @@ def _check(setup: Setup, online: Mapping[str, OnlineCost]) -> None:
         raise ValueError(f"cost is of phase {odd[0]!r}; phases are {', '.join(names)}")
     if isinstance(setup.settings.micro_batches, SequenceGroups):
         raise ValueError("a cost that is corrected cannot be combined with sequence_groups: ranks share its samples")
+    if shared := [phase.name for phase in setup.phases if phase.sequence_parallel and phase.name in online]:
+        raise ValueError(f"a cost that is corrected cannot be combined with sequence_parallel of phase {shared[0]!r}")
     stages = _stages(setup)
     if (stages is not None or setup.settings.mode != "separate") and set(online) != set(names):
         missing = ", ".join(name for name in names if name not in online)

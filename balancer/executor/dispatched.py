@@ -109,25 +109,26 @@ class Dispatched(Mapping[str, Any]):
 
     # Where ranks share samples.
 
-    def process_group(self, slot: int) -> Any:
+    def process_group(self, slot: int, phase: str | None = None) -> Any:
         """Return the torch process group of the ranks with which this one shares samples in a slot.
 
         Made with the dispatcher. None where it computes alone, or has nothing: others of the slot then do without it.
+        `phase` is an encoder whose items ranks share; by default the last, as below.
         """
-        plan = self._plan_of(None)
+        plan = self._plan_of(phase)
         if plan.group_table is None:
             return None
         mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
         return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None
 
-    def pieces(self, slot: int) -> PiecesOnRank:
+    def pieces(self, slot: int, phase: str | None = None) -> PiecesOnRank:
         """Return what this rank holds in a slot: parts of samples, in order, and where they begin in the slot.
 
         With layouts, ask :meth:`shards` for positions.
         """
         if self.step.setup.layout is not None:
             raise ValueError("with layouts, a GPU holds shards: see shards(phase).positions(rank, slot)")
-        return self._plan_of(None).pieces_on_rank(self.rank, slot)
+        return self._plan_of(phase).pieces_on_rank(self.rank, slot)
 
     def shards(self, phase: str | None = None) -> Shards:
         """Return what each GPU has of a phase's items; its positions are of a GPU's packed slot. With layouts."""

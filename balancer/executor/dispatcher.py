@@ -25,7 +25,6 @@ from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from solvers._as_python import compile_at_once
 from solvers.arguments import as_count
@@ -151,9 +150,8 @@ class Dispatcher:
             self.setup = self._correction.setup
         self.features = Features(self.peers)
         check_groups(self.peers, self.setup)
-        cut = self.setup.settings.micro_batches
         self.peers.join(tensor_groups(self.setup, groups, group, timeout))
-        self._groups = self.peers.groups_of(cut.rank_sets(topology)) if isinstance(cut, SequenceGroups) else {}
+        self._groups = self.peers.groups_of(self.setup.rank_sets())
         self.current: Dispatched | None = None
         compile_at_once()  # so that no later step waits for it
 

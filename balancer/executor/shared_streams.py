@@ -130,7 +130,10 @@ class CutStream(HomeStream):
 
 @dataclass(frozen=True, eq=False)
 class SharedStream(CutStream):
-    """Samples that ranks share: a row here is a rank's share of a sample, or of other fields the sample's whole row."""
+    """Samples that ranks share: a row here is a rank's share of a sample, or of other fields the sample's whole row.
+
+    Or an encoder's items, of which all fields are shared.
+    """
 
     pieces: Pieces
     shares: Shares
@@ -167,7 +170,12 @@ class SharedStream(CutStream):
         return np.searchsorted(self.shares.sample, np.arange(len(self.item_lengths)))
 
     def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:
-        """Return how a field travels: cut if each of its rows has the length that the plan has of the sample."""
+        """Return how a field travels: cut if each of its rows has the length that the plan has of the sample.
+
+        Of items, all fields are.
+        """
+        if self.sample_of_item is not None:
+            return CutStream.field_route(self, name, gathered)
         rows, home = gathered.rows[name], gathered.field(name, self.rank)
         if not isinstance(rows, Ragged) and of_tokens(home.spec) and np.array_equal(rows, self.item_lengths):
             return self._cut(home)
@@ -213,23 +221,24 @@ class SharedStream(CutStream):
 
 def shared_streams(plan: StepPlan, rank: int, sends_own: bool) -> Mapping[str, HomeStream]:
     """Return the streams from home to ranks that share samples, by name; none where they do not."""
-    last = list(plan.phases)[-1]
-    dispatch, items = plan[last], plan.phases[last].items
-    if dispatch.group_table is None:
-        return {}
-    lengths, pieces, shares = dispatch.lengths, dispatch.pieces, dispatch.shares
-    found = segments(last, Pieces.whole(plan.home, lengths), pieces, lengths)
     streams: dict[str, HomeStream] = {}
-    if not plan.is_single:
-        own, samples = plan.streams[own_name(last)], items.own.row_of_value
-        streams[own.name] = CutStream(
-            own.name, plan.home.lifted(samples), own.target, samples, rank, sends_own, own, items.own.values, None
-        )
-    padded = int(shares.lengths.sum()) > int(lengths.sum())
-    streams[last] = SharedStream(
-        last, plan.home, dispatch.target, None, rank, sends_own, found.stream, lengths,
-        found.places_on_rank(pieces, rank) if padded else None, pieces, shares,
-    )  # fmt: skip
+    for name, phase in plan.phases.items():
+        dispatch, items = phase.plan, phase.items
+        if dispatch.group_table is None:
+            continue
+        is_last = items.feeds is None
+        if is_last and not plan.is_single:
+            own, samples = plan.streams[own_name(name)], items.own.row_of_value
+            streams[own.name] = CutStream(
+                own.name, plan.home.lifted(samples), own.target, samples, rank, sends_own, own, items.own.values, None
+            )
+        lengths, pieces, shares = dispatch.lengths, dispatch.pieces, dispatch.shares
+        found = segments(name, Pieces.whole(dispatch.home, lengths), pieces, lengths)
+        padded = int(shares.lengths.sum()) > int(lengths.sum())
+        streams[name] = SharedStream(
+            name, dispatch.home, dispatch.target, None if is_last else items.sample_of_item, rank, sends_own,
+            found.stream, lengths, found.places_on_rank(pieces, rank) if padded else None, pieces, shares,
+        )  # fmt: skip
     return streams
 
 

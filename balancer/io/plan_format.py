@@ -26,7 +26,7 @@ from balancer.io.store import exists, is_remote, read_whole
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES: frozenset[str] = frozenset(
-    {"epochs", "several sources", "sequence groups", "pipeline stages", "layouts", "knee"}
+    {"epochs", "several sources", "sequence groups", "long and short", "pipeline stages", "layouts", "knee"}
 )
 """What a plan file may hold beyond the columns below; a reader refuses one that names others."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
@@ -69,10 +69,12 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
     """Return what of :data:`FEATURES` a description makes use of."""
     settings = description.get("settings")
     cut = settings.get("micro_batches") if isinstance(settings, dict) else None
+    phases = description.get("phases")
     used = {
         "epochs": "epochs" in description,
         "several sources": "log" in description,
         "sequence groups": isinstance(cut, dict) and "degrees" in cut,
+        "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
         "pipeline stages": isinstance(cut, dict) and "stages" in cut,
         "layouts": "layout" in description,
         "knee": isinstance(settings, dict) and settings.get("eps") == "knee",

@@ -44,9 +44,10 @@ class Regrouped(NamedTuple):
         last[:] = -1
         np.maximum.at(last, label, rows.rank)
         slot[label] = rows.slot
-        order = np.lexsort((rows.start, rows.sample))
+        item = _item_of(rows)
+        order = np.lexsort((rows.start, item, rows.sample))
         begins = np.ones(len(order), dtype=bool)
-        begins[1:] = np.diff(rows.sample[order]) != 0
+        begins[1:] = (np.diff(rows.sample[order]) != 0) | (np.diff(item[order]) != 0)
         chosen = np.sort(order[begins])
         arrays = ("sample", "rank", "slot", "position", "start", "stop", "group", "length", "home_rank", "item")
         taken = {name: getattr(rows, name)[chosen] for name in arrays if getattr(rows, name) is not None}
@@ -61,27 +62,37 @@ class Regrouped(NamedTuple):
         return replace(self.groups, group_of_sample=self.groups.group_of_sample[order])
 
     def check(
-        self, where: str, groups: GroupTable, numbers: NDArray[np.int64], lengths: NDArray[np.int64],
-        cut: SequenceGroups, topology: Topology, num_slots: int,
+        self, where: str, groups: GroupTable, numbers: tuple[NDArray[np.int64], NDArray[np.int64]],
+        lengths: NDArray[np.int64], cut: SequenceGroups, topology: Topology, num_slots: int,
     ) -> None:  # fmt: skip
-        """Raise PlanError unless the groups keep to the rules and the rows are their pieces, given samples' numbers."""
+        """Raise PlanError unless the groups keep to the rules and the rows are their pieces.
+
+        Given the number of each sample, or of each item's sample and which of its items it is.
+        """
         broken = groups.violation(lengths, cut, topology, num_slots)
         if broken is not None:
             raise PlanError(f"{where}: {broken}")
         pieces = Pieces.of_groups(groups, lengths, cut, topology.num_ranks, num_slots)
         rows, group = self.pieces, groups.group_of_sample[pieces.sample]
-        held = np.stack((rows.sample, rows.start, rows.stop, rows.rank, rows.position, rows.slot, rows.group))  # type: ignore[arg-type]
+        held = np.stack((
+            rows.sample, _item_of(rows), rows.start, rows.stop, rows.rank, rows.position, rows.slot, rows.group
+        ))  # type: ignore[arg-type]  # fmt: skip
         wanted = np.stack((
-            numbers[pieces.sample], pieces.start, pieces.stop, pieces.place.rank_of_sample,
+            *(of[pieces.sample] for of in numbers), pieces.start, pieces.stop, pieces.place.rank_of_sample,
             pieces.place.position_of_sample, groups.slot[group], group,
         ))  # fmt: skip
-        held, wanted = (rows[:, np.lexsort((rows[1], rows[0]))] for rows in (held, wanted))
+        held, wanted = (rows[:, np.lexsort((rows[2], rows[1], rows[0]))] for rows in (held, wanted))
         if held.shape != wanted.shape:
             raise PlanError(f"{where}: {held.shape[1]} pieces are placed, its groups have {wanted.shape[1]}")
         wrong = (held != wanted).any(axis=0)
         if wrong.any():
             at = int(np.argmax(wrong))
-            names = "sample, start, stop, rank, position, slot and group"
+            names = "sample, item, start, stop, rank, position, slot and group"
             raise PlanError(
                 f"{where}: a piece has {names} {held[:, at].tolist()}, where its group has {wanted[:, at].tolist()}"
             )
+
+
+def _item_of(rows: PlanStep) -> NDArray[np.int64]:
+    """Return which item of its sample each row is of."""
+    return np.zeros(len(rows.sample), dtype=np.int64) if rows.item is None else rows.item.astype(np.int64)

@@ -77,26 +77,28 @@ def replay_step(
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
-        cut, rows = step.settings.micro_batches, found.get(name)
+        cut, rows = step.setup.sharing_of(name), found.get(name)
         shared = None
-        if last is None and isinstance(cut, SequenceGroups) and rows is not None:
+        if cut is not None and rows is not None:
             shared = Regrouped.of(inside, rows)
             rows = shared.samples
         order, rows = _ordered(inside, step, items, rows, first_row)
-        num_slots = _num_slots(step, rows) if last is None else last.num_slots
+        num_slots = _num_slots(step.settings.micro_batches if cut is None else cut, rows)
+        if last is not None and cut is None:
+            num_slots = last.num_slots
         slots = rows.slot[order], num_slots
-        if last is not None:
+        if last is not None and cut is None:
             _check_slots(inside, items, slots, last)
             _check_replicas(inside, items, rows.rank[order], slots, last)
         problem = step.problem(items)
         if last is not None and step.settings.micro_batches is not None:
             problem = encoder_problem(step, items, num_slots)
         target, groups = None, None
-        if last is None and isinstance(cut, SequenceGroups):
-            groups = _checked_groups(inside, step, items, shared, order, num_slots, first_row)
+        if cut is not None:
+            groups = _checked_groups(inside, step, items, cut, shared, order, num_slots, first_row)
         else:
             target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
-            _check_groups(inside, step.setup.group_size_of(name), problem, target)
+        _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])
         alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
         plans[name] = replay_plan(
             problem, target, step.settings, slots=slots, groups=groups, fell_back=claims.fell_back(name), search=alone,
@@ -107,15 +109,14 @@ def replay_step(
 
 
 def _checked_groups(
-    where: str, step: Step, items: PhaseItems, shared: Regrouped | None, order: NDArray[np.int64], num_slots: int,
-    first_row: int,
+    where: str, step: Step, items: PhaseItems, cut: SequenceGroups, shared: Regrouped | None,
+    order: NDArray[np.int64], num_slots: int, first_row: int,
 ) -> GroupTable:  # fmt: skip
-    """Return the groups that share a phase's samples, checked."""
-    cut = step.settings.micro_batches
-    if shared is None or not isinstance(cut, SequenceGroups):
+    """Return the groups that share a phase's samples or items, checked."""
+    if shared is None:
         return GroupTable.none()
-    groups, numbers = shared.ordered(order), step.batch.rows_of(step.batch.kept, first_row)
-    shared.check(where, groups, numbers, items.lengths, cut, step.topology, num_slots)
+    groups, numbers = shared.ordered(order), step.batch.rows_of(step.batch.kept[items.sample_of_item], first_row)
+    shared.check(where, groups, (numbers, items.item_in_sample), items.lengths, cut, step.topology, num_slots)
     return groups
 
 
@@ -144,9 +145,9 @@ def _ordered(
     raise PlanError(f"{where}: {what} are placed twice or belong elsewhere")
 
 
-def _num_slots(step: Step, rows: PlanStep) -> int:
-    """Return how many micro-batches the last phase has: what was asked for, or what its rows say."""
-    cut, used = step.settings.micro_batches, int(rows.slot.max(initial=0)) + 1
+def _num_slots(cut: MicroBatches | SequenceGroups | None, rows: PlanStep) -> int:
+    """Return how many micro-batches a phase has: what was asked for, or what its rows say."""
+    used = int(rows.slot.max(initial=0)) + 1
     return used if cut is None else cut.slots_for(used)
 
 
@@ -212,10 +213,10 @@ def _broken_slots(problem: Problem, target: Placement, slots: NDArray[np.int32],
     return problem.micro_batches.violation(problem.batch.lengths, ranks, slots, target.num_ranks, num_slots)
 
 
-def _check_groups(where: str, size: int | None, problem: Problem, target: Placement) -> None:
+def _check_groups(where: str, size: int | None, problem: Problem, rank: NDArray[np.int32]) -> None:
     if size is None:
         return
-    leaves = problem.batch.home.rank_of_sample // size != target.rank_of_sample // size
+    leaves = problem.batch.home.rank_of_sample // size != rank // size
     if leaves.any():
         item = int(np.argmax(leaves))
         raise PlanError(f"{where}: item {item} leaves its group of {size} ranks, which the description rules out")

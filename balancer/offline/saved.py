@@ -20,7 +20,6 @@ from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import Phase, PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.setup import Setup
 from solvers.bounds import Bound
 from solvers.types import SolveStatus
@@ -47,10 +46,10 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
     description, placed = plan_file.description, _rows(plan_file)
     try:
         setup = Setup.from_json(description)
-        last, cut = setup.phases[-1].name, setup.settings.micro_batches
         found = dict(placed)
-        if isinstance(cut, SequenceGroups) and last in placed:
-            found[last] = Regrouped.of(str(plan_file.path), placed[last]).samples
+        for name in (phase.name for phase in setup.phases):
+            if name in placed and setup.sharing_of(name) is not None:
+                found[name] = Regrouped.of(str(plan_file.path), placed[name]).samples
         claims = _Claimed(plan_file, setup, description["saved"])
         items = _items(setup.phases, found, claims.saved)
         strategy, order = description["strategy"], description["part_order"]

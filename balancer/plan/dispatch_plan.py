@@ -276,6 +276,15 @@ class DispatchPlan(Record):
         shared = self._shared()
         return Pieces.whole(self.target, self.lengths) if shared is None else Pieces.of_groups(*shared)
 
+    def put_out(self, outputs: NDArray[np.int64]) -> Pieces:
+        """Return where a phase's outputs are, of which each item has so many: whole, or in pieces where it is shared.
+
+        A rank's are slot by slot, and in each in the order of their items. O(p) for p pieces.
+        """
+        if self.group_table is None:
+            return Pieces.whole(self.target, outputs)
+        return self.pieces.put_out(self.lengths, outputs, self.slot_of_sample)
+
     def _shared(self) -> tuple[GroupTable, NDArray[np.int64], SequenceGroups, int, int] | None:
         if self.group_table is None or not isinstance(self.micro_batches, SequenceGroups):
             return None

@@ -105,6 +105,11 @@ class GroupTable(Record):
         """Return that of no samples."""
         return cls(*(np.empty(0, dtype=np.int32) for _ in range(4)))
 
+    @property
+    def degree_of_sample(self) -> NDArray[np.int32]:
+        """How many ranks share each sample: int32[n]."""
+        return self.degree[self.group_of_sample]
+
     def loads(self, cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int) -> Busy:
         """Return how long each group takes, int64[G], and what a slot takes besides, in cost units. O(D n)."""
         given = cost.degree_times(lengths, cut.degrees, num_ranks)
@@ -116,7 +121,7 @@ class GroupTable(Record):
         self, lengths: NDArray[np.int64], cut: SequenceGroups, topology: Topology, num_slots: int
     ) -> str | None:
         """Say which rule the groups break first; None if they keep to all. O(n + shares)."""
-        num_ranks, node = topology.num_ranks, cut.ranks_per_node(topology)
+        num_ranks = topology.num_ranks
         first, degree = self.first_rank.astype(np.int64), self.degree.astype(np.int64)
         if len(degree) and not (self.slot.min() >= 0 and self.slot.max() < num_slots):
             return f"slots must be within 0..{num_slots - 1}, got {self.slot.min()} to {self.slot.max()}"
@@ -124,10 +129,8 @@ class GroupTable(Record):
             return f"there are {num_slots} slots of {num_ranks} ranks, more slots than are planned"
         if cut.slots_for(num_slots) != num_slots or cut.num_slots not in (None, num_slots):
             return f"there are {num_slots} slots, which is not what was asked for"
-        outside = (first < 0) | (first + degree > num_ranks) | ~np.isin(degree, cut.degrees)
-        inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)
-        if (outside | ~inside).any():
-            g = int(np.argmax(outside | ~inside))
+        if not (allowed := cut.allows(self.slot, first, degree, topology)).all():
+            g = int(np.argmin(allowed))
             return f"group {g} cannot be {degree[g]} ranks from {first[g]}"
         index, place = runs(degree)
         busy = np.zeros((num_slots, num_ranks), dtype=np.int32)
@@ -146,7 +149,7 @@ class GroupTable(Record):
     ) -> NDArray[np.int64]:
         """Return how long each rank is busy in each slot, int64[num_ranks, num_slots], in cost units."""
         of_group, of_slot = self.loads(cost, lengths, cut, num_ranks)
-        busy = np.full((num_ranks, num_slots), of_slot, dtype=np.int64)
+        busy = of_slot * cut.charged(self.first_rank, self.degree, num_ranks, num_slots)
         index, place = runs(self.degree)
         busy[self.first_rank[index] + place, self.slot[index]] += of_group[index]
         return busy
@@ -224,6 +227,30 @@ class Pieces(Record):
         )
         place = Placement.by_slots(rank.astype(np.int32), slot[sample], num_ranks, num_slots)
         return cls(sample, chunk * size, (chunk + 1) * size, place)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Elements of each piece, padding included: int64[p]."""
+        return self.stop - self.start
+
+    def put_out(self, lengths: NDArray[np.int64], outputs: NDArray[np.int64], slot: NDArray[np.int32]) -> "Pieces":
+        """Return what is put out where these are, given how long samples are, what each puts out, and its slot.
+
+        An output is of the rank that has the first of the elements that it is made of, each of equally many. Pieces of
+        nothing are left out. O(p + ranks).
+        """
+        held, number = np.minimum(self.stop, lengths[self.sample]), outputs[self.sample]
+        large = int(lengths.max(initial=0)) * int(outputs.max(initial=0)) > INT64_MAX
+        exact = held.astype(object) if large else held
+        stop = -(-exact * number // np.maximum(1, lengths[self.sample])).astype(np.int64)
+        is_last = np.append(np.diff(self.sample) != 0, True)[: len(stop)]
+        stop[is_last] = number[is_last]
+        start = np.append(0, stop[:-1])[: len(stop)]
+        start[np.append(True, is_last[:-1])[: len(stop)]] = 0
+        some = np.flatnonzero(stop > start)
+        ranks, num_ranks = self.place.rank_of_sample[some], self.place.num_ranks
+        place = Placement.by_slots(ranks, slot[self.sample[some]], num_ranks, int(slot.max(initial=0)) + 1)
+        return Pieces(self.sample[some], start[some], stop[some], place)
 
     def places(
         self, rank: int, piece: NDArray[np.int64], start: NDArray[np.int64], sizes: NDArray[np.int64]

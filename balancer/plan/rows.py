@@ -14,7 +14,6 @@ from balancer.problem.constraints import PER_SAMPLE
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.setup import Setup
 
 __all__ = ["append_phase", "open_writer", "save"]
@@ -25,9 +24,8 @@ def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False,
 
     `sizes` of row groups and parts are the writer's.
     """
-    shared = isinstance(setup.settings.micro_batches, SequenceGroups)
     return PlanWriter(
-        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=shared, **sizes
+        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=setup.shares, **sizes
     )
 
 
@@ -53,7 +51,7 @@ def append_phase(
     rows = batch.rows_of(batch.kept[items.sample_of_item], first_row)
     slots, lengths, homes = plan.slot_of_sample, items.lengths, batch.home.rank_of_sample[items.sample_of_item]
     item, place, piece = items.item_in_sample.astype(np.int32) if setup.several_items else None, plan.target, None
-    if isinstance(setup.settings.micro_batches, SequenceGroups):
+    if setup.shares:
         held, groups = plan.pieces, plan.group_table
         of, place = held.sample, held.place
         group = np.full(len(of), -1, dtype=np.int32) if groups is None else groups.group_of_sample[of]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import Pieces, Segments, running_stops, segments
+from balancer.plan.pieces import Pieces, Segments, running_stops, runs, segments
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, fused
 from balancer.problem.batch import GlobalBatch
@@ -123,9 +123,12 @@ class StepPlan:
             return {name: each.stream for name, each in self._reshardings.items()} | dict(self.detour)
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
-            if plan.plan.group_table is not None:
-                for name in self.parts[phase].streams:
-                    streams[name] = self.cut(name, phase).stream
+            if plan.plan.group_table is None:
+                continue
+            if plan.items.feeds is not None and not plan.items.fed_by:
+                streams[f"{phase}:in"] = self.taken_in(phase).stream
+            for name in self.parts[phase].streams if phase in self.parts else ():
+                streams[name] = self.cut(name, phase).stream
         return streams | dict(self.detour)
 
     @cached_property
@@ -156,14 +159,33 @@ class StepPlan:
                 if not items.fed_by:
                     volumes = items.lengths * items.phase.bytes_in
                     streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
-                volumes = items.outputs * items.phase.bytes_out
-                lifted = self.phases[items.feeds].plan.target.lifted(items.sample_of_item)
-                streams[f"{name}:out"] = Stream(f"{name}:out", target, lifted, items.outputs, volumes)
+                held, samples = self._put_out.get(name), items.sample_of_item
+                lengths, source = (items.outputs, target) if held is None else (held.lengths, held.place)
+                lifted = self.phases[items.feeds].plan.target.lifted(samples if held is None else samples[held.sample])
+                volumes = lengths * items.phase.bytes_out
+                streams[f"{name}:out"] = Stream(f"{name}:out", source, lifted, lengths, volumes)
             if items.fed_by or items.feeds is None:
                 own, sample = own_name(name), items.own.row_of_value
                 volumes = items.own.values * items.phase.bytes_in
                 streams[own] = Stream(own, self.home.lifted(sample), target.lifted(sample), items.own.values, volumes)
         return streams
+
+    @cached_property
+    def _put_out(self) -> dict[str, Pieces]:
+        """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
+        phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
+        return {
+            name: phase.plan.put_out(phase.items.outputs)
+            for name, phase in phases.items()
+            if phase.plan.group_table is not None
+        }
+
+    def taken_in(self, phase: str) -> Segments:
+        """Cut the items of an encoder into what each of the ranks that share them gets."""
+        items, plan = self.phases[phase].items, self[phase]
+        return segments(
+            f"{phase}:in", Pieces.whole(plan.home, plan.lengths), plan.pieces, plan.lengths, items.phase.bytes_in
+        )
 
     def cut(self, name: str, phase: str) -> Segments:
         """Cut a stream that brings parts of samples to a phase into what each of the ranks that share these gets."""
@@ -216,8 +238,9 @@ class StepPlan:
         each = []
         for name in parts.streams:
             phase, _, way = name.rpartition(":")
-            items = self.phases[phase].items
-            each.append(items.outputs if way == "out" else items.own.values)
+            items, held = self.phases[phase].items, self._put_out.get(phase)
+            put_out = items.outputs if held is None else held.lengths
+            each.append(put_out if way == "out" else items.own.values)
         first = offsets_of([len(sizes) for sizes in each])
         found: NDArray[np.int64] = np.concatenate(each)[first[parts.stream_of_part] + parts.item_of_part]
         return found
@@ -231,7 +254,21 @@ class StepPlan:
         parts = {name: parts_of(items[name], items, self.num_samples) for name in fed}
         if self.part_order is not None:
             parts[last] = _reordered(parts[last], self.part_order, self.num_samples)
-        return parts
+        return {name: self._in_pieces(part) for name, part in parts.items()}
+
+    def _in_pieces(self, parts: Parts) -> Parts:
+        """Return the parts with those in pieces that ranks share."""
+        feeders = [name.rpartition(":")[0] for name in parts.streams[:-1]]
+        held = {s: pieces for s, name in enumerate(feeders) if (pieces := self._put_out.get(name)) is not None}
+        if not held:
+            return parts
+        first, counts = parts.item_of_part.copy(), np.ones(len(parts.item_of_part), dtype=np.int64)
+        for s, pieces in held.items():
+            mine = parts.stream_of_part == s
+            begins = np.searchsorted(pieces.sample, np.arange(len(self.phases[feeders[s]].items.outputs) + 1))
+            counts[mine], first[mine] = np.diff(begins)[first[mine]], begins[first[mine]]
+        part, number = runs(counts)
+        return Parts(parts.streams, parts.stream_of_part[part], first[part] + number, parts.sample_of_part[part])
 
     @property
     def topology(self) -> Topology:
@@ -288,8 +325,8 @@ class StepPlan:
 
     @property
     def num_slots(self) -> int:
-        """Micro-batches a step, the same in every phase."""
-        return max(phase.plan.num_slots for phase in self.phases.values())
+        """Micro-batches a step, the same in every phase but those of encoders whose items ranks share."""
+        return list(self.phases.values())[-1].plan.num_slots
 
     @property
     def idle_ranks(self) -> dict[str, NDArray[np.int32]]:

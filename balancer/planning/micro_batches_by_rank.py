@@ -75,7 +75,7 @@ def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: D
     if last.micro_batches is None:
         return plan_phase(step, items, problem)
     if last.micro_batches.encoders == "step":
-        return in_first_slot(step, items, plan_phase(step, items, problem).target, last.num_slots)
+        return in_first_slot(step, items, plan_phase(step, items, problem), last.num_slots)
     return plan_in_slots(step, items, problem, last)
 
 

@@ -15,6 +15,7 @@ import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
 from balancer.plan.pieces import GroupTable
+from balancer.planning.long_short import long_short_bound, plan_long_short
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
 from balancer.planning.pipelines import pipeline_bound, plan_pipelines
@@ -25,7 +26,7 @@ from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches, as_micro_batches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
@@ -177,6 +178,8 @@ def balance(
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     """Solve a problem and make the plan: groups, then ranks, then the proof."""
     started = time.perf_counter()
+    if isinstance(problem.micro_batches, LongShort):
+        return plan_long_short(problem, problem.micro_batches, settings, started)
     if isinstance(problem.micro_batches, SequenceGroups):
         return plan_groups(problem, problem.micro_batches, settings, started)
     if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
@@ -235,6 +238,8 @@ def _trade_again(problem: Problem, settings: PlanSettings) -> tuple[TradePoint, 
 
 def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:
     """Return the best bound on a plan that was not made here."""
+    if isinstance(problem.micro_batches, LongShort):
+        return long_short_bound(problem, problem.micro_batches)
     if isinstance(problem.micro_batches, SequenceGroups):
         return groups_bound(problem, problem.micro_batches, makespan)
     if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):

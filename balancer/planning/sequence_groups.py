@@ -18,12 +18,12 @@ from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording
 from solvers.packing import MOST_BINS
 
-__all__ = ["groups_bound", "plan_groups"]
+__all__ = ["Units", "groups_bound", "plan_groups"]
 
 _CLOSED_FORM_S = 1e-9  # of a bound's budget, which then is spent by what takes no search
 
 
-class _Units(NamedTuple):
+class Units(NamedTuple):
     """What is assigned as one: samples, or those that stay together, one after another in one group."""
 
     of_sample: NDArray[np.int64]
@@ -31,7 +31,8 @@ class _Units(NamedTuple):
     sizes: NDArray[np.int64]  # [D, units], padding included
 
     @classmethod
-    def of(cls, problem: Problem, cut: SequenceGroups) -> "_Units":
+    def of(cls, problem: Problem, cut: SequenceGroups) -> "Units":
+        """Add up what goes together."""
         lengths, together = problem.batch.lengths, problem.constraints.keep_together
         times = problem.cost.degree_times(lengths, cut.degrees, problem.topology.num_ranks)
         sizes = np.stack([cut.padded(lengths, degree) for degree in cut.degrees])
@@ -49,7 +50,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, s
     ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
     if ranks * slots > MOST_BINS:
         raise UsageError(f"{{num_ranks}} * {{num_slots}} must be <= {MOST_BINS} micro-batches, got {ranks} * {slots}")
-    units = _Units.of(problem, cut)
+    units = Units.of(problem, cut)
     unit, times = units.of_sample, units.times
     try:
         found = solvers.sequence_groups(
@@ -77,7 +78,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, s
 
 def groups_bound(problem: Problem, cut: SequenceGroups, makespan: int) -> Bound:
     """Return the closed-form bound on what the slots of a step take together."""
-    times, sizes = _Units.of(problem, cut)[1:]
+    times, sizes = Units.of(problem, cut)[1:]
     proven = solvers.sequence_groups_lower_bound(
         times.times, sizes, overhead=times.overhead, upper=makespan // times.unit, bound_budget=_CLOSED_FORM_S,
         **cut.solver_keywords(problem.topology),

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
@@ -91,7 +92,7 @@ class Step:
         with of_items(self, items):
             least = int(items.phase.every_rank_nonempty and _has_enough(batch, num_ranks, size or num_ranks))
             constraints = items.constraints(num_ranks, least)
-            cut, work = self.settings.micro_batches if is_last else None, None
+            cut, work = self.settings.micro_batches if is_last else self.setup.sharing_of(name), None
             if cut is not None and cut.stages is not None:
                 of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
                 work = cut.stages.work(of_phase, len(batch.lengths))
@@ -264,7 +265,7 @@ def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     if cut.encoders == "step":
         early = _plan_before(step)
         plans = {
-            items.phase.name: in_first_slot(step, items, early[items.phase.name].target, slots.num_slots)
+            items.phase.name: in_first_slot(step, items, early[items.phase.name], slots.num_slots)
             for items in step.items[:-1]
         }
     else:
@@ -304,11 +305,12 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
         return step.problem(items)
     setup, name = step.setup, items.phase.name
     feeders = [feeder for feeder in step.items if feeder.phase.name in items.fed_by]
-    samples = [feeder.sample_of_item for feeder in feeders] + [items.own.row_of_value]
     there = [each.phase.name for each in feeders]
-    ranks = [setup.ranks_near(name, other)[plans[other].rank_of_sample] for other in there]
+    held = {each.phase.name: plans[each.phase.name].put_out(each.outputs) for each in feeders}
+    samples = [each.sample_of_item[held[each.phase.name].sample] for each in feeders] + [items.own.row_of_value]
+    ranks = [setup.ranks_near(name, other)[held[other].place.rank_of_sample] for other in there]
     ranks.append(setup.homes_in(name, step.home).rank_of_sample[samples[-1]])
-    volumes = [feeder.outputs * feeder.phase.bytes_out for feeder in feeders]
+    volumes = [held[each.phase.name].lengths * each.phase.bytes_out for each in feeders]
     volumes.append(items.own.values * items.phase.bytes_in)
     affinity = Affinity.of(np.concatenate(samples), np.concatenate(ranks), np.concatenate(volumes), len(items.lengths))
     return replace(step.problem(items), affinity=affinity)
@@ -325,14 +327,20 @@ def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
 
 def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> DispatchPlan:
     """Plan each group of `size` consecutive ranks by itself; the bound is that of all ranks together."""
-    num_ranks = problem.topology.num_ranks
-    rank_of_item = np.empty(len(problem.costs), dtype=np.int32)
+    num_ranks, cut = problem.topology.num_ranks, problem.micro_batches
+    rank_of_item, slot_of_item = np.empty((2, len(problem.costs)), dtype=np.int32)
+    degree_of_item, num_slots = np.ones(len(problem.costs), dtype=np.int32), 1
     group_of_item = problem.batch.home.rank_of_sample // size
     for group in range(num_ranks // size):
         members = np.flatnonzero(group_of_item == group)
-        plan = plan_problem(problem.of_ranks(members, group * size, size), settings)
-        rank_of_item[members] = plan.rank_of_sample + group * size
-    return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings)
+        plan = plan_problem(replace(problem.of_ranks(members, group * size, size), micro_batches=cut), settings)
+        rank_of_item[members], slot_of_item[members] = plan.rank_of_sample + group * size, plan.slot_of_sample
+        if plan.group_table is not None:
+            degree_of_item[members], num_slots = plan.group_table.degree_of_sample, plan.num_slots
+    if cut is None:
+        return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings)
+    groups = GroupTable.of(slot_of_item, rank_of_item, degree_of_item)
+    return replay_plan(problem, None, settings, slots=(slot_of_item, num_slots), groups=groups)
 
 
 def _plan_jointly(
@@ -376,10 +384,15 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     return replay_plan(encoder_problem(step, items, last.num_slots), target, step.settings, slots=slots)
 
 
-def in_first_slot(step: Step, items: PhaseItems, target: Placement, num_slots: int) -> DispatchPlan:
-    """Plan an encoder whose items are all computed before the first micro-batch: they are in slot 0."""
+def in_first_slot(step: Step, items: PhaseItems, plan: DispatchPlan, num_slots: int) -> DispatchPlan:
+    """Plan an encoder whose items are all computed before the first micro-batch: they are in slot 0.
+
+    Those that ranks share have slots of their own, all of them before.
+    """
+    if plan.group_table is not None:
+        return plan
     slots = np.zeros(len(items.lengths), dtype=np.int32), num_slots
-    return replay_plan(encoder_problem(step, items, num_slots), target, step.settings, slots=slots)
+    return replay_plan(encoder_problem(step, items, num_slots), plan.target, step.settings, slots=slots)
 
 
 def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:
@@ -388,6 +401,8 @@ def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:
     Of an encoder that computes items in the slots of their samples, what a rank holds over the step is not planned.
     """
     problem, cut = step.problem(items), step.settings.micro_batches
+    if problem.micro_batches is not None:  # ranks share its items
+        return problem
     kept, piped = problem.constraints, cut is not None and cut.stages is not None and cut.encoders == "slot"
     if cut is not None and cut.encoders == "slot":
         kept = Constraints(allowed_ranks=kept.allowed_ranks)

@@ -1,9 +1,10 @@
 """Strategies, by name: what trainers do about imbalance in a multimodal batch, to compare :func:`orchestrate` with.
 
 A strategy takes a step and returns its plan. Where the settings are of sequence groups, those in :data:`STRATEGIES`
-compute whole samples all the same. With micro-batches all but ``orchestrated`` decide ranks first, as without
-them; then every rank cuts its own share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder
-computes an item in the slot of its sample, or before the first.
+compute whole samples all the same; and of encoders whose items ranks share, all but ``orchestrated`` compute whole
+items. With micro-batches all but ``orchestrated`` decide ranks first, as without them; then every rank cuts its own
+share (:mod:`balancer.planning.micro_batches_by_rank`). By every strategy an encoder computes an item in the slot of its
+sample, or before the first.
 """
 
 import time
@@ -174,6 +175,15 @@ def _with(step: Step, cut: MicroBatches | SequenceGroups | None) -> Step:
     return replace(step, setup=setup)
 
 
+def _of_whole_items(step: Step) -> Step:
+    """Return the step with each item of encoders on one rank."""
+    setup = step.setup
+    if all(phase.sequence_parallel is None for phase in setup.phases):
+        return step
+    phases = tuple(replace(phase, sequence_parallel=None, share_multiple_of=1) for phase in setup.phases)
+    return replace(step, setup=replace(setup, phases=phases))
+
+
 def _of_whole_samples(step: Step) -> Step:
     """Return the step with each sample on one rank; a cap becomes one on micro-batches, which longer ones exceed."""
     cut = step.settings.micro_batches
@@ -244,7 +254,11 @@ def chosen(strategy: str) -> Callable[[Step], StepPlan]:
     if not isinstance(strategy, str) or strategy not in known:
         raise ValueError(f"unknown strategy {strategy!r:.80}; known strategies are {', '.join(known)}")
     plan = known[strategy]
-    return plan if strategy in SHARING else lambda step: plan(_of_whole_samples(step))
+    if strategy in SHARING:
+        return plan
+    if strategy == "orchestrated":
+        return lambda step: plan(_of_whole_samples(step))
+    return lambda step: plan(_of_whole_items(_of_whole_samples(step)))
 
 
 def sorted_window(

@@ -70,6 +70,13 @@ class Phase:
         A column with the rank, or a list of the ranks, on which a sample's items may run.
     initial_loads, rank_speeds : tuple of int or None
         One number a rank, as :func:`balancer.balance` takes them.
+    sequence_parallel : int, optional
+        Of an encoder: items are given to aligned groups of this many ranks, and in each the long ones are shared, by
+        all of its ranks or some, so that all end together. What sharing takes is of the cost: see
+        :class:`balancer.SequenceGroups`; attention goes all to all.
+    share_multiple_of : int
+        With `sequence_parallel`, a rank's share of an item is padded to a multiple of it: of the elements that make one
+        of the outputs, so that each output is of one rank.
     """
 
     name: str
@@ -91,6 +98,8 @@ class Phase:
     allowed_ranks: str | None = None
     initial_loads: tuple[int, ...] | None = None
     rank_speeds: tuple[int, ...] | None = None
+    sequence_parallel: int | None = None
+    share_multiple_of: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
@@ -108,11 +117,23 @@ class Phase:
                 object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
             for name in ("equal_counts", "every_rank_nonempty"):
                 object.__setattr__(self, name, bool(getattr(self, name)))
-            for name, least in (("bytes_in", 1), ("bytes_out", 1), ("min_samples_per_rank", 0)):
+            for name, least in (
+                ("bytes_in", 1),
+                ("bytes_out", 1),
+                ("min_samples_per_rank", 0),
+                ("share_multiple_of", 1),
+            ):
                 object.__setattr__(self, name, as_count(name, getattr(self, name), least))
+            self._check_sharing()
             for name in ("initial_loads", "rank_speeds"):
                 if (given := getattr(self, name)) is not None:
                     object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
+
+    def _check_sharing(self) -> None:
+        if self.sequence_parallel is not None:
+            object.__setattr__(self, "sequence_parallel", as_count("sequence_parallel", self.sequence_parallel, 2))
+        elif self.share_multiple_of > 1:
+            raise UsageError("{share_multiple_of} needs {sequence_parallel}: no item is shared without")
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -135,7 +156,10 @@ class Phase:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``Phase(**fields)`` is this again."""
-        return asdict(self) | {"cost": str(self.cost)}
+        found = asdict(self) | {"cost": str(self.cost)}
+        if self.sequence_parallel is None:
+            del found["sequence_parallel"], found["share_multiple_of"]
+        return found
 
 
 CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "every_rank_nonempty", "min_samples_per_rank",

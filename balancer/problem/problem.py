@@ -13,7 +13,7 @@ from balancer.problem.constraints import MAX_TOKENS, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
@@ -217,7 +217,7 @@ def work_of_slots(
 def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | SequenceGroups | None) -> None:
     """Raise ValueError if cost, constraints (by name) and micro-batches cannot be combined."""
     if isinstance(micro_batches, SequenceGroups):
-        _check_shared(cost, names)
+        _check_shared(cost, names, micro_batches)
     elif micro_batches is not None and not cost.additive:
         raise UsageError(
             "{micro_batch_tokens} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
@@ -245,23 +245,24 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
         )
 
 
-def _check_shared(cost: CostModel, names: Sequence[str]) -> None:
+def _check_shared(cost: CostModel, names: Sequence[str], cut: SequenceGroups) -> None:
     """Raise ValueError if ranks cannot share samples under this cost or these constraints."""
+    what = "{" + cut.name + "}"
     if not cost.additive:
         raise UsageError(
-            "{sequence_groups} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
+            what + " cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
             "beside it; use a cost that adds up",
             cost=cost,
         )  # fmt: skip
     refused = [name for name in names if name != "keep_together"]
-    if MAX_TOKENS in refused:
+    if MAX_TOKENS in refused and not isinstance(cut, LongShort):
         raise UsageError(
             "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a rank's "
             "slot: give SequenceGroups(max_tokens_per_rank=...)"
         )
     if refused:
         raise UsageError(
-            "{sequence_groups} cannot be combined with {" + refused[0] + "}: samples are on several ranks, which must "
+            what + " cannot be combined with {" + refused[0] + "}: samples are on several ranks, which must "
             "be alike; leave one of them out"
         )
 

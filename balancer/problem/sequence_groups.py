@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import isqrt
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
@@ -15,7 +16,7 @@ from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
 from solvers.packing import slots_for
 
-__all__ = ["GROUPING", "ORDERS", "SequenceGroups"]
+__all__ = ["GROUPING", "ORDERS", "LongShort", "SequenceGroups"]
 
 ORDERS = ("contiguous", "zigzag")
 """Which part of a sample a rank of its group holds, by name; see :class:`SequenceGroups`."""
@@ -67,6 +68,7 @@ class SequenceGroups:
     pad_to: int = 1
     encoders: str = ENCODERS[0]
 
+    name: ClassVar[str] = "sequence_groups"
     schedule: ClassVar[str] = "lockstep"
     over_long: ClassVar[str] = "error"
     pipeline_stages: ClassVar[int] = 1
@@ -128,6 +130,21 @@ class SequenceGroups:
             raise UsageError("{sequence_groups} need nodes of equal size, got {sizes!s:.60}", sizes=list(sizes))
         return sizes[0]
 
+    def allows(
+        self, slot: NDArray[np.integer], first: NDArray[np.int64], degree: NDArray[np.int64], topology: Topology
+    ) -> NDArray[np.bool_]:
+        """Return whether groups may be so many ranks from these on, each in its slot: bool[G]."""
+        node = self.ranks_per_node(topology)
+        inside = np.where(degree > node, first % node == 0, first // node == (first + degree - 1) // node)
+        within = (first >= 0) & (first + degree <= topology.num_ranks)
+        return np.asarray(within & np.isin(degree, self.degrees) & inside)
+
+    def charged(
+        self, first: NDArray[np.integer], degree: NDArray[np.integer], num_ranks: int, num_slots: int
+    ) -> NDArray[np.int64]:
+        """Return how often a rank takes the overhead in each slot, given all groups: int64[num_ranks, num_slots]."""
+        return np.ones((num_ranks, num_slots), dtype=np.int64)
+
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th slot is the last that holds anything."""
         return slots_for(used, self.num_slots or 1, self.slots_multiple_of)
@@ -169,3 +186,82 @@ class SequenceGroups:
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``SequenceGroups(**fields)`` is this again."""
         return asdict(self) | {"degrees": list(self.degrees)}
+
+
+@dataclass(frozen=True, slots=True)
+class LongShort(SequenceGroups):
+    """Long and short: an encoder's items in aligned groups of ranks, in which the long ones are shared.
+
+    A slot a degree, the largest first; a rank that is done with one goes on to the next, and a step takes as long as
+    the rank that takes longest. What sharing costs besides is charged once where any item of a group is shared.
+
+    Examples
+    --------
+    >>> LongShort.of(8).degrees, LongShort.of(12).degrees
+    ((8, 4, 2, 1), (12, 6, 3, 1))
+    """
+
+    name: ClassVar[str] = "sequence_parallel"
+    schedule: ClassVar[str] = "step"
+
+    @classmethod
+    def of(cls, size: int, pad_to: int = 1) -> "LongShort":
+        """Return that of groups of so many ranks; a rank's share of an item is padded to a multiple of `pad_to`."""
+        degrees = [size]
+        while degrees[-1] > 1:
+            last = degrees[-1]
+            prime = next((d for d in range(2, isqrt(last) + 1) if last % d == 0), last)
+            degrees.append(degrees[-1] // prime)
+        return cls(tuple(degrees), num_slots=len(degrees), pad_to=pad_to)
+
+    @property
+    def size(self) -> int:
+        """Ranks of a group."""
+        return self.degrees[0]
+
+    def check_ranks(self, topology: Topology) -> None:
+        """Raise ValueError unless the ranks, and those of a node, are whole groups, or groups whole nodes."""
+        node, size = self.ranks_per_node(topology), self.size
+        fits = topology.num_ranks % size == 0 and (node % size == 0 or size % node == 0)
+        if not fits:
+            raise UsageError(
+                "{sequence_parallel} must divide the {count} ranks and the {node} of a node, or be whole nodes, got "
+                "{size}", count=topology.num_ranks, node=node, size=size,
+            )  # fmt: skip
+
+    def allows(
+        self, slot: NDArray[np.integer], first: NDArray[np.int64], degree: NDArray[np.int64], topology: Topology
+    ) -> NDArray[np.bool_]:
+        """Return whether groups are of their slot's degree, and begin at a multiple of it: bool[G]."""
+        of_slot = np.array(self.degrees)[slot]
+        within = (first >= 0) & (first + degree <= topology.num_ranks)
+        return np.asarray((degree == of_slot) & (first % of_slot == 0) & within)
+
+    def charged(
+        self, first: NDArray[np.integer], degree: NDArray[np.integer], num_ranks: int, num_slots: int
+    ) -> NDArray[np.int64]:
+        """Return 1 in the first slot of each rank in whose group any item is shared."""
+        sharing = np.zeros(num_ranks // self.size, dtype=np.int64)
+        sharing[first[degree > 1] // self.size] = 1
+        charged = np.zeros((num_ranks, num_slots), dtype=np.int64)
+        charged[:, 0] = sharing.repeat(self.size)
+        return charged
+
+    def rank_sets(self, topology: Topology) -> Iterator[range]:
+        """Yield all sets of ranks that any plan can need as a group of more than one; each degree's ascend."""
+        for degree in self.degrees[:-1]:
+            for first in range(0, topology.num_ranks, degree):
+                yield range(first, first + degree)
+
+    def fewest_slots(self, lengths: NDArray[np.int64], num_ranks: int) -> int:
+        """Return in how many slots a rank takes the overhead at least: in none, if nothing is shared."""
+        return 0
+
+    def in_words(self) -> str:
+        """Say what they are, for a report."""
+        return f"long items shared by up to {self.size} ranks"
+
+    def span(self, slots: NDArray[np.int64] | NDArray[np.float64]) -> float:
+        """Return what a step takes from what each rank is busy in each slot, [ranks, K]: an int of integers."""
+        taken: float = slots.sum(axis=1).max().item()
+        return taken

@@ -1,6 +1,6 @@
 """The setup of a run: its ranks, its phases and how they are planned; the same in every step, on every rank."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from balancer.cost import parse_cost
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.phases import Phase, columns_of_none, of_phase, resolve_phases
+from balancer.problem.phases import Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import check_together
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
@@ -90,6 +90,7 @@ class Setup:
                 check_method(self.settings.method, items.cost)
                 items.constraints(self.topology_of(items.phase.name).num_ranks)
                 self._check_phase(items.phase, items is resolved[-1])
+                self._check_sharing(items)
         self._check_groups()
         self._check_layout()
         cut = self.settings.micro_batches
@@ -170,6 +171,53 @@ class Setup:
             cut.ranks_per_node(self.topology)
             cut.check_heads(cost)
 
+    def _check_sharing(self, items: PhaseItems) -> None:
+        """Refuse long and short of phases that are no encoders, and of ranks that are no groups of that size."""
+        size, slots, of_group = items.phase.sequence_parallel, self.settings.micro_batches, self.settings.group_size
+        if size is None:
+            return
+        cut = LongShort.of(size)
+        if items.feeds is None or items.fed_by:
+            raise UsageError(
+                "{sequence_parallel} is for encoders, whose items come from home and feed another phase",
+                "samples of the last phase are shared with {sequence_groups}",
+            )
+        if slots is not None and slots.encoders == "slot":
+            raise UsageError(
+                "{sequence_parallel} of an encoder that computes an item in the slot of its sample is not planned: "
+                "its long items are few, and shared over a whole step", "use {encoders='step'}",
+            )  # fmt: skip
+        if self.layout is not None:
+            raise UsageError(
+                "{sequence_parallel} cannot be combined with {layouts}: the layout says already which GPUs share items"
+            )
+        if of_group is not None and of_group % size:
+            raise UsageError(
+                "{group_size} = {count} must be a multiple of {sequence_parallel} = {size}", count=of_group, size=size
+            )
+        check_together(items.cost, items.phase.constraints, cut)
+        cut.check_ranks(self.topology)
+        cut.check_heads(items.cost)
+
+    def sharing_of(self, phase: str) -> SequenceGroups | None:
+        """Return how ranks share the samples of the last phase, or an encoder's items; None where they do not."""
+        if phase == self.phases[-1].name:
+            cut = self.settings.micro_batches
+            return cut if isinstance(cut, SequenceGroups) else None
+        given = next(each for each in self.phases if each.name == phase)
+        size = given.sequence_parallel
+        return None if size is None else LongShort.of(size, given.share_multiple_of)
+
+    @property
+    def shares(self) -> bool:
+        """Whether ranks share what some phase computes."""
+        return any(self.sharing_of(phase.name) is not None for phase in self.phases)
+
+    def rank_sets(self) -> Iterator[range]:
+        """Yield all sets of ranks that plans can need as a group of more than one, each once."""
+        cuts = (self.sharing_of(phase.name) for phase in self.phases)
+        yield from dict.fromkeys(ranks for cut in cuts if cut is not None for ranks in cut.rank_sets(self.topology))
+
     def _check_groups(self) -> None:
         """Refuse groups of ranks that cannot be planned by themselves."""
         size, num_ranks = self.settings.group_size, self.topology.num_ranks
@@ -231,6 +279,8 @@ class Setup:
         encoders = [phase for phase in self.phases[:-1] if phase.name not in fed]
         for phase in encoders if len(encoders) > 1 else ():
             cost, given = parse_cost(phase.cost), phase.constraints
+            if phase.sequence_parallel is not None:
+                given = ("sequence_parallel",)
             if given or not cost.additive:
                 what = f"{{{given[0]}}}" if given else f"cost '{cost}'"
                 raise UsageError(

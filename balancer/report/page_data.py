@@ -130,7 +130,7 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
 
 def _encoder_slots(plan: StepPlan, phase: str) -> str:
     """Say where an encoder computes if there are micro-batches; nothing of the last phase."""
-    if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None:
+    if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None or plan[phase].group_table is not None:
         return ""
     if plan.encoders_in_pipeline:
         return "stages of the last phase's pipeline"

@@ -112,6 +112,8 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     rows |= {words: f"{crossing}, at least {least}" for words, crossing, least in points_of(phase)}
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
+    if phase.items_volume:
+        rows["items that ranks share"] = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)} of all elements"
     for degree, count in phase.groups_by_degree.items():
         rows[f"groups of {degree} rank{'s' * (degree != '1')}"] = f"{count:,}"
     if phase.num_stages:

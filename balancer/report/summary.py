@@ -15,6 +15,7 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
+from balancer.problem.sequence_groups import LongShort
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
@@ -44,6 +45,9 @@ class PhaseSummary:
     schedule: str | None = None
     groups: dict[str, int] = field(default_factory=dict)
     trade: dict[str, int] = field(default_factory=dict)
+    shared_items: int = 0
+    shared_volume: int = 0
+    items_volume: int = 0
     loss_assumed: bool = False
     gap_sum: float = 0.0
     gap_max: float = 0.0
@@ -93,12 +97,15 @@ class PhaseSummary:
         self.spent_at_bound += plan.lower_bound * ranks
         self.worked_before += _worked(plan, home=True)
         self.worked_after += worked
-        if plan.micro_batches is not None and not before_slots:
-            self.schedule = plan.micro_batches.schedule
+        long_short = isinstance(plan.micro_batches, LongShort)
+        if plan.group_table is not None:
+            self._add_groups(plan, plan.group_table)
+        if long_short and plan.group_table is not None:
+            self._add_shared(plan, plan.group_table)
+        if plan.micro_batches is not None and not before_slots and not long_short:
+            self.schedule = plan.micro_batches.schedule if plan.group_table is None else "sequence groups"
             if plan.micro_batches.stages is not None:
                 self.num_stages = plan.micro_batches.stages.num_stages
-            if plan.group_table is not None:
-                self._add_groups(plan, plan.group_table)
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
         self.gap_sum += gap
@@ -125,9 +132,16 @@ class PhaseSummary:
 
     def _add_groups(self, plan: DispatchPlan, table: GroupTable) -> None:
         """Count the groups of each degree."""
-        self.schedule, self.loss_assumed = "sequence groups", plan.cost.sharing == Sharing()
+        self.loss_assumed = plan.cost.sharing == Sharing()
         for degree, count in zip(*np.unique(table.degree, return_counts=True), strict=True):
             self.groups[str(degree)] = self.groups.get(str(degree), 0) + int(count)
+
+    def _add_shared(self, plan: DispatchPlan, table: GroupTable) -> None:
+        """Count the items that ranks share, and their elements."""
+        shared = table.degree_of_sample > 1
+        self.shared_items += int(shared.sum())
+        self.shared_volume += int(plan.lengths[shared].sum())
+        self.items_volume += int(plan.lengths.sum())
 
     def add_items(self, phase: PhasePlan) -> None:
         """Count the items of a step, and the ranks that get none."""
@@ -190,6 +204,11 @@ class PhaseSummary:
             steps, eps, crossing, bound, volume = (self.trade[f"{place} {what}"] for what in _OF_A_POINT)
             yield place, eps / (1000 * steps), crossing / max(volume, 1), bound / max(volume, 1)
 
+    @property
+    def shared_fraction(self) -> float:
+        """Share of the elements that are of items that ranks share."""
+        return self.shared_volume / self.items_volume if self.items_volume else 0.0
+
     def _share(self, volume: int) -> float:
         return volume / self.volume if self.volume else 0.0
 
@@ -235,6 +254,8 @@ class PhaseSummary:
             }
         if self.groups:
             document["groups_of_degree"] = self.groups_by_degree
+        if self.items_volume:
+            document["shared_items"], document["shared_fraction"] = self.shared_items, self.shared_fraction
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,

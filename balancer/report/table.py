@@ -223,6 +223,9 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield words, "", crossing, least
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
+    if phase.items_volume:
+        what = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)}"
+        yield "items that ranks share, and of all elements", "", what, ""
     if phase.num_stages:
         yield "pipeline stages", "", f"{phase.num_stages:,}", ""
     if phase.most_idle_ranks:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
 
@@ -33,6 +33,15 @@ class Computed:
     tokens: NDArray[np.int64]
     useful_flops: float
     executed_flops: float
+
+    def in_slots(self, num_slots: int) -> "Computed":
+        """Return the same in a step of so many micro-batches, before whose first a phase is that has one."""
+        num_ranks, there = self.seconds.shape
+        if there == num_slots:
+            return self
+        nothing = np.zeros((num_ranks, num_slots - there), dtype=np.int64)
+        seconds, tokens = np.hstack((self.seconds, nothing)), np.hstack((self.tokens, nothing))
+        return replace(self, seconds=seconds, tokens=tokens)
 
 
 def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
@@ -94,9 +103,11 @@ def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, 
     tokens = np.bincount(bins, weights=shares.lengths, minlength=num_bins).astype(np.int64)
     busy = np.bincount(bins, weights=(each * slower)[shares.sample], minlength=num_bins)
     seconds = model.throughput.seconds(busy / gpus, tokens)
-    shape = plan.num_ranks, plan.num_slots
-    useful = float(model.useful_flops(lengths).sum())
-    return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(each.sum()))
+    shape, useful = (plan.num_ranks, plan.num_slots), float(model.useful_flops(lengths).sum())
+    seconds, tokens = seconds.reshape(shape), tokens.reshape(shape)
+    if isinstance(cut, LongShort):  # before the first micro-batch, one degree after another without waiting
+        seconds, tokens = seconds.sum(axis=1, keepdims=True), tokens.sum(axis=1, keepdims=True)
+    return Computed(seconds, tokens, useful, float(each.sum()))
 
 
 def span(seconds: NDArray[np.float64], micro_batches: MicroBatches | SequenceGroups | None) -> float:

@@ -200,8 +200,10 @@ def step_time(
     if missing:
         raise ValueError(f"phase {missing[0]!r} has no model; there are models for {', '.join(models) or 'none'}")
     with np.errstate(over="ignore", invalid="ignore"):  # told of below
+        slots = plan.num_slots
         found = {
-            name: compute_phase(name, part, models[name], _gpus_of(plan, name, cluster)) for name, part in plans.items()
+            name: compute_phase(name, part, models[name], _gpus_of(plan, name, cluster)).in_slots(slots)
+            for name, part in plans.items()
         }
         pipeline = _pipeline(plans, found, models, cluster)
         found |= {} if pipeline is None else pipeline.found

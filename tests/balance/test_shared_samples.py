@@ -308,7 +308,7 @@ def changed(column, by):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (changed("stop", 1), "a piece has sample, start, stop"),
+        (changed("stop", 1), "a piece has sample, item, start, stop"),
         (changed("rank", 1), "cannot be|a piece has|in 2 groups"),
         (lambda rows: rows.pop(), "pieces|cannot be|a piece has|does not hold"),
         (lambda rows: [row.update(slot=row["slot"] + 1) for row in rows], "2 slots, which is not what was asked for"),

@@ -102,3 +102,45 @@ def test_extremes(command, log):
     assert command("plan", log, *ASKED, *GROUPS, "--eps", "1e300").code == 0
     huge = write_log(log, {"tokens": [2**59] + [1] * 15})
     assert "--ranks * (sum of lengths) must be below 2**60" in command("plan", huge, *ASKED, *GROUPS).err
+
+
+ENCODER = (
+    "--ranks",
+    4,
+    "--ranks-per-node",
+    4,
+    "--batch-per-rank",
+    4,
+    "--phase",
+    "vision=tokens",
+    "--phase",
+    "llm=text",
+)
+SHARED = ("--sequence-parallel", "vision=4")
+
+
+def test_an_encoder_shares_its_long_items(command, tmp_path):
+    lengths = [900, 30, 20, 40, 50, 60, 70, 80, 10, 20, 30, 40, 50, 60, 70, 80] * 2
+    log = write_log(tmp_path / "log.parquet", {"tokens": lengths, "text": [1000] * 32})
+    found = json.loads(command("plan", log, *ENCODER, *SHARED, "--out", "plan.parquet", "--json").out)["phases"][
+        "vision"
+    ]
+    assert found["imbalance_ratio_after"] < 1.2
+    assert found["shared_items"] >= 2
+    assert 0.5 < found["shared_fraction"] < 1
+    report = command("report", "plan.parquet", "--log", log, "--json")
+    assert json.loads(report.out)["phases"]["vision"] == found
+    assert "items that ranks share, and of all elements" in command("plan", log, *ENCODER, *SHARED).words
+    compared = json.loads(command("compare", log, *ENCODER, *SHARED, "--json").out)["strategies"]
+    assert "shared_items" not in compared["per_phase_home"]["phases"]["vision"]
+    assert compared["orchestrated"]["phases"]["vision"]["shared_items"] == found["shared_items"]
+    models = ("--cluster", "h100", "--model", "vision=qwen2-vl-vit", "--model", "llm=qwen2-7b")
+    simulated = command("simulate", log, *ENCODER[:2], *ENCODER[4:], *SHARED, *models)
+    assert (simulated.code, "orchestrated" in simulated.words) == (0, True)
+    for option, told in {
+        "vision=x": "--sequence-parallel must be NAME=D or NAME=D,M",
+        "llm=4": "--sequence-parallel is for encoders",
+        "vision=3": "--sequence-parallel must divide the 4 ranks and the 4 of a node",
+    }.items():
+        refused = command("plan", log, *ENCODER, "--sequence-parallel", option)
+        assert (refused.code, told in refused.err) == (2, True), refused.err

@@ -1,5 +1,7 @@
 """What ranks do in tests of samples that ranks share: every rank knows all payload, and cuts it itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,8 @@ def mine(everything, counts, rank):
 def share_of(row, plan, sample, rank):
     """A rank's share of a row with an element a token, cut here by its definition."""
     table, cut = plan.group_table, plan.micro_batches
+    if table is None:
+        return row
     group = table.group_of_sample[sample]
     degree, place = int(table.degree[group]), rank - int(table.first_rank[group])
     chunks = 2 * degree if cut.order == "zigzag" and degree > 1 else degree
@@ -133,8 +137,24 @@ PHASES = [Phase("vision", "patches", outputs="image"), Phase("llm", "tokens", ow
 WIDTH = 3
 
 
-def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
-    """What the last phase gets, shared, and the gradients of what encoders put out, are those of one process."""
+def _real(out, phase, rows):
+    """A phase's rows on a rank, without padding; and its slots are as the plan has them."""
+    plan, bounds, found = out.plan[phase], out.slot_bounds(phase), []
+    for slot in range(plan.num_slots):
+        pieces, here = out.pieces(slot, phase), rows[bounds[slot] : bounds[slot + 1]]
+        assert out.cu_seqlens(slot, phase).tolist() == np.cumsum([0, *map(len, here)]).tolist()
+        ranks = next((group.ranks for group in plan.groups(slot) if out.rank in group.ranks), range(1))
+        assert (out.process_group(slot, phase) is None) == (len(ranks) < 2)
+        left = np.minimum(pieces.stop, plan.lengths[pieces.sample]) - pieces.start
+        found += [row[: max(0, count)] for row, count in zip(here, left.tolist(), strict=True)]
+    return found
+
+
+def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments, size=None):
+    """What the last phase gets, shared, and the gradients of what encoders put out, are those of one process.
+
+    Given a `size`, ranks share what the encoder takes too.
+    """
     rng = np.random.default_rng(seed)
     n, scale = sum(counts), np.where(rng.random(sum(counts)) < 0.25, 8, 1)
     image, text = rng.integers(0, 6, n) * scale, rng.integers(0, 6, n) * scale
@@ -151,11 +171,17 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
     }
     batch["notes"] = [torch.full((s % 5,), s) for s in mine(list(range(n)), counts, rank)]
     fields = {"pixels": "vision", "words": "llm:own"}
-    made = dispatcher(phases=PHASES, fields=fields, sequence_groups=SequenceGroups(**cut), **arguments)
+    phases = [replace(PHASES[0], sequence_parallel=size), PHASES[1]]
+    shared = None if cut is None else SequenceGroups(**cut)
+    made = dispatcher(phases=phases, fields=fields, sequence_groups=shared, **arguments)
     out = made.dispatch(batch, here) if counts[rank] else made.dispatch({})
     factor = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     weight = table.clone().requires_grad_()
-    pixels = torch.cat([torch.zeros(0, WIDTH, dtype=torch.float64), *(out["pixels"] if n else [])])
+    rows = (out["pixels"] if size is None else _real(out, "vision", out["pixels"])) if n else []
+    pixels = torch.cat([torch.zeros(0, WIDTH, dtype=torch.float64), *rows])
+    if size is not None and n:
+        home = out.restore({"twice": [row * 2 for row in out["pixels"]]}, phase="vision")["twice"]
+        assert plain(home) == plain([row * 2 for row in batch["pixels"] if len(row)])
     ids = torch.cat([torch.zeros(0, dtype=torch.int64), *(out["words"] if n else [])])
     x = out.inputs("llm", {"vision": pixels * factor}, own=weight[ids])
     plan, samples = out.plan["llm"], out.samples
@@ -181,7 +207,7 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments):
     home = out.restore() if n else {}
     for name in home:
         assert plain(home[name]) == plain(batch[name]), name
-    return out.plan.digest(), plan.group_table.degree.tolist()
+    return out.plan.digest(), out.plan["vision" if size else "llm"].group_table.degree.tolist()
 
 
 def replicas_get_their_leaders_pieces(rank, seed, cut):

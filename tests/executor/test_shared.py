@@ -71,6 +71,15 @@ def test_phases_give_the_inputs_and_gradients_of_a_run_without_exchange(ranks, s
     assert len({digest for digest, _ in results}) == 1
 
 
+@pytest.mark.parametrize("cut", [None, {"degrees": (1, 2, 4), "encoders": "step", "pad_to": 2}])
+@pytest.mark.parametrize(("size", "way"), [(2, "broadcast"), (4, "replicate")])
+def test_so_do_encoders_whose_items_ranks_share(ranks, cut, size, way):
+    for seed in range(3):
+        results = ranks.run(cases.phases_agree_with_no_exchange, seed, [3, 2, 0, 4], cut, {"planning": way}, size)
+        assert len({digest for digest, _ in results}) == 1
+        assert max(degree for _, degrees in results for degree in degrees) > 1
+
+
 def test_replica_peers_get_the_pieces_of_their_leader(ranks):
     assert max(ranks.run(cases.replicas_get_their_leaders_pieces, 1, {"degrees": (2,), "pad_to": 4})[0]) == 2
 

@@ -45,3 +45,12 @@ def test_samples_that_ranks_share_give_the_losses_and_gradients_of_one_process(r
     slots = [slot for step in degrees for slot in step]
     assert {degree for slot in slots for degree in slot} == {1, 2, 4}
     assert any(len(set(slot)) > 1 for slot in slots), "groups of unequal size side by side"
+
+
+def test_images_that_ranks_share_give_the_losses_and_gradients_of_one_process(ranks):
+    results = ranks.run(cases.shares_images, 2)
+    assert all(result == results[0] for result in results[1:])
+    losses, wanted, apart, degrees = zip(*results[0], strict=True)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-12)
+    assert max(apart) < 1e-12
+    assert np.array(degrees).sum(axis=0).all(), "images on one rank, on two and on four"

@@ -3,6 +3,7 @@
 import numpy as np
 import predicted_and_measured
 import sequence_groups
+import shared_images
 import three_modalities
 import torch
 
@@ -29,3 +30,8 @@ def slowest_rank(rank, steps):
 def shares_samples(rank, way, steps):
     """Losses and gradients over the groups of each slot, in float64, beside those of one process."""
     return sequence_groups.train(rank, way, steps)
+
+
+def shares_images(rank, steps):
+    """Losses and gradients with an encoder whose long images ranks share, beside those of one process."""
+    return shared_images.train(rank, steps)

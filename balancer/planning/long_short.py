@@ -1,0 +1,179 @@
+"""Long and short: an encoder's items to aligned groups of ranks, and in each the long ones shared."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.pieces import GroupTable
+from balancer.planning.ranks import Placed, effective, place
+from balancer.planning.sequence_groups import Units
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Affinity, Problem
+from balancer.problem.sequence_groups import LongShort
+from balancer.problem.settings import PlanSettings
+from balancer.problem.topology import Topology
+from solvers.bounds import Bound
+from solvers.groups import read_only
+from solvers.relocation import as_eps
+from solvers.types import SolveStatus
+
+__all__ = ["long_short_bound", "plan_long_short"]
+
+Ints = NDArray[np.int64]
+_GROUP_BUDGET = 0.0002  # seconds' worth of work for a group
+_ITEM_BUDGET = 1e-6  # of relocation, at least
+_LARGE = Fraction(7, 8)  # of a group's area
+_NO_SEARCH = 1e-9  # of a budget, where the bound alone is asked for
+_ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from home; the rest is for what sharing loses
+
+
+def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, started: float) -> DispatchPlan:
+    """Give items to groups of ranks, even in the rank-time that they take at least, then share in each what is long.
+
+    Groups are balanced, and laid near home or filled from there, as ranks are where no item is shared.
+    """
+    units = Units.of(problem, cut)
+    bound = _bound(units, cut, problem.topology.num_ranks)
+    area = _least_area(units, cut, bound.value // units.times.unit)[0]
+    groups = _as_ranks(problem, cut, units, area)
+    placed = _placed(groups, units, area, _ROOM * (bound.value // units.times.unit) * cut.size, settings)
+    table = _shared(units, cut, placed.rank_of_sample, groups.topology.num_ranks)
+    return DispatchPlan.of(
+        problem, None, lambda _: bound, settings, placement=effective(problem, settings.placement),
+        slots=(table.slot[table.group_of_sample], len(cut.degrees)), groups=table, status=SolveStatus.FEASIBLE,
+        fell_back=placed.fell_back, started=started,
+    )  # fmt: skip
+
+
+def long_short_bound(problem: Problem, cut: LongShort) -> Bound:
+    """Return a bound on what a step takes, whichever group has which items."""
+    return _bound(Units.of(problem, cut), cut, problem.topology.num_ranks)
+
+
+def _bound(units: Units, cut: LongShort, num_ranks: int) -> Bound:
+    """Return the least time that nothing refutes; where there is one group, what is proven of it if that is more.
+
+    ``longest``: an item takes longer at each degree. ``area``: the ranks have less time than the items take at least,
+    and the overhead in so many groups as those hold that have to be shared.
+    """
+    times, overhead = units.times.times, units.times.overhead
+
+    def needed(target: int) -> int:
+        """What all would take, ended evenly, with the least areas by then: no more where the target is later."""
+        area, groups = _least_area(units, cut, target)
+        return -(-(int(area.sum()) + groups * cut.size * overhead) // num_ranks)
+
+    longest = int(np.minimum(times[-1], times[:-1].min(axis=0) + overhead).max(initial=0))
+    low, high = longest - 1, max(longest, needed(longest))  # refuted, and not
+    while high - low > 1:
+        low = max(low, needed(high) - 1)
+        middle = (low + high) // 2
+        if middle > low and (most := needed(middle)) > middle:
+            low, high = middle, min(high, most)
+        else:
+            high = max(middle, low + 1)
+    bound = Bound(high * units.times.unit, "longest" if high == longest else "area")
+    if num_ranks > cut.size:
+        return bound
+    found = solvers.long_short(
+        times[-1], times[:-1], cut.size, degrees=cut.degrees[:-1], overhead=overhead, time_budget=_NO_SEARCH
+    )
+    better = found.lower_bound * units.times.unit
+    return bound if better <= bound.value else Bound(better, found.bound_name)
+
+
+def _least_area(units: Units, cut: LongShort, target: int) -> tuple[Ints, int]:
+    """Return what rank-time each unit takes at least if it ends by `target`, as all can; and how many groups share.
+
+    These are as many as hold, by then, what is too long for one rank.
+    """
+    times, overhead = units.times.times, units.times.overhead
+    areas, never = times * np.array(cut.degrees)[:, None], np.iinfo(np.int64).max
+    alone = np.where(times[-1] <= target, areas[-1], never)
+    shared = np.where(times[:-1] + overhead <= target, areas[:-1], never).min(axis=0, initial=never)
+    least = np.minimum(alone, shared)
+    forced = int(shared[(alone == never) & (shared < never)].sum())
+    groups = -(-forced // (cut.size * (target - overhead))) if forced else 0
+    return least, groups
+
+
+def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints) -> Problem:
+    """Return the problem of groups as if each were a rank, a unit's cost its area, on one of its samples."""
+    nodes, size = problem.topology.node_sizes, cut.size
+    count = problem.topology.num_ranks // size
+    whole = all(ranks % size == 0 for ranks in nodes)
+    topology = Topology([ranks // size for ranks in nodes] if whole else [1] * count)
+    costs = np.zeros(len(problem.costs), dtype=np.int64)
+    costs[np.unique(units.of_sample, return_index=True)[1]] = area
+    home = Placement.by_sample_order(problem.batch.home.rank_of_sample // np.int32(size), count)
+    batch = GlobalBatch(problem.batch.lengths, home)
+    return replace(problem, topology=topology, batch=batch, costs=costs, micro_batches=None)
+
+
+def _placed(groups: Problem, units: Units, area: Ints, room: Fraction, settings: PlanSettings) -> Placed:
+    """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
+    if settings.placement == "relocate" and (placed := _beside_large(groups, room, settings)) is not None:
+        return placed
+    even = solvers.partition(area, groups.topology.num_ranks, time_budget=settings.time_budget)
+    return _laid(groups, even.makespan, even.group_of_item[units.of_sample], room, settings)
+
+
+def _laid(
+    groups: Problem, makespan: int, group_of_sample: NDArray[np.int32], room: Fraction, settings: PlanSettings
+) -> Placed:
+    eps = max(as_eps(settings.eps), room / max(1, makespan) - 1)
+    budget = max(settings.time_budget, _ITEM_BUDGET * len(groups.costs))
+    return place(groups, group_of_sample, settings.placement, eps, budget, settings.objective)
+
+
+def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Placed | None:
+    """Give each item that all but fills a group one of its own, near home, and relocate all others; None if that fails.
+
+    Relocation alone would have to empty those groups first.
+    """
+    area, home, topology = groups.costs, groups.batch.home.rank_of_sample, groups.topology
+    fills = area > int(_LARGE * room)
+    large, rest = np.flatnonzero(fills), np.flatnonzero(~fills)
+    if not 0 < len(large) < topology.num_ranks or groups.constraints.keep_together is not None:
+        return None
+    rank, free = np.empty(len(area), dtype=np.int32), np.ones(topology.num_ranks, dtype=bool)
+    for item in large.tolist():  # at home, else on the next that is free
+        rank[item] = (home[item] + np.argmax(np.roll(free, -home[item]))) % topology.num_ranks
+        free[rank[item]] = False
+    ranks = np.flatnonzero(free)
+    place_of_rank = np.cumsum(free) - 1
+    there = np.flatnonzero(free[home[rest]])
+    affinity = Affinity.of(there, place_of_rank[home[rest][there]], groups.move_volumes[rest][there], len(rest))
+    nodes = Topology(np.unique(topology.node_of_rank[ranks], return_counts=True)[1].tolist())
+    nowhere = Placement.by_sample_order(np.zeros(len(rest), dtype=np.int32), len(ranks))  # the affinity says it
+    batch = GlobalBatch(groups.batch.lengths[rest], nowhere)
+    costs = read_only(area[rest])
+    others = replace(groups, topology=nodes, costs=costs, affinity=affinity, volumes=None, batch=batch)
+    even = solvers.partition(others.costs, len(ranks), time_budget=settings.time_budget)
+    if even.makespan > room:
+        return None
+    placed = _laid(others, even.makespan, even.group_of_item, room, settings)
+    rank[rest] = ranks[placed.rank_of_sample]
+    return None if placed.fell_back else Placed(rank)
+
+
+def _shared(units: Units, cut: LongShort, group_of_sample: NDArray[np.int32], count: int) -> GroupTable:
+    """Decide in each group what is shared by which of its ranks."""
+    times, first = units.times.times, np.unique(units.of_sample, return_index=True)[1]
+    group = group_of_sample[first]
+    degree, rank = np.ones((2, len(group)), dtype=np.int32)
+    order = np.argsort(group, kind="stable")
+    for g, mine in enumerate(np.split(order, np.searchsorted(group[order], np.arange(1, count)))):
+        found = solvers.long_short(
+            times[-1, mine], times[:-1, mine], cut.size, degrees=cut.degrees[:-1], overhead=units.times.overhead,
+            time_budget=_GROUP_BUDGET,
+        )  # fmt: skip
+        degree[mine], rank[mine] = found.degree_of_item, g * cut.size + found.first_rank_of_item
+    slot = np.searchsorted(-np.array(cut.degrees), -degree).astype(np.int32)
+    of = units.of_sample
+    return GroupTable.of(slot[of], rank[of], degree[of])

@@ -1,0 +1,278 @@
+"""Encoders whose long items ranks share: what is where, what arrives, what is proven, files, and what is refused."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nightly import examples
+from plan_files import tamper
+
+import balancer
+from balancer import MicroBatches, ModuleLayout, Phase, Ragged, SequenceGroups, Topology, orchestrate
+from balancer.cost import CostModel, Sharing
+from balancer.errors import PlanError
+from balancer.planning.step import make_step
+from balancer.planning.strategies import plan_with
+from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.simulate import CLUSTERS, PhaseModel, step_time
+
+MODELS = {"vision": "qwen2-vl-vit", "llm": "qwen2-7b"}
+COST = CostModel(3, 1, sharing=Sharing(0, ((2, 4), (4, 6)), overhead=40))
+
+
+def phases(size, multiple=2, **more):
+    images = Phase(
+        "vision", "lengths(images)", COST, outputs="lengths(made)", bytes_in=3, bytes_out=5, sequence_parallel=size,
+        share_multiple_of=multiple, **more,
+    )  # fmt: skip
+    return [images, Phase("llm", "tokens", own="text", bytes_in=7)]
+
+
+def batch_of(images, text, multiple=2):
+    """Columns of samples, given the outputs that each image makes, each of so many elements."""
+    return {
+        "images": Ragged.of([[multiple * made for made in row] for row in images]),
+        "made": Ragged.of([list(row) for row in images]),
+        "text": np.array(text, dtype=np.int64),
+        "tokens": np.array([sum(row) + own for row, own in zip(images, text, strict=True)], dtype=np.int64),
+    }
+
+
+@st.composite
+def asked(draw):
+    """A batch, ranks and settings that can be planned."""
+    nodes, node, size = draw(st.sampled_from([(1, 2, 2), (1, 4, 2), (2, 4, 4), (3, 4, 2), (2, 2, 4), (1, 6, 6)]))
+    n = draw(st.integers(0, 8))
+    made = st.integers(0, 12) | st.integers(0, 150)
+    images = draw(st.lists(st.lists(made, max_size=3), min_size=n, max_size=n))
+    text = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    homes = draw(st.lists(st.integers(0, nodes * node - 1), min_size=n, max_size=n))
+    placement = draw(st.sampled_from(["relocate", "rearrange", "any"]))
+    shared = draw(st.sampled_from([None, None, SequenceGroups((1, 2), encoders="step")]))
+    return images, text, nodes * node, node, size, homes, {"placement": placement, "sequence_groups": shared}
+
+
+def planned(case, **more):
+    images, text, ranks, node, size, homes, given_settings = case
+    return orchestrate(
+        batch_of(images, text), phases(size, **more), Topology.uniform(ranks, node), home_rank=homes, time_budget=0.001,
+        **given_settings,
+    )  # fmt: skip
+
+
+def held_by(plan, rank):
+    """What a rank has of the encoder's items: its outputs, slot by slot, from the pieces that the plan shows."""
+    found = []
+    for slot in range(plan.num_slots):
+        pieces = plan.pieces_on_rank(rank, slot)
+        for item, start, stop in zip(pieces.sample.tolist(), pieces.start.tolist(), pieces.stop.tolist(), strict=True):
+            stop = min(stop, int(plan.lengths[item]))
+            found += [(item, element // 2) for element in range(start, stop, 2)]
+    return found
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(asked())
+def test_items_arrive_in_pieces_and_their_outputs_in_order(case):
+    step = planned(case)
+    vision, llm, items = step["vision"], step["llm"], step.phases["vision"].items
+    elements = [[(item, e) for e in range(length)] for item, length in enumerate(vision.lengths.tolist())]
+    arrived = sent(step.streams["vision:in"], [
+        [e for item in vision.home.samples_on_rank(rank).tolist() for e in elements[item]]
+        for rank in range(step.num_ranks)
+    ])  # fmt: skip
+    made = [held_by(vision, rank) for rank in range(step.num_ranks)]
+    for rank in range(step.num_ranks):  # a rank has the elements that its outputs are made of, in their order
+        assert arrived[rank] == [(item, 2 * out + half) for item, out in made[rank] for half in (0, 1)]
+    assert sorted(itertools.chain(*made)) == [(i, out) for i, count in enumerate(items.outputs) for out in range(count)]
+    own = [[("own", s, e) for s in step.home.samples_on_rank(rank).tolist() for e in range(case[1][s])]
+           for rank in range(step.num_ranks)]  # fmt: skip
+    inputs = sent(step.inputs_of("llm"), [mine + other for mine, other in zip(made, own, strict=True)])
+    for rank in range(step.num_ranks):
+        wanted = []
+        pieces = llm.pieces_on_rank(rank)
+        for sample, start, stop in zip(pieces.sample, pieces.start, pieces.stop, strict=True):
+            mine = np.flatnonzero(items.sample_of_item == sample).tolist()
+            whole = [(item, out) for item in mine for out in range(items.outputs[item])]
+            whole += [("own", int(sample), e) for e in range(case[1][sample])]
+            wanted += whole[start:stop]
+        assert inputs[rank] == wanted
+    assert step.streams["vision:out"].traffic(step.topology).total == 5 * int(items.outputs.sum())
+
+
+def sent(stream, buffers):
+    """Exchange what ranks hold, items of a stream one after the other, as the collective does."""
+    parts = []
+    for rank, held in enumerate(buffers):
+        ends = np.cumsum(stream.lengths[stream.source.samples_on_rank(rank)])
+        assert (ends[-1] if len(ends) else 0) == len(held)
+        parts.append([held[stop - size : stop] for stop, size in zip(
+            ends.tolist(), stream.lengths[stream.source.samples_on_rank(rank)].tolist(), strict=True)])  # fmt: skip
+    there = [stream.source.samples_on_rank(rank).tolist() for rank in range(len(buffers))]
+    place = dict(zip(itertools.chain(*there), itertools.chain(*parts), strict=True))
+    return [[e for item in stream.target.samples_on_rank(rank).tolist() for e in place[item]]
+            for rank in range(len(buffers))]  # fmt: skip
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(case=asked())
+def test_loads_files_and_words_are_those_of_the_plan(case, tmp_path_factory):
+    step = planned(case)
+    plan, size = step["vision"], case[4]
+    loads, shares = np.zeros(step.num_ranks, dtype=np.int64), np.zeros(step.num_ranks, dtype=bool)
+    table = plan.group_table
+    times = {d: COST.sharing.on_degree(3 * plan.lengths, plan.lengths**2, plan.lengths, d) for d in (1, 2, 3, 4, 6)}
+    for item, group in enumerate(table.group_of_sample.tolist()):
+        first, degree = int(table.first_rank[group]), int(table.degree[group])
+        assert first % degree == 0
+        loads[first : first + degree] += times[degree][item]
+        shares[first // size * size :][:size] |= degree > 1
+    loads += COST.sharing.overhead * shares
+    assert plan.loads.tolist() == loads.tolist()
+    assert plan.makespan == loads.max()
+    assert plan.lower_bound <= plan.makespan
+    path = tmp_path_factory.mktemp("plans") / "plan.parquet"
+    step.save(path)
+    assert balancer.load_plan(path).digest() == step.digest()
+    made = make_step(step.setup, batch_of(case[0], case[1]), step.home)
+    assert plan_of_words(words_of_plan(step), made).digest() == step.digest()
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 300))
+def test_nothing_is_faster_than_the_bound(lengths, overhead):
+    """On two groups of two ranks, every way to put four items is tried."""
+    cost = replace(COST, sharing=replace(COST.sharing, overhead=overhead))
+    columns = {"images": lengths, "tokens": lengths}
+    for ranks in (2, 4):
+        step = orchestrate(columns, [Phase("v", "images", cost, sequence_parallel=2), Phase("llm", "tokens")], ranks)
+        array = np.array(lengths)
+        alone, shared = (cost.sharing.on_degree(3 * array, array**2, array, d) for d in (1, 2))
+        best = None
+        places = [[rank] for rank in range(ranks)] + [[rank, rank + 1] for rank in range(0, ranks, 2)]
+        for chosen in itertools.product(places, repeat=len(lengths)):
+            loads = np.zeros(ranks, dtype=np.int64)
+            for item, on in enumerate(chosen):
+                loads[on] += alone[item] if len(on) == 1 else shared[item]
+            for group in {on[0] for on in chosen if len(on) > 1}:
+                loads[group : group + 2] += overhead
+            best = int(loads.max()) if best is None else min(best, int(loads.max()))
+        assert step["v"].lower_bound <= best <= step["v"].makespan
+
+
+LONG = ([[80, 3], [2, 4], [], [60], [1, 2, 3], [5], [7], [9]], [4, 0, 30, 2, 9, 9, 1, 5])
+
+
+def test_long_items_are_shared_and_the_phase_ends_sooner():
+    case = (*LONG, 8, 4, 4, np.arange(8), {})
+    step, whole = planned(case), orchestrate(batch_of(*LONG), [replace(phases(4)[0], sequence_parallel=None,
+        share_multiple_of=1), phases(4)[1]], Topology.uniform(8, 4))  # fmt: skip
+    degree = step["vision"].group_table.degree_of_sample
+    assert degree[[0, 4]].tolist() == [4, 4]
+    assert 2 * step["vision"].makespan < whole["vision"].makespan
+    assert "sequence_parallel" not in whole.setup.to_json()["phases"][0]
+    compared = plan_with("as_sampled", batch_of(*LONG), phases(4), 8)
+    assert compared["vision"].group_table is None
+
+
+def test_what_lies_beside_an_item_that_fills_a_group_leaves_and_all_else_stays():
+    images = [[300]] + [[9], [8], [7]] * 7
+    homes = [0] + [4 * (i // 6) for i in range(21)]
+    batch = batch_of(images, [1] * 22)
+    step = orchestrate(batch, phases(4), Topology.uniform(16, 4), home_rank=homes)
+    vision = step["vision"]
+    node, home = vision.rank_of_sample // 4, np.array(homes) // 4
+    assert (vision.makespan, vision.fell_back) == (vision.lower_bound, "")
+    assert node[0] == 0
+    assert (node[home > 0] == home[home > 0]).all()
+    assert (node[1:] > 0).all()
+    for feeder, llm in zip(node.tolist(), (step["llm"].rank_of_sample // 4).tolist(), strict=True):
+        assert feeder == llm  # the language model computes a sample near its images, as balance allows
+
+
+def test_groups_of_ranks_plan_by_themselves():
+    case = (*LONG, 8, 4, 2, np.arange(8), {"group_size": 4})
+    step = planned(case)
+    assert (step["vision"].rank_of_sample // 4 == step["vision"].home.rank_of_sample // 4).all()
+    assert (step["vision"].group_table.degree_of_sample > 1).any()
+
+
+def test_items_with_one_key_are_in_one_place():
+    batch = batch_of(*LONG) | {"page": np.array([0, 1, 2, 0, 4, 5, 6, 7])}
+    step = orchestrate(batch, phases(4, keep_together="page"), Topology.uniform(8, 4))
+    group = step["vision"].group_table.group_of_sample
+    assert len({group[0], group[1], group[4]}) == 1
+
+
+def test_before_the_micro_batches_of_the_last_phase():
+    cut = MicroBatches(120, encoders="step", allow_empty=True)
+    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), micro_batches=cut)
+    assert step["vision"].num_slots == 3
+    assert step.num_slots == step["llm"].num_slots
+    assert step["vision"].micro_batches.in_words() == "long items shared by up to 4 ranks"
+
+
+def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
+    step = planned((*LONG, 8, 4, 4, np.arange(8), {}))
+
+    def aside(rows):
+        shared = next(row["group"] for row in rows if row["phase"] == "vision" and (row["slot"], row["rank"]) == (0, 0))
+        for row in rows:
+            row["rank"] += row["phase"] == "vision" and row["group"] == shared
+
+    path = tmp_path / "plan.parquet"
+    step.save(path)
+    tamper(path, rows=aside)
+    with pytest.raises(PlanError, match="phase 'vision': group 0 cannot be 4 ranks from 1"):
+        balancer.load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks", "how", "message"),
+    [
+        ({"equal_counts": True}, 8, {}, "sequence_parallel cannot be combined with equal_counts"),
+        ({"max_tokens_per_rank": 90}, 8, {}, "sequence_parallel cannot be combined with max_tokens_per_rank"),
+        ({"every_rank_nonempty": True}, 8, {}, "sequence_parallel cannot be combined with every_rank_nonempty"),
+        ({"cost": "padded:a=1,b=0"}, 8, {}, "sequence_parallel cannot be combined with cost"),
+        ({"cost": "linear"}, 6, {}, "sequence_parallel must divide the 6 ranks"),
+        ({}, 8, {"group_size": 2}, "group_size = 2 must be a multiple of sequence_parallel = 4"),
+        ({}, 8, {"micro_batches": MicroBatches(500)}, "in the slot of its sample is not planned"),
+        ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),
+        ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be >= 2"),
+        ({"sequence_parallel": None}, 8, {}, "share_multiple_of needs sequence_parallel"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(more, ranks, how, message):
+    fields = phases(4)[0].to_json() | {"cost": COST} | more
+    with pytest.raises(ValueError, match=message):
+        orchestrate(batch_of(*LONG), [Phase(**fields), phases(4)[1]], ranks, **how)
+
+
+def test_several_encoders_are_planned_separately():
+    audio = Phase("audio", "text", sequence_parallel=2)
+    step = orchestrate(batch_of(*LONG), [audio, phases(4)[0], replace(phases(4)[1], own=None)], Topology.uniform(8, 4))
+    assert [step[name].num_slots for name in step.phases] == [2, 3, 1]
+    with pytest.raises(ValueError, match="sequence_parallel of phase 'audio' cannot be combined with balancing"):
+        orchestrate(batch_of(*LONG), [audio, *phases(4)], 8, mode="joint")
+
+
+def test_the_last_phase_is_no_encoder():
+    with pytest.raises(ValueError, match="phase 'llm': sequence_parallel is for encoders"):
+        orchestrate(batch_of(*LONG), [phases(4)[0], replace(phases(4)[1], sequence_parallel=4)], 8)
+
+
+@pytest.mark.parametrize("cut", [None, MicroBatches(60, encoders="step", allow_empty=True, over_long="own")])
+def test_simulated_it_takes_what_its_slowest_rank_does(cut):
+    h100 = CLUSTERS["h100"]
+    models = {name: PhaseModel.on(model, h100.peak_flops, efficiency=0.4) for name, model in MODELS.items()}
+    step = orchestrate(batch_of(*LONG), phases(4), Topology.uniform(8, 4), micro_batches=cut)
+    found = step_time(step, models, h100)
+    vision = found.phases["vision"]
+    assert vision.compute_s + vision.waiting_s == pytest.approx(vision.rank_seconds.max())
+    whole = step_time(plan_with("as_sampled", batch_of(*LONG), phases(4), 8, micro_batches=cut), models, h100)
+    assert vision.useful_flops == pytest.approx(whole.phases["vision"].useful_flops)
+    assert vision.rank_seconds.max() < whole.phases["vision"].rank_seconds.max()
+    assert found.num_slots == step["llm"].num_slots

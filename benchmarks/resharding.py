@@ -72,6 +72,10 @@ def own_parts(step, gpu):
     return [reshard_on(step, gpu, name) for name in home] + [reshard_on(step, gpu, "llm:inputs", outs)]
 
 
+def crossing(step):
+    return [step.traffic_of(name) for name in step.stream_names]
+
+
 def groups():
     """What planning within groups of GPUs costs: makespans over the proven bound, and what crosses nodes."""
     print(
@@ -124,8 +128,9 @@ def single():
     argsort = milliseconds(lambda: np.argsort(yardstick, kind="stable"))
     rows = {
         "argsort of 163,840": argsort,
-        "whole exchange": milliseconds(compose),
-        "what crosses nodes": milliseconds(lambda: found.stream.traffic(NODES)),
+        "what travels": milliseconds(compose),
+        "what of it crosses nodes": milliseconds(lambda: found.segments.traffic(NODES)),
+        "whole exchange": milliseconds(lambda: compose().stream),
         "bound on that": milliseconds(lambda: found.least_inter_node(NODES)),
         "one GPU's part, of the whole": milliseconds(lambda: one_rank(found, 777)),
         "one GPU's part, composed alone": milliseconds(one_alone(found, 777)),
@@ -133,6 +138,8 @@ def single():
         "step of three phases, layouts": milliseconds(step["unlike"], 5),
         "and one GPU's parts, no layouts": milliseconds(lambda: own_parts(step["none"](), 777), 5),
         "and one GPU's parts, layouts": milliseconds(lambda: own_parts(step["unlike"](), 777), 5),
+        "and what crosses nodes, no layouts": milliseconds(lambda: crossing(step["none"]()), 5),
+        "and what crosses nodes, layouts": milliseconds(lambda: crossing(step["unlike"]()), 5),
         "its streams, no layouts": milliseconds(lambda: step["none"]().streams, 5),
         "its streams, layouts": milliseconds(lambda: step["unlike"]().streams, 5),
     }

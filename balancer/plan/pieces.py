@@ -5,13 +5,14 @@ pieces that are there with those that are wanted: each travels from one place to
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
-from balancer.plan.stream import Stream
+from balancer.plan.stream import Stream, Traffic
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.sequence_groups import SequenceGroups
@@ -263,23 +264,45 @@ class Pieces(Record):
         return np.asarray((begin[piece] + start)[index] + place)
 
 
-class Segments(NamedTuple):
-    """What travels between pieces.
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """What travels between pieces: by target piece, in each by where it begins.
 
     Attributes
     ----------
-    stream : Stream
-        Its items are the segments, by target piece, in each by where they begin.
+    name : str
+        Of the stream.
+    source, target : Placement
+        Of the pieces.
     source_piece, target_piece : int64[k]
         Of each segment.
-    start : int64[k]
-        Where each begins in its sample.
+    start, size, bytes_of_item : int64[k]
+        Where each begins in its sample, its elements, and their bytes.
     """
 
-    stream: Stream
+    name: str
+    source: Placement
+    target: Placement
     source_piece: NDArray[np.int64]
     target_piece: NDArray[np.int64]
     start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    bytes_of_item: NDArray[np.int64]
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The segments as items of a stream. Made when asked for: where they lie on their ranks takes most of it."""
+        source, target = _lying(self.source, self.source_piece), self.target.lifted(self.target_piece)
+        return Stream(self.name, source, target, self.size, self.bytes_of_item)
+
+    @cached_property
+    def ranks(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The ranks that each segment comes from, and goes to: int32[k] both."""
+        return self.source.rank_of_sample[self.source_piece], self.target.rank_of_sample[self.target_piece]
+
+    def traffic(self, topology: Topology) -> Traffic:
+        """Add up what moves. O(k + ranks)."""
+        return Traffic.of(*self.ranks, self.bytes_of_item, topology)
 
     def places_on_rank(self, target: Pieces, rank: int) -> NDArray[np.int64]:
         """Return where elements that a rank gets lie among all of its target pieces: int64[elements].
@@ -294,7 +317,7 @@ class Segments(NamedTuple):
 def segments(
     name: str, source: Pieces, target: Pieces, lengths: NDArray[np.int64],
     bytes_per_element: int | NDArray[np.int64] = 1,
-) -> "Segments":  # fmt: skip
+) -> Segments:  # fmt: skip
     """Intersect the pieces that are there with those that are wanted; each element travels once to each that wants it.
 
     Parameters
@@ -322,8 +345,7 @@ def segments(
     source_piece = held[found.first]
     each = bytes_per_element if isinstance(bytes_per_element, int) else bytes_per_element[source_piece]
     volumes = found.size if isinstance(each, int) and each == 1 else found.size * each
-    stream = Stream(name, _lying(source.place, source_piece), target.place.lifted(found.second), found.size, volumes)
-    return Segments(stream, source_piece, found.second, found.start)
+    return Segments(name, source.place, target.place, source_piece, found.second, found.start, found.size, volumes)
 
 
 def least_rank_time(

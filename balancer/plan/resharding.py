@@ -106,6 +106,9 @@ class Shards(Record):
         gpu : int
             Of which GPU alone, all its items; -1: of all.
         """
+        everything = num_gpus, tuple(devices)
+        if chosen is None and gpu < 0 and everything in self._pieces:
+            return self._pieces[everything]
         if gpu >= 0:
             chosen = self.items_of(gpu, devices)
         items, sizes = self.place.samples, self.slot_sizes
@@ -121,7 +124,15 @@ class Shards(Record):
         if gpu >= 0:
             mine = np.flatnonzero(holder == gpu)
             item, start, stop, holder = item[mine], start[mine], stop[mine], holder[mine]
-        return Pieces(item, start, stop, Placement.by_sample_order(holder, num_gpus))
+        pieces = Pieces(item, start, stop, Placement.by_sample_order(holder, num_gpus))
+        if chosen is None:
+            self._pieces[everything] = pieces
+        return pieces
+
+    @cached_property
+    def _pieces(self) -> dict[tuple[int, tuple[int, ...]], Pieces]:
+        """All GPUs' pieces: a phase takes several streams."""
+        return {}
 
     def items_of(self, gpu: int, devices: Sequence[int]) -> NDArray[np.bool_]:
         """Return which items lie on a GPU that is one of some pipeline devices: bool[n]."""
@@ -311,16 +322,17 @@ class Resharding(Record):
         A row must come to every node in which some GPU of a tensor group holds it, unless one that has it is there.
         """
         nodes = topology.node_of_rank
-        wanted = _nodes_of_groups(self.target, nodes)[self.stream.target.rank_of_sample]
+        comes_from, goes_to = self.segments.ranks
+        wanted = _nodes_of_groups(self.target, nodes)[goes_to]
         several = len(self.sources) > 1
         sizes = [len(each.pieces(topology.num_ranks).sample) for each in self.sources] if several else [0]
         source = np.searchsorted(offsets_of(sizes)[:-1], self.segments.source_piece, side="right") - 1
         least = 0
         for s, each in enumerate(self.sources):
             mine = np.flatnonzero(source == s)
-            there = _nodes_of_groups(each.held, nodes)[self.stream.source.rank_of_sample[mine]]
+            there = _nodes_of_groups(each.held, nodes)[comes_from[mine]]
             lacking = _lacking(there, wanted[mine])
-            least += int((lacking * self.stream.bytes_of_item[mine]).sum())
+            least += int((lacking * self.segments.bytes_of_item[mine]).sum())
         return least
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import Pieces, Segments, running_stops, runs, segments
 from balancer.plan.resharding import Resharding, Shards, Source
-from balancer.plan.stream import Stream, fused
+from balancer.plan.stream import Stream, Traffic, fused
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.layout import ModuleLayout
 from balancer.problem.mesh import Mesh
@@ -134,6 +134,17 @@ class StepPlan:
     @cached_property
     def _reshardings(self) -> dict[str, Resharding]:
         return {name: reshard(self, name) for name in self._whole}
+
+    @cached_property
+    def _shards(self) -> dict[str, Shards]:
+        """What :func:`shards_of` has made."""
+        return {}
+
+    def traffic_of(self, stream: str) -> Traffic:
+        """Return what a stream moves; KeyError if there is none of this name."""
+        if self.setup.layout is None or stream in self.detour:
+            return self.streams[stream].traffic(self.topology)
+        return self._reshardings[stream].segments.traffic(self.topology)
 
     def least_inter_node(self, stream: str) -> int | None:
         """Return how many bytes of a stream cross nodes at least, with items on these replicas; None without layouts.
@@ -473,8 +484,10 @@ def reshard_on(
 
 
 def shards_of(step: StepPlan, phase: str) -> Shards:
-    """Return what each GPU has of the items of a phase; ValueError where the step has no layouts."""
-    return _shards_on(step, phase, _mesh_of(step, phase, None))
+    """Return what each GPU has of the items of a phase, the same object each time; ValueError without layouts."""
+    if phase not in step._shards:
+        step._shards[phase] = _shards_on(step, phase, _mesh_of(step, phase, None))
+    return step._shards[phase]
 
 
 def _ends_of(
@@ -496,7 +509,8 @@ def _ends_of(
         num_gpus = 1 + max(int(each.gpus.max()) for each in (mesh, *there))
     for each in (mesh, *there):
         each.check(num_gpus)
-    return [_source_of(step, name, to, source) for name in names], _shards_on(step, to, mesh), num_gpus
+    shards = shards_of(step, to) if target is None else _shards_on(step, to, mesh)
+    return [_source_of(step, name, to, source) for name in names], shards, num_gpus
 
 
 def _shards_on(step: StepPlan, phase: str, mesh: Mesh) -> Shards:

@@ -36,6 +36,16 @@ class Traffic:
     largest_send: int
     largest_receive: int
 
+    @classmethod
+    def of(
+        cls, source: NDArray[np.int32], target: NDArray[np.int32], bytes_of_item: NDArray[np.int64], topology: Topology
+    ) -> "Traffic":
+        """Add up what items move, given the ranks that they come from and go to: int32[k] both. O(k + ranks)."""
+        total, moved, crossing, sent, received = moved_amounts(
+            read_only(source), read_only(target), read_only(topology.node_of_rank), read_only(bytes_of_item)
+        )
+        return cls(int(total), int(crossing), int(moved - crossing), int(sent), int(received))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream(Record):
@@ -67,11 +77,7 @@ class Stream(Record):
 
     def traffic(self, topology: Topology) -> Traffic:
         """Add up what moves. O(k + ranks)."""
-        total, moved, crossing, sent, received = moved_amounts(
-            read_only(self.source.rank_of_sample), read_only(self.target.rank_of_sample),
-            read_only(topology.node_of_rank), read_only(self.bytes_of_item),
-        )  # fmt: skip
-        return Traffic(int(total), int(crossing), int(moved - crossing), int(sent), int(received))
+        return Traffic.of(self.source.rank_of_sample, self.target.rank_of_sample, self.bytes_of_item, topology)
 
 
 def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target: Placement) -> Stream:

@@ -409,10 +409,8 @@ class RunSummary:
             summary.add(phase.plan, partial(self._row_of, plan, phase), name in early, single)
             if not single:
                 summary.add_items(phase)
-        for name, stream in plan.streams.items() if not single else ():
-            self.streams.setdefault(name, StreamSummary()).add(
-                stream.traffic(plan.topology), plan.least_inter_node(name)
-            )
+        for name in dict.fromkeys((*plan.stream_names, *plan.detour)) if not single else ():
+            self.streams.setdefault(name, StreamSummary()).add(plan.traffic_of(name), plan.least_inter_node(name))
         self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples

@@ -40,6 +40,9 @@ def handed_in(rank, seed, samples, size=8):
         ],
         "text": [raw(1, text[s], np.arange(own[s])) for s in mine],
         "labels": [torch.arange(tokens[s]) + 1000 * s + 1 for s in mine],
+        "mask": [torch.arange(tokens[s]) % 3 == 0 for s in mine],
+        "halves": [torch.arange(2 * tokens[s]).view(-1, 2).to(torch.bfloat16) for s in mine],
+        "nothing": [torch.empty((tokens[s], 2, 0)) for s in mine],
         "name": [f"sample {s}" for s in mine],
     }
     return fields, {"images": images.take(np.array(mine)), "tokens": tokens[list(mine)]}
@@ -198,6 +201,10 @@ def check_fields(out, rank):
     sample, at = held_of(out.shards(), rank)
     labels = whole(out["labels"], torch.empty(0, dtype=torch.int64))
     assert labels.tolist() == np.where(at >= 0, 1000 * sample + at + 1, 0).tolist()
+    assert whole(out["mask"], torch.empty(0, dtype=torch.bool)).tolist() == ((at >= 0) & (at % 3 == 0)).tolist()
+    halves = whole(out["halves"], torch.empty((0, 2), dtype=torch.bfloat16))
+    assert halves.tolist() == np.where(at >= 0, [2 * at, 2 * at + 1], 0).T.tolist()
+    assert [tuple(row.shape) for row in out["nothing"]] == [(size, 2, 0) for size in out.lengths()]
     assert out["name"] == [f"sample {s}" for s in out.samples]
     shards, bounds = out.shards(), [out.cu_seqlens(slot) for slot in range(out.step.num_slots)]
     assert [one.tolist() for one in bounds] == [shards.cu_seqlens(rank, s).tolist() for s in range(len(bounds))]
@@ -214,7 +221,7 @@ def check_home(out, fields, lengths):
         return
     assert home["name"] == fields["name"]
     assert results["name"] == [f"of {name}" for name in fields["name"]]
-    for name in ("text", "labels"):
+    for name in ("text", "labels", "mask", "halves", "nothing"):
         assert all(torch.equal(*pair) for pair in zip(home[name], fields[name], strict=True)), name
     assert all(torch.equal(a, 2 * b) for a, b in zip(results["twice"], fields["labels"], strict=True))
     images = [image for images in fields["pixels"] for image in images]

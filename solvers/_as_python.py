@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba.core import dispatcher as numba_dispatcher
 
-__all__ = ["PythonFirst", "compile_at_once"]
+__all__ = ["PythonFirst", "collected_once", "compile_at_once"]
 
 _TURNS = 200_000
 """Turns of loops that each kernel has, in all its calls: some tenths of a second, less than it takes to compile one."""
@@ -43,8 +43,8 @@ def compile_at_once() -> None:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let Python look for no cycles among a compiler's many objects, of which next to all are still in use."""
+def collected_once() -> Iterator[None]:
+    """Let Python look for a compiler's garbage at the end alone: it is among millions of objects that are in use."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -52,6 +52,7 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+            gc.collect(0)
 
 
 class PythonFirst:
@@ -75,7 +76,7 @@ class PythonFirst:
         """Return the function that numba shall call, compiled or Python."""
         arrays = _arrays_in(args)
         if _at_once or keywords or arrays is None or sum(array.size for array in arrays) > self._left:
-            with _no_collection():
+            with collected_once():
                 compiled: Callable[..., Any] = self._compile(*args, **keywords)
             return compiled
         if self._python is None:

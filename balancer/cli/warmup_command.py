@@ -16,6 +16,7 @@ from balancer.cli.parser import command
 from balancer.cli.run import Compiled, bar_of
 from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
+from solvers._as_python import collected_once
 
 __all__ = ["warmup_command"]
 
@@ -66,6 +67,6 @@ def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
 
 def _make(purpose: str, index: int) -> tuple[int, float]:
     """Make one of the calls; return how many kernels that compiled, and the seconds it took."""
-    with Compiled.watched(quiet=True) as compiled:
+    with Compiled.watched(quiet=True) as compiled, collected_once():
         list(_calls(purpose))[index]()
     return compiled.kernels, compiled.seconds

@@ -13,7 +13,7 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.settings import COUNTED_METHODS, EPS
-from solvers._as_python import compile_at_once
+from solvers._as_python import collected_once, compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
 
 __all__ = ["first_calls", "warmup"]
@@ -30,7 +30,8 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
         Methods to make ready; by default all but those that are not compiled, ``exact`` and ``arc_flow``.
     """
     for call in first_calls(methods):
-        call()
+        with collected_once():
+            call()
 
 
 def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[], Any]]:
@@ -39,11 +40,12 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     lengths, rising = np.arange(1, 40), np.arange(1, 60)
     homes, few_homes = np.repeat(np.arange(4), [20, 20, 10, 9]), np.minimum(lengths // 5, 3)
     quadratic = "quadratic:a=1,b=1"
-    for equal_counts in (False, True):  # from homes, under caps or not
-        for cap in (None, 250):
-            near: dict[str, Any] = {"equal_counts": equal_counts, "placement": "relocate"}
-            yield partial(balance, lengths, 4, 2, few_homes, quadratic, max_tokens_per_rank=cap, **near)
-            yield partial(balance, lengths, 4, 2, few_homes, eps=0, **near)
+    near: dict[str, Any] = {"equal_counts": False, "placement": "relocate"}
+    yield _piped  # first those that have few kernels in common, so that processes do not wait for one another
+    yield partial(balance, lengths, 4, 2, few_homes, quadratic, **near)
+    yield _grouped
+    if "auto" in methods:  # few items a group: patterns, and dives among them
+        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much
             cut = MicroBatches(tokens, schedule)
@@ -52,15 +54,16 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
         for num_samples, num_ranks in ((600, 200), (40, 4)):  # many groups take another path than few
             for equal_counts in (False, True):
                 yield partial(_exchanged, num_samples, num_ranks, method, equal_counts)
+    for equal_counts in (False, True):  # from homes, under caps or not
+        near = near | {"equal_counts": equal_counts}
+        for cap in (None, 250):
+            yield partial(balance, lengths, 4, 2, few_homes, quadratic, max_tokens_per_rank=cap, **near)
+        yield partial(balance, lengths, 4, 2, few_homes, eps=0, **near)
     for equal_counts in (False, True):  # caps so tight that greedy must be mended
         yield partial(balance, lengths, 4, cost=quadratic, equal_counts=equal_counts, max_tokens_per_rank=198)
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
-    yield _grouped
-    yield _piped
     yield _resharded
-    if "auto" in methods:  # few items a group: patterns, and dives among them
-        yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
 

@@ -5,30 +5,34 @@ Seconds are of the processor, which others on the machine disturb less than a cl
 """
 
 import contextlib
-import cProfile
 import io
 import json
 import os
-import pstats
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import FrameType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
+LOOK_S = 0.001
 STAGES = {  # functions whose time, with all that they call, is that of a stage
     "reading the log and checking its cells": [("logs.py", "_blocks")],
     "cutting steps, finding the items of each": [("batch.py", "global_batches"), ("step.py", "make_step")],
     "costs, constraints, problem": [("step.py", "_from_parts")],
     "groups (and their bound)": [("planner.py", "_solve")],
     "ranks: relocation": [("ranks.py", "place")],
-    "ranks: relocation, its kernel alone": [("_search.py", "relocate_kernel")],
-    "ranks: relocation, sorting and checking": [("_problem.py", "prepare")],
-    "the plan, checked against its bound": [("dispatch_plan.py", "of"), ("placement.py", "by_sample_order")],
+    "ranks: relocation, amounts inside nodes and across": [("auto.py", "_move_amounts")],
+    "ranks: relocation, amounts between nodes": [("auto.py", "_balance_nodes")],
+    "ranks: relocation, repair, and what comes back": [("auto.py", "_repair_nodes"), ("auto.py", "_finish")],
+    "sorting and checking, before groups and relocation": [("_problem.py", "prepare")],
+    "the plan, its loads and its proof": [("dispatch_plan.py", "of"), ("placement.py", "by_sample_order")],
     "digest": [("description.py", "add")],
     "totals: what moves, what must": [("summary.py", "add_step")],
     "rows, and Parquet": [("rows.py", "append_phase")],
@@ -43,26 +47,36 @@ def options(log: Path, plan: Path, method: str, placement: str) -> list[str]:
 
 
 def profiled(log: Path, plan: Path, method: str, placement: str, rows: int) -> None:
-    """Print which share of the time each stage takes; a profiler makes Python's part look larger than it is."""
+    """Print what each stage takes of the processor's time, as looks at the stack after every few milliseconds tell."""
     from balancer.cli.main import main as command
 
-    profile = cProfile.Profile()
-    with (
-        contextlib.suppress(SystemExit),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        profile.runcall(command, options(log, plan, method, placement))
-    found = pstats.Stats(profile).stats
-    of = {
-        key: sum(times[3] for (file, _, function), times in found.items() if (Path(file).name, function) == key)
-        for key in {("run.py", "plan_run"), *(function for stage in STAGES.values() for function in stage)}
-    }
-    whole = of["run.py", "plan_run"]
+    seen: list[tuple[float, set[tuple[str, str]]]] = []
+
+    def look(_: int, frame: FrameType | None) -> None:
+        nonlocal last  # a signal waits for compiled code to return: a look stands for all the time since the one before
+        now, stack = time.process_time(), set()
+        seen.append((now - last, stack))
+        last = now
+        while frame is not None:
+            stack.add((os.path.basename(frame.f_code.co_filename), frame.f_code.co_name))
+            frame = frame.f_back
+
+    signal.signal(signal.SIGPROF, look)
+    for every in (0, LOOK_S):  # once to load the kernels
+        last = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, every, every)
+        with (
+            contextlib.suppress(SystemExit),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            command(options(log, plan, method, placement))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    whole = sum(spent for spent, stack in seen if ("run.py", "plan_run") in stack)
     print(f"| {method}, {placement} | us a step | share |\n|---|--:|--:|")
     for stage, functions in STAGES.items():
-        spent = sum(of.get(function, 0.0) for function in functions)
-        print(f"| {stage} | {1e6 * spent / (rows / 1024):.0f} | {spent / whole:.0%} |")
+        taken = sum(spent for spent, stack in seen if not stack.isdisjoint(functions))
+        print(f"| {stage} | {1e6 * taken / (rows / 1024):.0f} | {taken / whole:.0%} |")
     print(f"| all | {1e6 * whole / (rows / 1024):.0f} | |\n")
 
 

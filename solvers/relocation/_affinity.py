@@ -44,6 +44,8 @@ class Affinity:
 
     def is_proportional_to(self, costs: NDArray[np.int64]) -> bool:
         """Whether what leaving a node adds is one whole number times the cost, for every item."""
+        if self.leave_node is costs:
+            return True
         largest = int(costs.max(initial=0))
         factor = int(self.leave_node.max(initial=0)) // max(largest, 1)
         return np.array_equal(self.leave_node, costs * factor)

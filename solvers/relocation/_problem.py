@@ -57,6 +57,28 @@ def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
     return nodes.astype(np.int32)
 
 
+_Nodes = tuple[
+    NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]
+]  # of ranks; ranks by node, and where each begins
+
+
+def _nodes_and_ranks(node_of_rank: ArrayLike) -> _Nodes:
+    if isinstance(node_of_rank, np.ndarray) and node_of_rank.dtype == np.int32 and node_of_rank.ndim == 1:
+        return _known_nodes(node_of_rank.tobytes())
+    return _grouped(_as_nodes(node_of_rank))
+
+
+@functools.lru_cache(maxsize=8)  # a run has one, and asks for it at every step
+def _known_nodes(node_of_rank: bytes) -> _Nodes:
+    # Not made read-only, though nobody may write to them: kernels would be compiled once more for that.
+    return _grouped(_as_nodes(np.frombuffer(node_of_rank, dtype=np.int32)))
+
+
+def _grouped(nodes: NDArray[np.int32]) -> _Nodes:
+    start = np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
+    return nodes, np.argsort(nodes, kind="stable").astype(np.int64), start
+
+
 def _as_room(
     sizes: ArrayLike | None, caps: ArrayLike | None, num_items: int, num_ranks: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]:
@@ -150,13 +172,13 @@ class RelocationProblem:
     ) -> "RelocationProblem":
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, place and rule."""
         array, largest, total = as_costs(costs)
-        nodes = _as_nodes(node_of_rank)
+        nodes, by_node, node_start = _nodes_and_ranks(node_of_rank)
         num_ranks = len(nodes)
         if (home_rank is None) == (affinity is None):
             raise UsageError("give either {home_rank} or {affinity} ({home_rank}=None), not both and not neither")
         if affinity is None:
             home = homes_from(home_rank, len(array), num_ranks)  # type: ignore[arg-type]
-            moved = array if volumes is None else as_costs(volumes, "volumes")[0]
+            moved = array if volumes is None or volumes is costs else as_costs(volumes, "volumes")[0]
             if len(moved) != len(array):
                 raise ArgumentError("volumes", f"have {len(array)} entries, as {{costs}} has", len(moved))
             where = affinity_of_homes(home, moved)
@@ -166,8 +188,6 @@ class RelocationProblem:
             where = affinity_of_rows(affinity, len(array), nodes)
             _house_the_homeless(array, where, num_ranks)
         given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
-        by_node = np.argsort(nodes, kind="stable").astype(np.int64)
-        node_start = np.concatenate(([0], np.cumsum(np.bincount(nodes)))).astype(np.int64)
         order, _ = sort_descending(array, largest)
         return cls(array, order, largest, total, nodes, by_node, node_start, where, where.is_proportional_to(array),
                    given_sizes, room, total_size, bool(equal_counts))  # fmt: skip

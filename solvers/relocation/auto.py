@@ -2,6 +2,7 @@
 
 import dataclasses
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._pairs import WORK_AN_ITEM, share_anew
+from solvers.relocation._pairs import WORK_AN_ITEM, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
@@ -395,6 +396,12 @@ def search(
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
+    if (
+        problem.equal_counts
+        and problem.sizes is not None
+        and (fitted := _fitted(problem, cap, work, groups)) is not None
+    ):
+        return fitted
     start = _start(problem)
     few = len(problem.costs) <= _FEW_ITEMS
     nodes_first = problem.equal_counts or not problem.volumes_are_costs
@@ -415,7 +422,39 @@ def search(
                 break
         elif len(problem.costs) <= _SO_FEW_A_RANK * problem.num_ranks:
             break  # the other way would find as little; ranks that share items anew find more
+    if not found and problem.sizes is not None and not problem.equal_counts:
+        return _fitted(problem, cap, work, groups)
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
+
+
+def _fitted(
+    problem: RelocationProblem, cap: int, work: int, groups: NDArray[np.int32] | None
+) -> NDArray[np.int32] | None:
+    """What a search finds that knows no sizes, with ranks that hold too much brought under their room; None if not."""
+    free = dataclasses.replace(problem, sizes=None, room=np.zeros_like(problem.room), total_size=0)
+    found = search(free, cap, work, groups)
+    if found is None or problem.is_feasible(found, cap):
+        return found
+    where = found.copy()
+    share_to_fit(*_shared(problem, where, cap), WORK_AN_ITEM // 4 * len(where))
+    if not problem.is_feasible(where, cap):
+        return None
+    come_back(problem, where, cap)
+    return where
+
+
+def _shared(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> tuple[Any, ...]:
+    """Return what kernels need in which two ranks share items, which change `where`."""
+    m = problem.num_ranks
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    few, longer = divmod(len(where), m)
+    fewest, most = (few, few + (longer > 0)) if problem.equal_counts else (0, len(where))
+    return (
+        read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
+        problem.node_of_rank[problem.affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node,
+        where, group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total),
+        problem.room, np.bincount(where, minlength=m).astype(np.int64), fewest, most,
+    )  # fmt: skip
 
 
 def _crosses(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -512,15 +551,7 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     if inter - bound <= far:
         return found
     where = found.copy()
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    few, longer = divmod(len(found), m)
-    share_anew(
-        read_only(problem.costs), read_only(affinity.leave_node), read_only(sizes),
-        problem.node_of_rank[affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node, where,
-        group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total), problem.room,
-        np.bincount(where, minlength=m).astype(np.int64), few if problem.equal_counts else 0,
-        few + (longer > 0) if problem.equal_counts else len(found), bound - least, WORK_AN_ITEM * len(found),
-    )  # fmt: skip
+    share_anew(*_shared(problem, where, cap), bound - least, WORK_AN_ITEM * len(found))
     where = change_ranks(problem, where)
     come_back(problem, where, cap)
     return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))

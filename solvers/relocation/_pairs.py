@@ -285,12 +285,17 @@ def share_anew(
     return crossing
 
 
+@helper
+def _fits(state, x, cap, fewest, most):
+    return state.loads[x] <= cap and state.held[x] <= state.room[x] and fewest <= state.counts[x] <= most
+
+
 @kernel
 def share_to_fit(
     costs, volumes, sizes, home_node, node_of_rank, node_start, ranks_by_node, where, loads, held, cap, room, counts,
     fewest, most, work,
 ):  # fmt: skip
-    """Ranks over the cap, or that hold more than their room, share items with others anew, of their node first.
+    """Ranks over the cap, or that hold too much, too many or too few, share items anew with others, their node's first.
 
     Changes `where`, `loads`, `held` and `counts`; no rank that fits ceases to. Returns the work left, 0 where some do
     not fit.
@@ -303,7 +308,7 @@ def share_to_fit(
         for x in range(m):
             first, ranks = node_start[node_of_rank[x]], node_start[node_of_rank[x] + 1] - node_start[node_of_rank[x]]
             for turn in range(_TRIES):
-                if work <= 0 or (loads[x] <= cap and held[x] <= room[x]):
+                if work <= 0 or _fits(state, x, cap, fewest, most):
                     break
                 chance = _next(chance)
                 inside = ranks > 1 and turn < _TRIES // 2
@@ -320,7 +325,7 @@ def share_to_fit(
                     other, table, state, fewest, most,
                 )  # fmt: skip
                 work -= done
-            left += loads[x] > cap or held[x] > room[x]
+            left += not _fits(state, x, cap, fewest, most)
         if left == 0:
             return max(work, 1)
     return 0

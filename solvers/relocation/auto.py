@@ -153,7 +153,7 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
 def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> None:
     """Let whatever fits at home under the cap return there, what crossed first, the largest volumes first."""
     affinity, m = problem.affinity, problem.num_ranks
-    if problem.equal_counts:
+    if problem.equal_counts or problem.counts is not None:
         return
     moved = np.flatnonzero(where != affinity.home)
     moved = moved[np.argsort(-affinity.leave_node[moved], kind="stable")]
@@ -396,12 +396,10 @@ def search(
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
-    if (
-        problem.equal_counts
-        and problem.sizes is not None
-        and (fitted := _fitted(problem, cap, work, groups)) is not None
-    ):
-        return fitted
+    if problem.counts is not None or (problem.equal_counts and problem.sizes is not None):
+        fitted = _fitted(problem, cap, work, groups)
+        if fitted is not None or problem.counts is not None:
+            return fitted
     start = _start(problem)
     few = len(problem.costs) <= _FEW_ITEMS
     nodes_first = problem.equal_counts or not problem.volumes_are_costs
@@ -430,8 +428,13 @@ def search(
 def _fitted(
     problem: RelocationProblem, cap: int, work: int, groups: NDArray[np.int32] | None
 ) -> NDArray[np.int32] | None:
-    """What a search finds that knows no sizes, with ranks that hold too much brought under their room; None if not."""
-    free = dataclasses.replace(problem, sizes=None, room=np.zeros_like(problem.room), total_size=0)
+    """What a simpler search finds, with ranks that hold too much, too many or too few put right; None if they are not.
+
+    It knows no sizes where counts are equal or where it failed with them, and no counts where these are not equal.
+    """
+    free = dataclasses.replace(problem, counts=None)
+    if problem.counts is None:
+        free = dataclasses.replace(problem, sizes=None, room=np.zeros_like(problem.room), total_size=0)
     found = search(free, cap, work, groups)
     if found is None or problem.is_feasible(found, cap):
         return found
@@ -447,13 +450,11 @@ def _shared(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> t
     """Return what kernels need in which two ranks share items, which change `where`."""
     m = problem.num_ranks
     sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    few, longer = divmod(len(where), m)
-    fewest, most = (few, few + (longer > 0)) if problem.equal_counts else (0, len(where))
     return (
         read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
         problem.node_of_rank[problem.affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node,
         where, group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total),
-        problem.room, np.bincount(where, minlength=m).astype(np.int64), fewest, most,
+        problem.room, np.bincount(where, minlength=m).astype(np.int64), *problem.fewest_and_most,
     )  # fmt: skip
 
 

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from balancer.problem.constraints import Constraints
 from balancer.problem.problem import Affinity, Problem
 from solvers.relocation import RelocationProblem, TradePoint, is_knee, relocated, relocated_at_knee
 
 __all__ = ["Placed", "effective", "place", "place_slots", "why_not_relocate"]
 
 _RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
+_OF_COUNTS = {"min_samples_per_rank", "max_samples_per_rank"}
 
 
 class Placed(NamedTuple):
@@ -97,10 +99,18 @@ def why_not_relocate(problem: Problem) -> str:
     if problem.micro_batches is not None and problem.micro_batches.stages is not None:
         return "the samples of a pipeline's micro-batches are chosen together"
     names = problem.constraints.names()
-    if "keep_together" in names and "equal_counts" in names:
+    together, whole = problem.constraints.keep_together, problem.micro_batches is None
+    if together is not None and "equal_counts" in names and not (whole and _alike(together)):
         return "relocation does not take equal_counts and keep_together at once"
-    others = [name for name in names if name not in _RELOCATABLE]
+    taken = _RELOCATABLE | (_OF_COUNTS if whole and together is None else set())
+    others = [name for name in names if name not in taken]
     return f"relocation does not take {', '.join(others)}" if others else ""
+
+
+def _alike(unit: NDArray[np.int64]) -> bool:
+    """Whether equally many samples stay together everywhere, so that equal counts of units are those of samples."""
+    sizes = np.bincount(unit)
+    return len(sizes) == 0 or sizes.min() == sizes.max()
 
 
 def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction | str, time_budget: float) -> Placed:
@@ -118,9 +128,10 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
         sizes = None if sizes is None else _sums(unit, sizes, count)
+    equal_counts, counts = _counts(constraints, len(costs), problem.topology.num_ranks)
     items = RelocationProblem.prepare(
-        costs, home, problem.topology.node_of_rank, volumes, affinity, constraints.equal_counts, sizes,
-        constraints.max_tokens_per_rank,
+        costs, home, problem.topology.node_of_rank, volumes, affinity, equal_counts, sizes,
+        constraints.max_tokens_per_rank, counts,
     )  # fmt: skip
     trade: tuple[TradePoint, ...] = ()
     if is_knee(eps):
@@ -128,6 +139,15 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
     else:
         ranks, fell_back = relocated(items, groups, eps, time_budget)
     return Placed(ranks if unit is None else ranks[unit], fell_back, trade)
+
+
+def _counts(constraints: Constraints, num_items: int, num_ranks: int) -> tuple[bool, tuple[int, int] | None]:
+    """Return whether counts are equal; if not, the fewest and the most samples of a rank where these are limited."""
+    fewest, most = constraints.min_samples_per_rank, constraints.max_samples_per_rank
+    few, most_if_equal = num_items // num_ranks, -(-num_items // num_ranks)
+    if constraints.equal_counts or (fewest >= few and most is not None and most <= most_if_equal):
+        return True, None
+    return False, None if most is None and fewest == 0 else (fewest, num_items if most is None else most)
 
 
 def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:

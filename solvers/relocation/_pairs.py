@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
 
-__all__ = ["WORK_AN_ITEM", "share_anew"]
+__all__ = ["WORK_AN_ITEM", "share_anew", "share_to_fit"]
 
 WORK_AN_ITEM = 2000  # units, after which little is gained
 _OF_A_RANK = 8  # items shared anew; 2^8 subsets of them
 _LOOKED_AT = 16  # items of a rank, to find one that is not at home
 _EACH_PAIR = 16  # units
+_ANY_LOSS = 2**61
+_PASSES = 3
+_TRIES = 64  # others that a rank shares with
 
 
 class _Ways(NamedTuple):
@@ -28,6 +31,27 @@ class _Ways(NamedTuple):
     size: NDArray[np.int64]
     items: NDArray[np.int64]
     order: NDArray[np.int64]
+
+
+class _Table(NamedTuple):
+    """Room for what two ranks put in: the items of each, what they are worth, and the limits of what the first gets."""
+
+    items: NDArray[np.int64]
+    others: NDArray[np.int64]
+    gains: NDArray[np.int64]
+    other_gains: NDArray[np.int64]
+    spare: NDArray[np.int64]
+    limits: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+
+
+class _State(NamedTuple):
+    """What all ranks hold, and may."""
+
+    loads: NDArray[np.int64]
+    held: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    room: NDArray[np.int64]
 
 
 class _Rings(NamedTuple):
@@ -44,6 +68,15 @@ def _make_ways():
     return _Ways(
         np.zeros(subsets, np.int64), np.zeros(subsets, np.int64), np.zeros(subsets, np.int64),
         np.zeros(subsets, np.int64), np.zeros(subsets, np.int64),
+    )  # fmt: skip
+
+
+@helper
+def _make_table():
+    k = _OF_A_RANK
+    return _Table(
+        np.empty(k, np.int64), np.empty(k, np.int64), np.empty(k, np.int64), np.empty(k, np.int64),
+        np.empty(1 << k, np.int64), np.empty(6, np.int64), np.empty(2, np.int64),
     )  # fmt: skip
 
 
@@ -149,9 +182,9 @@ def _put(rings, ranks, items, mask, where, counts):
 
 
 @helper
-def _next(state):
+def _next(chance):
     """The next of numbers that look like chance, the same everywhere: 31 bits, the upper ones to be used."""
-    return (state * 1103515245 + 12345) % (1 << 31)
+    return (chance * 1103515245 + 12345) % (1 << 31)
 
 
 @helper
@@ -169,25 +202,59 @@ def _stray(rings, rank, home_node, node):
 
 
 @helper
-def _choose(rings, turn, state, home_node, node_of_rank, node_start, ranks_by_node):
+def _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node):
     """Two ranks: three times in four one with an item that is not at home, and one of the node where it is."""
     m = len(node_of_rank)
-    state = _next(state)
-    x = (state >> 8) % m
+    chance = _next(chance)
+    x = (chance >> 8) % m
     home = _stray(rings, x, home_node, node_of_rank[x]) if turn % 4 else -1
-    state = _next(state)
+    chance = _next(chance)
     if home < 0:
-        return x, (x + 1 + (state >> 8) % (m - 1)) % m, state
-    return x, ranks_by_node[node_start[home] + (state >> 8) % (node_start[home + 1] - node_start[home])], state
+        return x, (x + 1 + (chance >> 8) % (m - 1)) % m, chance
+    return x, ranks_by_node[node_start[home] + (chance >> 8) % (node_start[home + 1] - node_start[home])], chance
 
 
 @helper
-def _limit(limits, x, y, a, cost, size, cap, loads, held, counts, room, fewest, most):
-    """Limits of what x gets, where it puts in `a` items that cost `cost` and are of `size`."""
-    limits[0], limits[1] = loads[y] + cost - cap, cap - loads[x] + cost
-    limits[2], limits[3] = held[y] + size - room[y], room[x] - held[x] + size
-    limits[4] = max(fewest - counts[x] + a, counts[y] + a - most)
-    limits[5] = min(most - counts[x] + a, counts[y] + a - fewest)
+def _limit(limits, state, x, y, a, cost, size, caps, fewest, most):
+    """Limits of what x gets, where it puts in `a` items that cost `cost` and are of `size`.
+
+    `caps` are of the costs of x and y, then of their sizes.
+    """
+    limits[0], limits[1] = state.loads[y] + cost - caps[1], caps[0] - state.loads[x] + cost
+    limits[2], limits[3] = state.held[y] + size - caps[3], caps[2] - state.held[x] + size
+    limits[4] = max(fewest - state.counts[x] + a, state.counts[y] + a - most)
+    limits[5] = min(most - state.counts[x] + a, state.counts[y] + a - fewest)
+
+
+@helper
+def _share(x, y, caps, loss, costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other, table, state,
+           fewest, most):  # fmt: skip
+    """Two ranks share some of their items anew, within `caps`, so that at most `loss` more crosses.
+
+    Returns how much less crosses, and the work.
+    """
+    near, far = node_of_rank[x], node_of_rank[y]
+    a = _take(rings, x, table.items, table.gains, near, far, home_node, volumes)
+    b = _take(rings, y, table.others, table.other_gains, near, far, home_node, volumes)
+    items, others = table.items[:a], table.others[:b]
+    num_mine = _fill(mine, items, costs, sizes, table.gains, table.spare)
+    num_other = _fill(other, others, costs, sizes, table.other_gains, table.spare)
+    cost, size, gain = mine.cost[num_mine - 1], mine.size[num_mine - 1], mine.gain[num_mine - 1]
+    _limit(table.limits, state, x, y, a, cost, size, caps, fewest, most)
+    of_x, of_y, looked = _best(mine, num_mine, other, num_other, table.limits, max(gain, -_ANY_LOSS) - loss)
+    if of_x < 0:
+        of_x, of_y = num_mine - 1, 0
+    cost, size = mine.cost[of_x] + other.cost[of_y] - cost, mine.size[of_x] + other.size[of_y] - size
+    state.loads[x] += cost
+    state.loads[y] -= cost
+    state.held[x] += size
+    state.held[y] -= size
+    state.counts[x] -= a
+    state.counts[y] -= b
+    table.ranks[0], table.ranks[1] = x, y
+    _put(rings, table.ranks, items, of_x, where, state.counts)
+    _put(rings, table.ranks, others, of_y, where, state.counts)
+    return mine.gain[of_x] + other.gain[of_y] - gain, _EACH_PAIR + 2 * (num_mine + num_other) + looked
 
 
 @kernel
@@ -200,32 +267,65 @@ def share_anew(
     Changes `where`, `loads`, `held` and `counts`, which keep the rules; returns what crosses by `volumes` at the end.
     Ranks hold `fewest` to `most` items.
     """
-    state, turn, crossing = 1, 0, np.int64(0)
-    rings = _make_rings(where, len(loads))
-    mine, other, spare = _make_ways(), _make_ways(), np.empty(1 << _OF_A_RANK, np.int64)
-    items, others = np.empty(_OF_A_RANK, np.int64), np.empty(_OF_A_RANK, np.int64)
-    gains, other_gains = np.empty(_OF_A_RANK, np.int64), np.empty(_OF_A_RANK, np.int64)
-    limits, ranks = np.empty(6, np.int64), np.empty(2, np.int64)
+    chance, turn, crossing = 1, 0, np.int64(0)
+    rings, mine, other, table = _make_rings(where, len(loads)), _make_ways(), _make_ways(), _make_table()
+    state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
     for i in range(len(costs)):
         crossing += volumes[i] if home_node[i] != node_of_rank[where[i]] else 0
     while work > 0 and crossing > enough:
         turn += 1
-        x, y, state = _choose(rings, turn, state, home_node, node_of_rank, node_start, ranks_by_node)
-        near, far = node_of_rank[x], node_of_rank[y]
-        a = _take(rings, x, items, gains, near, far, home_node, volumes)
-        b = _take(rings, y, others, other_gains, near, far, home_node, volumes)
-        num_mine = _fill(mine, items[:a], costs, sizes, gains, spare)
-        num_other = _fill(other, others[:b], costs, sizes, other_gains, spare)
-        cost, size, gain = mine.cost[num_mine - 1], mine.size[num_mine - 1], mine.gain[num_mine - 1]
-        _limit(limits, x, y, a, cost, size, cap, loads, held, counts, room, fewest, most)
-        of_x, of_y, looked = _best(mine, num_mine, other, num_other, limits, gain)
-        work -= _EACH_PAIR + 2 * (num_mine + num_other) + looked
-        if of_x < 0:
-            of_x, of_y = num_mine - 1, 0
-        cost, size = mine.cost[of_x] + other.cost[of_y] - cost, mine.size[of_x] + other.size[of_y] - size
-        crossing -= mine.gain[of_x] + other.gain[of_y] - gain
-        loads[x], loads[y], held[x], held[y] = loads[x] + cost, loads[y] - cost, held[x] + size, held[y] - size
-        counts[x], counts[y], ranks[0], ranks[1] = counts[x] - a, counts[y] - b, x, y
-        _put(rings, ranks, items[:a], of_x, where, counts)
-        _put(rings, ranks, others[:b], of_y, where, counts)
+        x, y, chance = _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node)
+        caps[0], caps[1], caps[2], caps[3] = cap, cap, room[x], room[y]
+        less, done = _share(
+            x, y, caps, np.int64(0), costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other, table,
+            state, fewest, most,
+        )  # fmt: skip
+        crossing -= less
+        work -= done
     return crossing
+
+
+@helper
+def _fits(state, x, cap, fewest, most):
+    return state.loads[x] <= cap and state.held[x] <= state.room[x] and fewest <= state.counts[x] <= most
+
+
+@kernel
+def share_to_fit(
+    costs, volumes, sizes, home_node, node_of_rank, node_start, ranks_by_node, where, loads, held, cap, room, counts,
+    fewest, most, work,
+):  # fmt: skip
+    """Ranks over the cap, or that hold too much, too many or too few, share items anew with others, their node's first.
+
+    Changes `where`, `loads`, `held` and `counts`; no rank that fits ceases to. Returns the work left, 0 where some do
+    not fit.
+    """
+    chance, m = 1, len(loads)
+    rings, mine, other, table = _make_rings(where, m), _make_ways(), _make_ways(), _make_table()
+    state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
+    for _again in range(_PASSES):
+        left = 0
+        for x in range(m):
+            first, ranks = node_start[node_of_rank[x]], node_start[node_of_rank[x] + 1] - node_start[node_of_rank[x]]
+            for turn in range(_TRIES):
+                if work <= 0 or _fits(state, x, cap, fewest, most):
+                    break
+                chance = _next(chance)
+                inside = ranks > 1 and turn < _TRIES // 2
+                y = ranks_by_node[first + (chance >> 8) % ranks] if inside else (x + 1 + (chance >> 8) % (m - 1)) % m
+                if y == x:
+                    continue
+                keeps = 3 * (turn % 2)  # quarters of what is over: every other time only some of it has to go
+                caps[0] = cap + max(0, loads[x] - cap) // 4 * keeps
+                caps[1] = max(cap, loads[y])
+                caps[2] = room[x] + max(0, held[x] - room[x]) // 4 * keeps
+                caps[3] = max(room[y], held[y])
+                _, done = _share(
+                    x, y, caps, np.int64(_ANY_LOSS), costs, sizes, volumes, home_node, node_of_rank, where, rings, mine,
+                    other, table, state, fewest, most,
+                )  # fmt: skip
+                work -= done
+            left += not _fits(state, x, cap, fewest, most)
+        if left == 0:
+            return max(work, 1)
+    return 0

@@ -134,6 +134,8 @@ class RelocationProblem:
     sizes, room, total_size
         A second quantity and what each rank may hold of it; ``sizes`` is None where there is none.
     equal_counts : bool
+    counts : (int, int) or None
+        The fewest and the most items of a rank, where neither is given by equal counts.
     """
 
     costs: NDArray[np.int64]
@@ -149,6 +151,7 @@ class RelocationProblem:
     room: NDArray[np.int64]
     total_size: int
     equal_counts: bool
+    counts: tuple[int, int] | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -169,6 +172,7 @@ class RelocationProblem:
         equal_counts: bool,
         sizes: ArrayLike | None,
         caps: ArrayLike | None,
+        counts: tuple[int, int] | None = None,
     ) -> "RelocationProblem":
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, place and rule."""
         array, largest, total = as_costs(costs)
@@ -190,7 +194,7 @@ class RelocationProblem:
         given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
         order, _ = sort_descending(array, largest)
         return cls(array, order, largest, total, nodes, by_node, node_start, where, where.is_proportional_to(array),
-                   given_sizes, room, total_size, bool(equal_counts))  # fmt: skip
+                   given_sizes, room, total_size, bool(equal_counts), counts)  # fmt: skip
 
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
         """Whether every rule holds."""
@@ -198,10 +202,19 @@ class RelocationProblem:
             return False
         if self.sizes is not None and (group_loads(self.sizes, rank_of_item, self.num_ranks) > self.room).any():
             return False
-        if not self.equal_counts:
+        if not self.equal_counts and self.counts is None:
             return True
         counts = np.bincount(rank_of_item, minlength=self.num_ranks)
-        return int(counts.max() - counts.min()) <= 1
+        fewest, most = self.fewest_and_most
+        return bool(counts.min() >= fewest and counts.max() <= most)
+
+    @property
+    def fewest_and_most(self) -> tuple[int, int]:
+        """How many items a rank may hold."""
+        few, longer = divmod(len(self.costs), self.num_ranks)
+        if self.equal_counts:
+            return few, few + (longer > 0)
+        return self.counts or (0, len(self.costs))
 
 
 def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:

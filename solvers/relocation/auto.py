@@ -2,6 +2,7 @@
 
 import dataclasses
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._pairs import WORK_AN_ITEM, share_anew
+from solvers.relocation._pairs import WORK_AN_ITEM, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
@@ -154,7 +155,7 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
 def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> None:
     """Let whatever fits at home under the cap return there, what crossed first, the largest volumes first."""
     affinity, m = problem.affinity, problem.num_ranks
-    if problem.equal_counts:
+    if problem.equal_counts or problem.counts is not None:
         return
     moved = np.flatnonzero(where != affinity.home)
     moved = moved[np.argsort(-affinity.leave_node[moved], kind="stable")]
@@ -408,6 +409,10 @@ def search(
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
+    if problem.counts is not None or (problem.equal_counts and problem.sizes is not None):
+        fitted = _fitted(problem, cap, work, groups)
+        if fitted is not None or problem.counts is not None:
+            return fitted
     start = _start(problem)
     few = len(problem.costs) <= _FEW_ITEMS
     nodes_first = problem.equal_counts or not problem.volumes_are_costs
@@ -428,6 +433,8 @@ def search(
                 break
         elif len(problem.costs) <= _SO_FEW_A_RANK * problem.num_ranks:
             break  # the other way would find as little; ranks that share items anew find more
+    if not found and problem.sizes is not None and not problem.equal_counts:
+        return _fitted(problem, cap, work, groups)
     return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
 
 
@@ -442,6 +449,39 @@ def _hopes(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bo
         return True
     slack = cap * problem.num_ranks - problem.total
     return _LEAST_ROOM * slack >= problem.num_ranks * _typical(problem) and not _is_close(problem, where, cap)
+
+
+def _fitted(
+    problem: RelocationProblem, cap: int, work: int, groups: NDArray[np.int32] | None
+) -> NDArray[np.int32] | None:
+    """What a simpler search finds, with ranks that hold too much, too many or too few put right; None if they are not.
+
+    It knows no sizes where counts are equal or where it failed with them, and no counts where these are not equal.
+    """
+    free = dataclasses.replace(problem, counts=None)
+    if problem.counts is None:
+        free = dataclasses.replace(problem, sizes=None, room=np.zeros_like(problem.room), total_size=0)
+    found = search(free, cap, work, groups)
+    if found is None or problem.is_feasible(found, cap):
+        return found
+    where = found.copy()
+    share_to_fit(*_shared(problem, where, cap), WORK_AN_ITEM // 4 * len(where))
+    if not problem.is_feasible(where, cap):
+        return None
+    come_back(problem, where, cap)
+    return where
+
+
+def _shared(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> tuple[Any, ...]:
+    """Return what kernels need in which two ranks share items, which change `where`."""
+    m = problem.num_ranks
+    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
+    return (
+        read_only(problem.costs), read_only(problem.affinity.leave_node), read_only(sizes),
+        problem.node_of_rank[problem.affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node,
+        where, group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total),
+        problem.room, np.bincount(where, minlength=m).astype(np.int64), *problem.fewest_and_most,
+    )  # fmt: skip
 
 
 def _crosses(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -538,15 +578,7 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     if inter - bound <= far:
         return found
     where = found.copy()
-    sizes = np.zeros_like(problem.costs) if problem.sizes is None else problem.sizes
-    few, longer = divmod(len(found), m)
-    share_anew(
-        read_only(problem.costs), read_only(affinity.leave_node), read_only(sizes),
-        problem.node_of_rank[affinity.home], problem.node_of_rank, problem.node_start, problem.ranks_by_node, where,
-        group_loads(problem.costs, where, m), group_loads(sizes, where, m), min(cap, problem.total), problem.room,
-        np.bincount(where, minlength=m).astype(np.int64), few if problem.equal_counts else 0,
-        few + (longer > 0) if problem.equal_counts else len(found), bound - least, WORK_AN_ITEM * len(found),
-    )  # fmt: skip
+    share_anew(*_shared(problem, where, cap), bound - least, WORK_AN_ITEM * len(found))
     where = change_ranks(problem, where)
     come_back(problem, where, cap)
     return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))

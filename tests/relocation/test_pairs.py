@@ -60,3 +60,17 @@ def test_few_items_a_rank_stay_near_home(equal_counts: bool) -> None:
     assert not result.fell_back
     assert 2 * result.inter_node_volume < rearranged.inter_node_volume
     assert result == solvers.relocate(costs, home, nodes, eps=0.01, equal_counts=equal_counts)
+
+
+@pytest.mark.parametrize("spare", [1.02, 1.1])
+def test_equal_counts_and_token_caps_stay_near_home(spare: float) -> None:
+    """Nodes exchange items with no regard to caps, and ranks that hold too many tokens share theirs anew."""
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(1, 1000, 16 * 20)
+    costs, home, nodes = 500 * tokens + tokens**2, np.repeat(np.arange(16), 20), np.arange(16) // 4
+    caps = int(spare * tokens.sum() / 16)
+    given = {"volumes": tokens, "equal_counts": True, "sizes": tokens, "caps": caps}
+    result = solvers.relocate(costs, home, nodes, eps=0.01, **given)
+    solvers.check_relocation(costs, home, nodes, result, **given)
+    assert not result.fell_back
+    assert result.inter_node_volume <= 2 * result.inter_bound

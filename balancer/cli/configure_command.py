@@ -1,6 +1,7 @@
 """``balancer configure``: which layout a cluster is to have for a log and its models."""
 
 import json
+import shlex
 import time
 from typing import Any
 
@@ -87,7 +88,10 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
 
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
-        click.echo(printable(f"layout written to {out}"))
+        click.echo(printable(f"layout written to {out}; to see it beside others:"))
+        click.echo(printable(f"  {_next_command(log, found, out, options)}"))
+        if found.winner.layout.mode != "multiplexed":
+            click.echo(f"plan takes --ranks {found.winner.layout.llm.dp} with it, its replicas")
     files.say(as_json)
 
 
@@ -95,3 +99,18 @@ def _told(found: Configuration) -> dict[str, Any]:
     """Return what the winner's file says of it, besides the layout."""
     each = found.winner.to_json()
     return {name: value for name, value in each.items() if name != "layout"} | {"lower_bound_s": found.lower_bound_s}
+
+
+def _next_command(log: str, found: Configuration, out: str, options: dict[str, Any]) -> str:
+    """Return the command that prices the winner at the same samples, whole."""
+    replicas, batch = found.winner.layout.llm.dp, options["batch"]
+    ranks = replicas if batch % replicas == 0 else 1
+    words = ["balancer", "simulate", log, "--ranks", ranks, "--batch-per-rank", batch // ranks, "--layout", out]
+    words += ["--cluster", options["cluster"]]
+    for name, values in (("phase", options["phases"]), ("items", options["items"]), ("model", options["models"]),
+                         ("pieces", options["pieces"]), ("throughput", options["curves"]),
+                         ("frozen", options["frozen"])):  # fmt: skip
+        words += [word for value in values for word in (f"--{name}", value)]
+    for name, usual in (("efficiency", 0.5), ("overlap", 0.0)):
+        words += [f"--{name}", options[name]] * (options[name] != usual)
+    return shlex.join(map(str, words))

@@ -275,7 +275,7 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
     if layout.mode == "multiplexed" and layout.encoders:
         raise InputError(
             f"{paths[0]}: a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned; "
-            "compare it with simulate --layout, or take the best of --mode stages+before"
+            "see it with simulate --layout, or plan the layout that configure --mode stages+before finds"
         )
     laid_out = layout.mode == "before" or not layout.encoders
     of_gpus = laid_out and num_ranks == layout.num_gpus != layout.llm.dp

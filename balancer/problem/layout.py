@@ -276,6 +276,15 @@ def misfit(layout: ModuleLayout, model: Module, gpus_per_node: int) -> str | Non
     return None
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for at, name in enumerate(names) if name in names[:at])
+        raise UsageError("{again!r} stands twice in one object: which of them holds?", again=again)
+    return found
+
+
 def read_layout(path: str | os.PathLike[str]) -> StepLayout:
     """Read a layout from a JSON file, such as ``balancer configure --out`` writes.
 
@@ -287,7 +296,7 @@ def read_layout(path: str | os.PathLike[str]) -> StepLayout:
     where = os.fspath(path)
     try:
         with open(path, encoding="utf-8") as handle:
-            return StepLayout.from_json(json.load(handle))
+            return StepLayout.from_json(json.load(handle, object_pairs_hook=_each_once))
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except WordedError as error:

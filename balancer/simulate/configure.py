@@ -19,7 +19,7 @@ from balancer.simulate.layout_bounds import LayoutCase, QuickBound, room_of
 from balancer.simulate.layout_price import Priced, price
 from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_budget, unknown
-from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError
+from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 
 __all__ = ["REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
 
@@ -227,6 +227,10 @@ def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: floa
         layout.check_models(given.models, given.cluster.gpus_per_node)
         if layout.num_gpus > given.num_gpus:
             raise ArgumentError("layouts", f"be of at most {given.num_gpus} GPUs", layout.num_gpus)
+        samples = min(step.num_samples for step in given.steps)
+        if layout.micro_batches is not None and layout.micro_batches > samples:
+            rule = f"have at most {samples} micro-batches, the samples of a step: more would be empty"
+            raise ArgumentError("layouts", rule, layout.micro_batches)
         numbers = [layout.micro_batches] if layout.micro_batches else numbers_of_slots(given, layout)
         each_s = as_budget(time_budget) / max(1, len(numbers) * len(given.steps))
         priced = [price(LayoutCase.of(given, layout, k), each_s) for k in numbers]
@@ -239,16 +243,24 @@ def modes_of(text: str) -> tuple[str, ...]:
     if text == "any":
         return LAYOUT_MODES
     chosen = tuple(dict.fromkeys(text.split("+"))) if isinstance(text, str) else (text,)
+    if "any" in chosen:
+        raise UsageError("{mode} 'any' is all modes already: it stands alone, got {given!r}", given=text)
     for mode in chosen:
         if mode not in LAYOUT_MODES:
             raise unknown("mode", mode, ("any", *LAYOUT_MODES))
     return chosen
 
 
+_LIST_S = 6e-6  # about, that list schedules take of each op, and of a replica as much as a hundred do
+
+
 def _cost_s(case: LayoutCase, seconds: float) -> float:
     """About how many seconds a schedule takes: its search, its linear program, its samples."""
-    cells = case.num_slots * case.layout.num_stages
-    return sum(seconds + 2e-5 * step.num_samples + 5e-4 * cells for step in case.given.steps)
+    cells, samples = case.num_slots * case.layout.num_stages, [step.num_samples for step in case.given.steps]
+    lists = 0.0
+    if case.layout.mode == "multiplexed" and case.encoders:  # of every replica, some, whatever the budget
+        lists = _LIST_S * case.layout.llm.dp * (100 + 2 * cells)
+    return sum(seconds + lists + (2e-5 + 2 * (lists > 0) * _LIST_S) * count + 5e-4 * cells for count in samples)
 
 
 def configure(

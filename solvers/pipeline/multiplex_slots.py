@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = ["schedule_multiplexed"]
 
 Ints = NDArray[np.int64]
 _STARTS = 6  # at most, that are tried
+_LISTED = 1_000  # units of work that the least lists of a start take for each op
 _HEAT = 32  # part of the budget that each gets in every heat of their race
 _TURNS = 4  # of the search for each replica
 
@@ -161,7 +163,8 @@ def _tried(
     """Make list schedules of some starts, of those for which there are any."""
     share, tried = units // (4 * _STARTS * problem.num_replicas), []
     failed: TimeLimitError | None = None
-    for cells in starts:
+    ops = problem.num_cells * 2 * problem.order.num_stages + 2 * len(tasks.owner)
+    for cells in islice(starts, 2 + units // (_LISTED * ops)):
         try:
             tried.append([_Replica.of(problem, tasks, cells, r, share, goal) for r in range(problem.num_replicas)])
         except TimeLimitError as error:

@@ -3,6 +3,9 @@
 import json
 import re
 
+
+import shlex
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +37,10 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         assert "proven" in ran.out
         assert "Assumed: 2 GPUs, 1 step of 16 samples" in ran.out
         assert json.loads(path.read_text())["mode"] == path.stem
+        told = next(line for line in ran.out.splitlines() if line.startswith("  balancer simulate "))
+        again = json.loads(command(*shlex.split(told)[1:], "--json").out)["layouts"][str(path)]
+        assert again["layout"]["mode"] == path.stem
+        assert f"plan takes --ranks {again['layout']['modules']['llm']['dp']} with it" in ran.out
     assert page.read_text().count("<svg") == 2
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
@@ -74,6 +81,29 @@ def test_a_layout_of_other_phases_is_called_by_its_option(command, log, tmp_path
         "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--layout", tmp_path / "other.json"
     )
     assert "--layout must be of the phases vision, llm in this order, got llm" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"modules": {"llm": {"dp": 1, "dp": 2}}}', "layout.json: 'dp' stands twice in one object"),
+        (
+            '{"mode": "before", "micro_batches": 1000000, "modules": {"vision": {"dp": 2}, "llm": {"dp": 2}}}',
+            "at most 8 micro-batches, the samples of a step",
+        ),
+    ],
+)
+def test_files_that_are_no_layout_of_this_step(command, log, tmp_path, text, message):
+    path = tmp_path / "layout.json"
+    path.write_text(text)
+    ran = command("simulate", log, *PHASES, *MODELS, "--ranks", 2, "--batch-per-rank", 4, "--layout", path)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_any_stands_alone(command, log):
+    ran = command("configure", log, *PHASES, *MODELS, "--gpus", 2, "--batch", 16, "--mode", "any+stages")
+    assert "--mode 'any' is all modes already: it stands alone, got 'any+stages'" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.planning.rank_batches import RankBatches
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import slots_from_json
 from solvers.arguments import as_count
 
@@ -71,6 +71,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         self.phase, self.micro_batches = phase, micro_batches
         self.start_step = self._start_step = start_step
         self._slots: MicroBatches | SequenceGroups | None = None
+        self._shared: dict[str, LongShort] = {}
         self._phases = [SINGLE_PHASE]
         self._epochs = 1
         self._source: PlanFile | list[DispatchPlan]
@@ -82,6 +83,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
                 if given := description["settings"]["micro_batches"]:
                     self._slots = slots_from_json(given)
                 self._phases = [phase["name"] for phase in description["phases"]]
+                sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
+                self._shared = {name: LongShort.of(size) for name, size in sizes.items() if size is not None}
                 self._epochs = as_count("epochs", description.get("epochs", 1))
                 self.num_steps = None if steps is None else steps // self._epochs
             except (KeyError, TypeError, ValueError) as error:
@@ -163,9 +166,14 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             yield from (self._rows({}, ranks) for _ in range(done, self.num_steps * self._epochs))
 
     def _rows(self, phases: Mapping[str, PlanStep], ranks: Sequence[int]) -> list[Held]:
-        """Return what ranks have of a step; its phases have as many micro-batches as the one with most."""
-        used = 1 + max((int(run.slot.max(initial=0)) for run in phases.values()), default=0)
-        num_slots = used if self._slots is None else self._slots.slots_for(used)
+        """Return what ranks have of a step; its phases have as many micro-batches as the one with most.
+
+        But those whose items ranks share have a slot a degree.
+        """
+        others = (run for name, run in phases.items() if name not in self._shared)
+        used = 1 + max((int(run.slot.max(initial=0)) for run in others), default=0)
+        cut = self._shared.get(self.phase or "", self._slots)
+        num_slots = used if cut is None else cut.slots_for(used)
         step = next(iter(phases.values()), None) if self.phase is None else phases.get(self.phase)
         if step is None:
             return [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), num_slots) for _ in ranks]
@@ -175,6 +183,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             mine = mine[np.argsort(step.position[mine], kind="stable")]
             if step.group is not None:  # of a zigzag, both pieces of a sample
                 again = (step.sample[mine][1:] == step.sample[mine][:-1]) & (step.group[mine][1:] >= 0)
+                again &= self.phase not in self._shared  # whose pieces are of several items of a sample
                 mine = mine[np.append(True, ~again)[: len(mine)]]
             held.append((step.sample[mine], step.slot[mine], num_slots))
         return held

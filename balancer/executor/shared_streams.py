@@ -132,7 +132,7 @@ class CutStream(HomeStream):
 class SharedStream(CutStream):
     """Samples that ranks share: a row here is a rank's share of a sample, or of other fields the sample's whole row.
 
-    Or an encoder's items, of which all fields are shared.
+    Or an encoder's items, of which there may be several a sample.
     """
 
     pieces: Pieces
@@ -170,13 +170,13 @@ class SharedStream(CutStream):
         return np.searchsorted(self.shares.sample, np.arange(len(self.item_lengths)))
 
     def field_route(self, name: str, gathered: Gathered) -> SharedFieldRoute:
-        """Return how a field travels: cut if each of its rows has the length that the plan has of the sample.
-
-        Of items, all fields are.
-        """
-        if self.sample_of_item is not None:
-            return CutStream.field_route(self, name, gathered)
+        """Return how a field travels: cut if each row has the length that the plan has of its sample or item."""
         rows, home = gathered.rows[name], gathered.field(name, self.rank)
+        there = home
+        if self.sample_of_item is not None:
+            self._check_items(name, gathered, self.sample_of_item)
+            rows = rows.values if isinstance(rows, Ragged) else rows[self.sample_of_item]
+            there = replace(home, spec=replace(home.spec, form="list")) if home.spec.form == "lists" else home
         if not isinstance(rows, Ragged) and of_tokens(home.spec) and np.array_equal(rows, self.item_lengths):
             return self._cut(home)
         sizes = rows.sums() if isinstance(rows, Ragged) else rows
@@ -186,7 +186,7 @@ class SharedStream(CutStream):
             self._to_all.with_lengths(sizes[self._copies], sizes[self.here]),
             elements_of(sizes[self.home], row_at_home.astype(np.int64)),
         )
-        return SharedFieldRoute.of(home, replace(home, rows=here), forth, self._from_first(sizes, sizes[self.here]))
+        return SharedFieldRoute.of(home, replace(there, rows=here), forth, self._from_first(sizes, sizes[self.here]))
 
     def result_route(self, spec: Spec, lengths: Any) -> SharedFieldRoute:
         """Return how results travel, given how long they are: of tokens by pieces, else from a group's first rank."""

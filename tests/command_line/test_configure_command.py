@@ -2,8 +2,6 @@
 
 import json
 import re
-
-
 import shlex
 
 import numpy as np

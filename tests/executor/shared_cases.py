@@ -171,6 +171,10 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments, size=None)
     }
     batch["notes"] = [torch.full((s % 5,), s) for s in mine(list(range(n)), counts, rank)]
     fields = {"pixels": "vision", "words": "llm:own"}
+    if size is not None:  # an image's grid is as long as no image
+        fields["grid"] = "vision"
+        grids = [torch.full((200 if k else 0,), s) for s, k in enumerate(image)]
+        batch["grid"] = mine(grids, counts, rank)
     phases = [replace(PHASES[0], sequence_parallel=size), PHASES[1]]
     shared = None if cut is None else SequenceGroups(**cut)
     made = dispatcher(phases=phases, fields=fields, sequence_groups=shared, **arguments)
@@ -182,6 +186,9 @@ def phases_agree_with_no_exchange(rank, seed, counts, cut, arguments, size=None)
     if size is not None and n:
         home = out.restore({"twice": [row * 2 for row in out["pixels"]]}, phase="vision")["twice"]
         assert plain(home) == plain([row * 2 for row in batch["pixels"] if len(row)])
+        held, of = out.plan["vision"], out.plan.phases["vision"].items.sample_of_item
+        assert plain(out["grid"]) == plain([grids[s] for s in of[held.samples_on_rank(rank)]])
+        assert plain(out.restore()["grid"]) == plain(batch["grid"])
     ids = torch.cat([torch.zeros(0, dtype=torch.int64), *(out["words"] if n else [])])
     x = out.inputs("llm", {"vision": pixels * factor}, own=weight[ids])
     plan, samples = out.plan["llm"], out.samples

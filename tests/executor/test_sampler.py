@@ -164,3 +164,18 @@ def test_errors_name_what_is_wrong(tmp_path):
         list(PlannedBatchSampler(tmp_path / "plan.parquet", 0, phase="llm"))
     with pytest.raises(balancer.InputError):
         PlannedBatchSampler(tmp_path / "nothing.parquet", 0)
+
+
+def test_an_encoder_whose_items_ranks_share_has_slots_of_its_own(tmp_path):
+    images = balancer.Ragged.of([[400, 3], [3], [5, 9], [2], [8], [60], [4], [1]])
+    phases = [balancer.Phase("vision", "lengths(images)", sequence_parallel=4), balancer.Phase("llm", "tokens")]
+    step = balancer.orchestrate({"images": images, "tokens": [500] * 8}, phases, 4)
+    step.save(tmp_path / "plan.parquet")
+    samples = step.phases["vision"].items.sample_of_item
+    for rank in range(4):
+        slots = list(PlannedBatchSampler(tmp_path / "plan.parquet", rank, "vision", micro_batches=True))
+        mine = [step["vision"].samples_in_slot(rank, slot) for slot in range(3)]
+        assert slots == [samples[items].tolist() for items in mine]
+        llm = list(PlannedBatchSampler(tmp_path / "plan.parquet", rank, "llm", micro_batches=True))
+        assert llm == [step["llm"].samples_on_rank(rank).tolist()]
+    assert step["vision"].group_table.degree_of_sample[0] == 4

@@ -1,7 +1,9 @@
 """Encoders whose long items ranks share: what is where, what arrives, what is proven, files, and what is refused."""
 
 import itertools
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "long_samples.md"
 MODELS = {"vision": "qwen2-vl-vit", "llm": "qwen2-7b"}
 COST = CostModel(3, 1, sharing=Sharing(0, ((2, 4), (4, 6)), overhead=40))
 
@@ -276,3 +279,10 @@ def test_simulated_it_takes_what_its_slowest_rank_does(cut):
     assert vision.useful_flops == pytest.approx(whole.phases["vision"].useful_flops)
     assert vision.rank_seconds.max() < whole.phases["vision"].rank_seconds.max()
     assert found.num_slots == step["llm"].num_slots
+
+
+def test_the_page_shows_what_comes_out():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, {})

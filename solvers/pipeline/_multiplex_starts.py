@@ -19,7 +19,7 @@ from solvers.pipeline._profile import Profile
 from solvers.pipeline._search import Solution
 from solvers.pipeline._stages import Stages
 from solvers.pipeline._targets import targets_of
-from solvers.pipeline._tasks import Tasks
+from solvers.pipeline._tasks import NO_CAP, Tasks
 from solvers.pipeline.methods import PIPELINERS
 
 __all__ = ["starts_of"]
@@ -28,21 +28,24 @@ Ints = NDArray[np.int64]
 
 
 class _Shape(NamedTuple):
-    """What the first and the last S slots have of the pipeline's own ramp, and of tasks, the last on average."""
+    """What the first and the last S slots have of the pipeline's own ramp, and of tasks, the last on average.
+
+    Tasks are as the ramp with 0 of `even`, and the same in all slots with 2.
+    """
 
     up: float
     down: float
     early: float
     late: float
+    even: float = 1.0
 
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
 _SHAPES = (
-    _Shape(1.0, 1.0, 1.0, 1.0),
-    _Shape(0.8, 1.6, 1.5, 0.8),
-    _Shape(0.9, 1.0, 1.5, 0.8),
-    _Shape(0.8, 1.0, 1.0, 1.0),
-)
+    _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.8, 1.6, 1.5, 0.8), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.8, 1.0, 1.0, 1.0),
+)  # fmt: skip
+_FLAT = (_Shape(1.0, 1.0, 1.0, 1.0, 2.0), _Shape(0.8, 1.0, 1.0, 1.0, 2.0))
+"""Where what is held has a cap: then as much of it in all slots that are in flight together."""
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
@@ -54,7 +57,8 @@ def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: in
     np.add.at(spent, tasks.owner, tasks.forward + tasks.backward)
     both = _with_tasks(problem, spent // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
-    wanted = [_shaped(own, share, shape, problem.order.num_devices) for shape in _SHAPES]
+    shapes = (*_FLAT, *_SHAPES) if (tasks.caps < NO_CAP).any() else _SHAPES
+    wanted = [_shaped(own, share, shape, problem.order.num_devices) for shape in shapes]
     even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
     wanted.append(np.broadcast_to(even, wanted[0].shape))
     for each in wanted:
@@ -89,7 +93,7 @@ def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int) -
     bent *= own.sum(axis=1, keepdims=True) / np.maximum(1e-300, bent.sum(axis=1, keepdims=True))
     ramp = bent.sum(axis=2)
     part = _parts(ramp)
-    mixed = (part + 1 / slots) * more
+    mixed = ((2 - shape.even) * part + shape.even / slots) * more
     for _ in range(_ROUNDS):  # no slot has many more tasks than its items bring
         mixed = np.minimum(_parts(mixed), _MOST * part)
     mixed = share * _parts(np.where(mixed.any(axis=1, keepdims=True), mixed, part))  # the first may bring all there are

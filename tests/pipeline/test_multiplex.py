@@ -13,6 +13,7 @@ from pipeline_oracles import op_before
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
 from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
+from solvers.pipeline._gaps import Gaps
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
@@ -251,3 +252,28 @@ def test_a_cap_below_what_is_in_flight_is_refused():
         schedule_multiplexed(*items, 1, 4, **rules, held_cap=[2, 1, 0])
     rules["held_cap"] = 2
     solvers.check_multiplexed(*items, schedule_multiplexed(*items, 1, 4, **rules, **QUICK), **rules)
+
+
+def test_a_list_says_when_its_orders_end(monkeypatch):
+    """What begins a search is run anew: no later than the list has it, hops and all."""
+    seen, search = [], Gaps.search
+
+    def recorded(self, units, goal):
+        before = self.makespan
+        done = search(self, 0, goal)
+        seen.append((before, self.makespan))
+        return done
+
+    monkeypatch.setattr(Gaps, "search", recorded)
+    for seed in range(30):
+        problem, rules = small(seed, generators=True)
+        multiplex(*problem, **rules | {"hop": 3}, **QUICK)
+    assert all(after <= before for before, after in seen)
+
+
+def test_a_cap_that_forwards_meet_slot_by_slot():
+    """With forwards of later slots before, both devices are full when a slot's last task is to run."""
+    size = [1, 1, 1, 4, 5, 5, 4, 5, 3, 3]
+    problem = ([[2]] * 6, [[1, 1]], [[2, 2]], [0, 1, 1, 1, 1, 2, 2, 2, 3, 5], size, [2 * took for took in size])
+    rules = {"window": 4, "held_cap": 13, "task_size": size}
+    check_multiplex(*problem, multiplex(*problem, **rules, time_budget=1e-4), **rules)

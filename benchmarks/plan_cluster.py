@@ -166,8 +166,15 @@ def main() -> None:
             print(f"| {way} | {cores} | {told} |", flush=True)
         assert len(digests) == 1, "the folders differ"
         print(f"all folders are the same byte for byte; {asked.rows:,} rows")
-    for engine in ("processes",) if asked.no_ray else ("processes", "ray"):
-        print(f"{engine}: the driver spends {1e3 * driver_s_a_part(engine, asked.workers):.2f} ms on a part")
+    each, part = rates.pop("one process"), 1_000_000 // 1024 * 1024
+    print("\n| rows | engine | cores | seconds of cores | and of the driver |\n|---|---|--:|--:|--:|")
+    for rows in (10**9, 10**10):
+        print(f"| {rows:.0e} | serial | 1 | {rows / each:,.0f} | |")
+    for engine, cores, rate in zip(("processes", "ray"), (64, 1024), rates.values(), strict=False):
+        driver = driver_s_a_part(engine, asked.workers)
+        for rows in (10**9, 10**10):
+            told = f"{rows / (rate / asked.workers * cores):,.1f} | {rows / part * driver:.1f}"
+            print(f"| {rows:.0e} | {engine}, {1e3 * driver:.2f} ms a part | {cores} | {told} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -419,7 +419,7 @@ def test_report_on_a_log(refused, tmp_path):
 
 
 def test_report_on_text(refused, log):
-    refused(["report", log], [log, "cannot read the plan"], out=False)
+    refused(["report", log], [log, "is not a plan: a plan is a Parquet file"], out=False)
 
 
 def test_report_on_an_empty_folder(refused, tmp_path):

@@ -1,9 +1,10 @@
 """The three placements side by side: what each moves, how even it leaves the ranks, and its time.
 
-Run: python benchmarks/placements.py [lognormal | log]. 8 ranks a node; items lie where they were drawn; volumes are
-lengths (tokens); `relocate` with eps 1e-3. `gap`: makespan over the mean load, minus one. Shares are of all tokens;
+Run: python benchmarks/placements.py [lognormal | log | eps]. 8 ranks a node; items lie where they were drawn; volumes
+are lengths (tokens); `relocate` with eps 1e-3. `gap`: makespan over the mean load, minus one. Shares are of all tokens;
 `bound` is the proven least share across nodes under relocation's cap; `send` is the most any rank sends across nodes,
 over the mean tokens of a rank. The time is of the placement alone, the partition that all share not included.
+`eps`: few samples a rank, by how much longer a step may take; steps in which nothing has to cross count too.
 """
 
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from workloads import lognormal_lengths
 
 import solvers
+from solvers._as_python import compile_at_once
 
 NODE = 8
 EPS = 1e-3
@@ -98,23 +100,58 @@ def lognormal() -> None:
                 row(f"{num_ranks:,} x {per_rank}", batches, kind, num_ranks)
 
 
-def log() -> None:
+def batches_of_log(num_ranks: int, per_rank: int) -> list[np.ndarray]:
     """Steps of consecutive rows of the log; ten of them, evenly spaced, or all there are."""
     table = pq.read_table(LOG, columns=list(COLUMNS))
     lengths = sum(table[name].to_numpy().astype(np.int64) for name in COLUMNS)
+    size = num_ranks * per_rank
+    chosen = np.unique(np.linspace(0, len(lengths) // size - 1, SEEDS).astype(np.int64))
+    return [lengths[step * size : (step + 1) * size] for step in chosen.tolist() if (step + 1) * size <= len(lengths)]
+
+
+def log() -> None:
     header("ranks x samples of the log")
     for num_ranks, per_rank in ((64, 4), (64, 16), (64, 64), (256, 4), (256, 16), (256, 64), (1024, 4), (1024, 16),
                                 (1024, 64), (2560, 4), (2560, 16)):  # fmt: skip
-        steps = len(lengths) // (num_ranks * per_rank)
-        if steps == 0:
-            continue
-        chosen = np.unique(np.linspace(0, steps - 1, SEEDS).astype(np.int64))
-        size = num_ranks * per_rank
-        batches = [lengths[step * size : (step + 1) * size] for step in chosen.tolist()]
+        batches = batches_of_log(num_ranks, per_rank)
         for kind in ("linear", "quadratic"):
             row(f"{num_ranks:,} x {per_rank}", batches, kind, num_ranks)
 
 
+def by_eps() -> None:
+    print(
+        "\n| ranks x samples of the log | cost | eps, % | across, %, mean and worst | bound, %, mean and worst | ms |"
+    )
+    print("|--:|---|--:|--:|--:|--:|")
+    for num_ranks in (64, 256):
+        batches = batches_of_log(num_ranks, 4)
+        home, nodes = np.repeat(np.arange(num_ranks), 4), np.arange(num_ranks) // NODE
+        for kind in ("linear", "quadratic"):
+            for eps in (0.001, 0.005, 0.01, 0.02, 0.05, "knee"):
+                across, bound, times = [], [], []
+                for lengths in batches:
+                    costs = lengths if kind == "linear" else 24576 * lengths + lengths * lengths
+                    groups = solvers.partition(costs, num_ranks, time_budget=0.01).group_of_item
+                    for _ in range(2):
+                        started = time.process_time()
+                        found = solvers.relocate(
+                            costs, home, nodes, volumes=lengths, groups=groups, eps=eps, time_budget=0.01
+                        )
+                        ms = 1e3 * (time.process_time() - started)
+                    times.append(ms)
+                    across.append(100 * found.inter_node_volume / int(lengths.sum()))
+                    bound.append(100 * found.inter_bound / int(lengths.sum()))
+                name = eps if isinstance(eps, str) else f"{100 * eps:g}"
+                print(
+                    f"| {num_ranks} x 4 | {kind} | {name} | {np.mean(across):.2f}, {max(across):.2f} | "
+                    f"{np.mean(bound):.2f}, {max(bound):.2f} | {np.median(times):.1f}, {max(times):.1f} |",
+                    flush=True,
+                )
+
+
 if __name__ == "__main__":
-    for table_of in {"lognormal": (lognormal,), "log": (log,)}.get("".join(sys.argv[1:]), (lognormal, log)):
+    compile_at_once()
+    for table_of in {"lognormal": (lognormal,), "log": (log,), "eps": (by_eps,)}.get(
+        "".join(sys.argv[1:]), (lognormal, log, by_eps)
+    ):
         table_of()

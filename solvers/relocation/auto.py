@@ -24,7 +24,7 @@ from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
 from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
-from solvers.relocation.bounds import inter_bound
+from solvers.relocation.bounds import inter_bound, plain_inter_bound
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
@@ -574,7 +574,14 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     far = int(affinity.leave_node.sum()) // _FAR
     if problem.num_nodes == 1 or inter - least <= far or len(found) >= _FEW_A_RANK * m:
         return found
-    bound, _ = inter_bound(problem, cap)
+    bound = -1
+    if affinity.rows is None and problem.sizes is None and not problem.equal_counts:  # in one pass
+        bound = int(plain_inter_bound(
+            read_only(problem.costs), read_only(affinity.leave_node), read_only(affinity.home),
+            read_only(problem.node_of_rank), problem.num_nodes, min(cap, problem.total),
+        ))  # fmt: skip
+    if bound < 0:
+        bound, _ = inter_bound(problem, cap)
     if inter - bound <= far:
         return found
     where = found.copy()

@@ -52,7 +52,7 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
 @pytest.mark.parametrize(("schedule", "eps"), [("lockstep", 0.01), ("pipeline", 0.001)])
 def test_little_crosses_nodes_where_micro_batches_are_full(schedule, eps):
     """The longest sample fills its micro-batch, and all ranks have that slot full; what must cross says so."""
-    lengths, homes = lognormal(2, 1024), np.random.default_rng(2).permutation(1024) // 256 * 4
+    lengths, homes = lognormal(4, 1024), np.arange(1024) // 64
     rules = MicroBatches(32_768, schedule)
     far, near = (
         balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=eps)
@@ -60,7 +60,7 @@ def test_little_crosses_nodes_where_micro_batches_are_full(schedule, eps):
     )
     assert near.fell_back == ""
     assert near.makespan <= (1 + eps) * far.makespan
-    assert 0 < near.inter_node_bound <= near.inter_node_volume < 0.1 * far.inter_node_volume
+    assert 0.6 * near.inter_node_volume < near.inter_node_bound <= near.inter_node_volume < 0.1 * far.inter_node_volume
     check(near)
 
 

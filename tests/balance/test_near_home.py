@@ -49,11 +49,13 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
     check(near)
 
 
-@pytest.mark.parametrize(("schedule", "eps"), [("lockstep", 0.01), ("pipeline", 0.001)])
-def test_little_crosses_nodes_where_micro_batches_are_full(schedule, eps):
+@pytest.mark.parametrize(
+    ("seed", "eps", "schedule"), [(6, 0.01, {}), (4, 0.001, {"schedule": "pipeline", "pipeline_stages": 4})]
+)
+def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, schedule):
     """The longest sample fills its micro-batch, and all ranks have that slot full; what must cross says so."""
-    lengths, homes = lognormal(4, 1024), np.arange(1024) // 64
-    rules = MicroBatches(32_768, schedule)
+    lengths, homes = lognormal(seed, 1024), np.arange(1024) // 64
+    rules = MicroBatches(32_768, **schedule)
     far, near = (
         balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=eps)
         for placement in ("rearrange", "relocate")

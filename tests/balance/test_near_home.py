@@ -176,3 +176,13 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
     np.add.at(volumes, (groups, homes), lengths)
     together = solvers.rearrange(volumes, near.topology.node_of_rank).rank_of_group[groups]
     assert near.inter_node_volume < lengths[together // 4 != homes // 4].sum()
+
+
+@pytest.mark.parametrize(
+    "constraint", [{"equal_counts": True}, {"keep_together": np.arange(1024) // 8}, {"max_samples_per_rank": 80}]
+)
+def test_lockstep_under_constraints_is_near_its_bound(constraint):
+    """What is even over the ranks is not their costs, but what they have beside their full slots."""
+    plan = balance(lognormal(3, 1024), 16, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
+    check(plan)
+    assert plan.gap < 0.01

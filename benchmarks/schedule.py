@@ -123,7 +123,7 @@ def main() -> None:
     for objective in sys.argv[1:] or OBJECTIVES:
         for cost in ("linear", "quadratic:a=24576,b=1"):
             for cap in (CAP, 2 * CAP):
-                for eps in (0.001, 0.05):
+                for eps in (0.001, 0.01, 0.05):
                     near_home(objective, cost, cap, eps)
 
 

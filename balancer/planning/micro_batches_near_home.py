@@ -43,7 +43,7 @@ __all__ = ["relocate_schedule"]
 _LEAST_PART = Fraction(1, 10_000)
 """Of the makespan, that relocation is tried with."""
 
-_PARTS = (Fraction(9, 10), Fraction(3, 5), Fraction(3, 10), Fraction(1, 20))
+_PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
 """Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
 
 _MOST_PLACES = 2**30
@@ -58,7 +58,12 @@ class _Asked(NamedTuple):
     found: Schedule
     num_slots: int
     targets: NDArray[np.int64] | None  # the most that those of each slot may cost, descending
+    longest: int  # that the step may take
     time_budget: float
+
+    def takes(self, schedule: Schedule) -> int:
+        """Return what the step takes."""
+        return self.micro_batches.makespan(schedule.slot_loads(self.problem.costs, self.problem.topology.num_ranks))
 
     def schedule(self, ranks: NDArray[np.int32], slots: NDArray[np.int32]) -> Schedule:
         """Return the schedule, with a bound that holds for its number of slots."""
@@ -88,12 +93,11 @@ def relocate_schedule(
         k = found.num_slots + more * micro_batches.multiple_of
         with contextlib.suppress(SolverError):  # no partition was found that fits k micro-batches
             targets = _targets(problem, micro_batches, found, k, longest, time_budget)
-            asked = _Asked(problem, micro_batches, found, k, targets, time_budget)
+            asked = _Asked(problem, micro_batches, found, k, targets, longest, time_budget)
             for moved in _by_sums(asked, part) if targets is None else _by_slots(asked, targets):
-                takes = micro_batches.makespan(moved.slot_loads(costs, num_ranks))
-                if takes <= longest:
+                if asked.takes(moved) <= longest:
                     return moved
-                least = min(least, takes)
+                least = min(least, asked.takes(moved))
     if least == math.inf:
         return "relocated, the samples of a rank were not found to fit its micro-batches"
     over = float(f"{100 * (least / taken - 1):.3g}")  # g shows a large one without exponent
@@ -129,7 +133,7 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
         return
     if not asked.problem.constraints.names():
         nodes = _of_nodes(whole, sizes[0])
-        groups = partition_ranks(nodes, nodes.constraints, asked.time_budget)
+        groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
         for part in _PARTS:
             yield from _in_nodes(asked, _with_less_room(nodes, part), groups, part * room, np.repeat(targets, sizes[0]))
 
@@ -155,9 +159,11 @@ def _in_nodes(
             node, own = placed.rank_of_sample, replace(nodes, costs=asked.problem.costs)
             bins = cut_at_once(own, asked.micro_batches, node, len(targets), targets)
             found = asked.schedule(node * np.int32(size) + bins % np.int32(size), bins // np.int32(size))
-            budget = asked.time_budget
-            ranks = place_slots(asked.problem, found.slot_of_sample, found.rank_of_sample, found.num_slots, budget)
-            yield found._replace(rank_of_sample=ranks)
+            if asked.takes(found) <= asked.longest:
+                where, slots = found.rank_of_sample, found.slot_of_sample
+                where = place_slots(asked.problem, slots, where, found.num_slots, asked.time_budget)
+                found = found._replace(rank_of_sample=where)
+            yield found
 
 
 def _of_nodes(whole: Problem, size: int) -> Problem:

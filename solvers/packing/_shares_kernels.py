@@ -49,9 +49,9 @@ def pack_shares(tokens, offsets, cap, bin_of_position, bins_of_rank):
 def level_shares(costs, tokens, offsets, cap, targets, packed, slot_of_position):
     """Deal each rank's samples, the costliest first, over its slots under the cap and, as long as may be, `targets`.
 
-    `targets`, int64[K], descend. Those within a part in 32 are alike; a sample goes to the first of unlike slots that
-    stay below theirs with it, and of alike ones to that which is furthest below: tall slots fill with the costliest.
-    Where it would raise all above, it goes to the one that is least above: with targets of 0 that is LPT.
+    `targets`, int64[K], descend; those within a part in 32 are alike. A sample goes to a tall slot if it can, to the
+    one with least room for it: so they fill up, with the costliest. Else it goes to the one of the lowest that is
+    furthest below its target, or, if it raises all above theirs, least above: with targets of 0 that is LPT.
 
     `costs` descend within a rank; ties go to the slot of fewest samples, then to the lowest. A sample over the cap has
     a slot of its own. Where a sample finds no room, its rank keeps to the bins of `packed`, of which there are at most
@@ -125,7 +125,9 @@ def _deal_under_cap(costs, tokens, cap, kinds, left, used, counts, slots):
             if tokens[i] > cap - used[k]:
                 continue
             kind = kinds[k] if costs[i] <= left[k] else np.int64(len(left))
-            if best >= 0 and kind == best_kind:
+            if best >= 0 and kind == best_kind < kinds[-1]:
+                better = used[k] > used[best]
+            elif best >= 0 and kind == best_kind:
                 better = left[k] > left[best] or (left[k] == left[best] and counts[k] < counts[best])
             else:
                 better = best < 0 or kind < best_kind

@@ -49,18 +49,20 @@ def test_little_crosses_nodes_for_as_good_as_nothing(schedule, cost):
     check(near)
 
 
-@pytest.mark.parametrize(("schedule", "eps"), [("lockstep", 0.01), ("pipeline", 0.001)])
-def test_little_crosses_nodes_where_micro_batches_are_full(schedule, eps):
+@pytest.mark.parametrize(
+    ("seed", "eps", "schedule"), [(6, 0.01, {}), (4, 0.001, {"schedule": "pipeline", "pipeline_stages": 4})]
+)
+def test_little_crosses_nodes_where_micro_batches_are_full(seed, eps, schedule):
     """The longest sample fills its micro-batch, and all ranks have that slot full; what must cross says so."""
-    lengths, homes = lognormal(2, 1024), np.random.default_rng(2).permutation(1024) // 256 * 4
-    rules = MicroBatches(32_768, schedule)
+    lengths, homes = lognormal(seed, 1024), np.arange(1024) // 64
+    rules = MicroBatches(32_768, **schedule)
     far, near = (
         balance(lengths, 16, 4, homes, "quadratic:a=24576,b=1", micro_batches=rules, placement=placement, eps=eps)
         for placement in ("rearrange", "relocate")
     )
     assert near.fell_back == ""
     assert near.makespan <= (1 + eps) * far.makespan
-    assert 0 < near.inter_node_bound <= near.inter_node_volume < 0.1 * far.inter_node_volume
+    assert 0.6 * near.inter_node_volume < near.inter_node_bound <= near.inter_node_volume < 0.1 * far.inter_node_volume
     check(near)
 
 
@@ -174,3 +176,13 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
     np.add.at(volumes, (groups, homes), lengths)
     together = solvers.rearrange(volumes, near.topology.node_of_rank).rank_of_group[groups]
     assert near.inter_node_volume < lengths[together // 4 != homes // 4].sum()
+
+
+@pytest.mark.parametrize(
+    "constraint", [{"equal_counts": True}, {"keep_together": np.arange(1024) // 8}, {"max_samples_per_rank": 80}]
+)
+def test_lockstep_under_constraints_is_near_its_bound(constraint):
+    """What is even over the ranks is not their costs, but what they have beside their full slots."""
+    plan = balance(lognormal(3, 1024), 16, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
+    check(plan)
+    assert plan.gap < 0.01

@@ -16,8 +16,14 @@ from numba import types
 from numba.core import dispatcher
 
 from solvers._as_python import PythonFirst
-from solvers._helper_code import HelperCompiler, KernelCompiler
 from solvers._kernel_cache import KernelCache, keeps
+
+if numba.version_info.short == (0, 68):
+    from solvers._helper_code import HelperCompiler, KernelCompiler
+else:  # that builds on numba's inner parts, which change: with other versions compiling takes twice as long
+    from numba.core.compiler import Compiler
+
+    HelperCompiler = KernelCompiler = Compiler  # type: ignore[misc]
 
 __all__ = ["helper", "inlined", "kernel"]
 

@@ -101,7 +101,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def group_loads(costs: NDArray[np.int64], group_of_item: NDArray[np.int32], num_groups: int) -> NDArray[np.int64]:
     """Sum of the costs in each group: int64[num_groups]. O(n + m)."""
     loads = np.zeros(num_groups, dtype=np.int64)
-    _sum_loads(read_only(costs), read_only(group_of_item), loads)
+    _sum_loads(read_only(costs), read_only(group_of_item.astype(np.int32, copy=False)), loads)
     return loads
 
 

@@ -81,6 +81,7 @@ from solvers.sequence_groups import (
     check_sequence_bound,
     check_sequence_groups,
     long_short,
+    long_short_groups,
     sequence_groups,
     sequence_groups_lower_bound,
 )
@@ -139,6 +140,7 @@ __all__ = [
     "group_volumes",
     "karmarkar_karp",
     "long_short",
+    "long_short_groups",
     "lpt",
     "makespan_lower_bound",
     "mixed",

@@ -21,7 +21,7 @@ from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.groups import read_only
 from solvers.relocation import as_eps
-from solvers.types import SolveStatus
+from solvers.types import PartitionResult, SolveStatus
 
 __all__ = ["long_short_bound", "plan_long_short"]
 
@@ -30,7 +30,7 @@ _GROUP_BUDGET = 0.0002  # seconds' worth of work for a group
 _ITEM_BUDGET = 1e-6  # of relocation, at least
 _LARGE = Fraction(7, 8)  # of a group's area
 _NO_SEARCH = 1e-9  # of a budget, where the bound alone is asked for
-_ROUNDS = 3  # from the second on by the rank-time that items took
+_ROUNDS = 4  # from the second on by the rank-time that items took
 _ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from home; the rest is for what sharing loses
 
 
@@ -131,8 +131,16 @@ def _placed(groups: Problem, units: Units, area: Ints, room: Fraction, settings:
     """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
     if settings.placement == "relocate" and (placed := _beside_large(groups, room, settings)) is not None:
         return placed
-    even = solvers.partition(area, groups.topology.num_ranks, time_budget=settings.time_budget)
+    even = _even(area, groups.topology.num_ranks, room, settings)
     return _laid(groups, even.makespan, even.group_of_item[units.of_sample], room, settings)
+
+
+def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings) -> PartitionResult:
+    """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
+    quick = solvers.lpt(area, count)
+    if settings.placement == "relocate" and quick.makespan <= room:
+        return quick
+    return solvers.partition(area, count, time_budget=settings.time_budget)
 
 
 def _laid(
@@ -166,7 +174,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
     batch = GlobalBatch(groups.batch.lengths[rest], nowhere)
     costs = read_only(area[rest])
     others = replace(groups, topology=nodes, costs=costs, affinity=affinity, volumes=None, batch=batch)
-    even = solvers.partition(others.costs, len(ranks), time_budget=settings.time_budget)
+    even = _even(others.costs, len(ranks), room, settings)
     if even.makespan > room:
         return None
     placed = _laid(others, even.makespan, even.group_of_item, room, settings)
@@ -187,20 +195,11 @@ def _shared(units: Units, cut: LongShort, placed: Placed, count: int, least: int
     """Decide in each group what is shared by which of its ranks, given a time that some group takes at least."""
     times, first = units.times.times, np.unique(units.of_sample, return_index=True)[1]
     group = placed.rank_of_sample[first]
-    degree, rank = np.ones((2, len(group)), dtype=np.int32)
-    order, makespan = np.argsort(group, kind="stable"), 0
-    for g, mine in enumerate(np.split(order, np.searchsorted(group[order], np.arange(1, count)))):
-        whole = solvers.lpt(times[-1, mine], cut.size)
-        if whole.makespan <= least:  # sharing would end no step sooner
-            rank[mine] = g * cut.size + whole.group_of_item
-            makespan = max(makespan, whole.makespan)
-            continue
-        found = solvers.long_short(
-            times[-1, mine], times[:-1, mine], cut.size, degrees=cut.degrees[:-1], overhead=units.times.overhead,
-            time_budget=_GROUP_BUDGET,
-        )  # fmt: skip
-        degree[mine], rank[mine] = found.degree_of_item, g * cut.size + found.first_rank_of_item
-        makespan = max(makespan, found.makespan)
+    degree, rank, taken = solvers.long_short_groups(
+        times[-1], times[:-1], group, count, cut.size, degrees=cut.degrees[:-1], overhead=units.times.overhead,
+        enough=least, time_budget=_GROUP_BUDGET,
+    )  # fmt: skip
+    rank += group * np.int32(cut.size)
     slot, of = np.searchsorted(-np.array(cut.degrees), -degree).astype(np.int32), units.of_sample
     area = times[slot, np.arange(len(slot))] * degree
-    return _Shared(GroupTable.of(slot[of], rank[of], degree[of]), makespan, area, placed.fell_back)
+    return _Shared(GroupTable.of(slot[of], rank[of], degree[of]), int(taken.max()), area, placed.fell_back)

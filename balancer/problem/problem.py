@@ -65,6 +65,19 @@ class Affinity(NamedTuple):
         return Affinity(offsets, self.ranks[index] - np.int32(first_rank), self.volumes[index])
 
 
+_OF_SHARED = {
+    "equal_counts": "a shared item is one of each of its ranks, and counts would be equal where times are not",
+    MAX_TOKENS: "it would hold for a rank's whole items and its pieces of shared ones together, which is not planned",
+    "every_rank_nonempty": "a piece of a shared item would make a rank nonempty, which no rank needs to be",
+    "min_samples_per_rank": "it would count pieces of shared items, which no rank needs: it may have none",
+    "max_samples_per_rank": "it would count whole items and pieces of shared ones alike, which is not planned",
+    "caps": "they would hold for a rank's whole items and its part of what shared ones have, which is not planned",
+    "allowed_ranks": "an item would be allowed in groups all of whose ranks are, which is not planned",
+    "initial_loads": "ranks of a group reach what they share at the same time, so that they must be alike",
+    "rank_speeds": "ranks of a group share items in equal parts, so that they must be alike",
+}  # what a constraint would mean where ranks share items, and why it is refused
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """What the planner solves; :meth:`of` checks it.
@@ -261,10 +274,9 @@ def _check_shared(cost: CostModel, names: Sequence[str], cut: SequenceGroups) ->
             "slot: give SequenceGroups(max_tokens_per_rank=...)"
         )
     if refused:
-        raise UsageError(
-            what + " cannot be combined with {" + refused[0] + "}: samples are on several ranks, which must "
-            "be alike; leave one of them out"
-        )
+        alike = "samples are on several ranks, which must be alike"
+        why = _OF_SHARED[refused[0]] if isinstance(cut, LongShort) else alike
+        raise UsageError(f"{what} cannot be combined with {{{refused[0]}}}: {why}; leave one of them out")
 
 
 def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers._jit import helper, kernel
-from solvers.arguments import as_budget, as_costs, as_count, as_integer
+from solvers.arguments import as_budget, as_costs, as_count, as_integer, as_labels
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import group_loads, read_only
 from solvers.partition import partition
@@ -23,7 +23,7 @@ from solvers.sequence_groups.types import MOST_RANK_TIME
 from solvers.sequence_groups.verify import require
 from solvers.types import Proven, SolveStatus
 
-__all__ = ["LongShortResult", "check_long_short", "long_short"]
+__all__ = ["LongShortResult", "check_long_short", "long_short", "long_short_groups"]
 
 Ints = NDArray[np.int64]
 _REASONS = ("", "longest", "area", "chain")
@@ -123,6 +123,33 @@ def _share(table, ranks, least, work, level, first):
         since += 1
         i = (i + 1) % n
     return high
+
+
+@helper
+def _fewest_busy(times, loads, first):
+    """Give items in order to the rank that is free first; return the largest load."""
+    loads[:] = 0
+    for i in range(len(times)):
+        first[i] = np.argmin(loads)
+        loads[first[i]] += times[i]
+    return loads.max()
+
+
+@kernel
+def _share_enough(table, ranks, starts, enough, overhead, level, first, taken):
+    """Let each group of items end by `enough`, all of them whole, else some shared; -1 in `taken` where that fails."""
+    loads, most = np.zeros(ranks[-1], dtype=np.int64), starts[0]
+    for g in range(len(starts) - 1):
+        most = max(most, starts[g + 1] - starts[g])
+    floor = np.zeros(most, dtype=np.int64)
+    for g in range(len(starts) - 1):
+        mine = slice(starts[g], starts[g + 1])
+        level[mine] = 0
+        taken[g] = _fewest_busy(table[0, mine], loads, first[mine])
+        if taken[g] > enough:
+            taken[g] = _place_under(enough - overhead, table[:, mine], ranks, floor, loads, level[mine], first[mine])
+            if taken[g] >= 0 and level[mine].max() > 0:
+                taken[g] += overhead
 
 
 @helper
@@ -234,14 +261,8 @@ def long_short(
     table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead)
     order = np.argsort(-table[0], kind="stable")
     ordered = read_only(table[:, order])
-    bound, name, whole = _bound(ordered, ranks, extra)
-    makespan, level, first = _shared(ordered, ranks, extra, bound, time_budget)
-    if whole < makespan:
-        makespan, level, first = min(
-            (makespan, level, first), _unshared(ordered, ranks, time_budget), key=itemgetter(0)
-        )
-    degree_of_item, first_rank = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
-    degree_of_item[order], first_rank[order] = ranks[level], first
+    bound, name, makespan, level, first = _solved(ordered, ranks, extra, time_budget)
+    degree_of_item, first_rank = _places(order, ranks[level], first)
     is_shared = degree_of_item > 1
     loads = _loads(ordered, ranks, level, first) + (extra if is_shared.any() else 0)
     return LongShortResult(
@@ -253,10 +274,89 @@ def long_short(
     )  # fmt: skip
 
 
+def long_short_groups(
+    alone: ArrayLike,
+    shared: ArrayLike,
+    group_of_item: ArrayLike,
+    num_groups: int,
+    group_size: int,
+    *,
+    degrees: ArrayLike | None = None,
+    overhead: int = 0,
+    enough: int = 0,
+    time_budget: float = 0.0002,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
+    """Share items in each of many groups of ranks that all wait for the slowest.
+
+    Parameters
+    ----------
+    alone, shared, group_size, degrees, overhead
+        As of :func:`long_short`, items of all groups.
+    group_of_item : int32[n]
+        From 0 to ``num_groups - 1``.
+    num_groups : int
+    enough : int
+        A time by which no group has to end.
+    time_budget : float
+        Of each group that is searched, as of :func:`long_short`.
+
+    Returns
+    -------
+    degree_of_item, first_rank_of_item : int32[n]
+        Ranks are counted from 0 in each group.
+    makespan_of_group : int64[num_groups]
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`long_short` does, or a group that is none.
+
+    Notes
+    -----
+    A group ends by `enough` where it can with no item shared, or else with those shared, longest first, that find no
+    place. What is not so is found as :func:`long_short` finds it.
+
+    Examples
+    --------
+    >>> degree, first, makespan = long_short_groups([40, 5, 9, 8], [11, 2, 3, 2], [0, 0, 1, 1], 2, 4, enough=16)
+    >>> degree.tolist(), makespan.tolist()
+    ([4, 1, 1, 1], [16, 9])
+    """
+    num_groups, enough = as_count("num_groups", num_groups), as_integer("enough", enough)
+    group = as_labels("group_of_item", group_of_item, num_groups)
+    sizes = np.bincount(group, minlength=num_groups)
+    table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead, int(sizes.max()))
+    if len(group) != table.shape[1]:
+        raise ArgumentError("group_of_item", f"have one entry for each of {table.shape[1]} items", len(group))
+    order = np.lexsort((-table[0], group))
+    ordered = read_only(table[:, order])
+    starts = read_only(np.concatenate([[0], sizes.cumsum()]))
+    level, first = np.zeros((2, len(order)), dtype=np.int64)
+    taken = np.zeros(num_groups, dtype=np.int64)
+    _share_enough(ordered, ranks, starts, enough, extra, level, first, taken)
+    for g in np.flatnonzero(taken < 0).tolist():
+        mine = slice(starts[g], starts[g + 1])
+        found = _solved(read_only(ordered[:, mine]), ranks, extra, time_budget)
+        taken[g], level[mine], first[mine] = found[2:]
+    return *_places(order, ranks[level], first), taken
+
+
+def _places(order: Ints, degree: Ints, first: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return degrees and first ranks by item, given them in `order`."""
+    degree_of_item, first_rank = np.empty((2, len(order)), dtype=np.int32)
+    degree_of_item[order], first_rank[order] = degree, first
+    return degree_of_item, first_rank
+
+
 def _prepare(
-    alone: ArrayLike, shared: ArrayLike, group_size: int, degrees: ArrayLike | None, overhead: int
+    alone: ArrayLike,
+    shared: ArrayLike,
+    group_size: int,
+    degrees: ArrayLike | None,
+    overhead: int,
+    most: int | None = None,
 ) -> tuple[Ints, Ints, int]:
-    """Return times by degree, 1 first, the degrees, and the overhead; or raise."""
+    """Return times by degree, 1 first, the degrees, and the overhead; or raise. So many items are in a group."""
     size = as_count("group_size", group_size)
     overhead = as_integer("overhead", overhead)
     single, longest, _ = as_costs(alone, "alone")
@@ -267,7 +367,7 @@ def _prepare(
         rule = f"be >= 2, each divide the next, and end at {{group_size}} = {size}"
         raise ArgumentError("degrees", rule, given.tolist())
     rows = as_table("shared", shared, len(chain), len(single), "alone")[np.argsort(given)]
-    together = len(single) * (int(rows.max(initial=longest)) * size) + overhead
+    together = (len(single) if most is None else most) * (int(rows.max(initial=longest)) * size) + overhead
     if together >= MOST_RANK_TIME:
         raise UsageError(f"{{group_size}} times all {{alone}} and {{shared}} must be below 2**58, got up to {together}")
     quick = rows * np.array([chain]).T < single
@@ -287,6 +387,15 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
         return *whole, whole[0]
     least, reason = _least_target(table, ranks)
     return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
+
+
+def _solved(table: Ints, ranks: Ints, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
+    """Return the bound, which it is, the makespan, and degree's number and first rank of items, given longest first."""
+    bound, name, whole = _bound(table, ranks, overhead)
+    found = _shared(table, ranks, overhead, bound, budget)
+    if whole < found[0]:
+        found = min(found, _unshared(table, ranks, budget), key=itemgetter(0))
+    return bound, name, *found
 
 
 def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:

@@ -80,6 +80,13 @@ def test_so_do_encoders_whose_items_ranks_share(ranks, cut, size, way):
         assert max(degree for _, degrees in results for degree in degrees) > 1
 
 
+def test_so_do_groups_of_all_eight_ranks():
+    with Ranks(8) as started:
+        counts = [0, 1, 0, 1, 0, 2, 0, 0]
+        results = started.run(cases.phases_agree_with_no_exchange, 1, counts, None, {"planning": "replicate"}, 8)
+    assert max(results[0][1]) == 8
+
+
 def test_replica_peers_get_the_pieces_of_their_leader(ranks):
     assert max(ranks.run(cases.replicas_get_their_leaders_pieces, 1, {"degrees": (2,), "pad_to": 4})[0]) == 2
 

@@ -19,6 +19,9 @@ from balancer.errors import PlanError
 from balancer.planning.step import make_step
 from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.phases import CONSTRAINTS
+from balancer.problem.problem import check_together
+from balancer.problem.sequence_groups import LongShort
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "long_samples.md"
@@ -237,7 +240,7 @@ def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
     ("more", "ranks", "how", "message"),
     [
         ({"equal_counts": True}, 8, {}, "sequence_parallel cannot be combined with equal_counts"),
-        ({"max_tokens_per_rank": 90}, 8, {}, "sequence_parallel cannot be combined with max_tokens_per_rank"),
+        ({"max_tokens_per_rank": 90}, 8, {}, "with max_tokens_per_rank: it would hold for a rank's whole items and"),
         ({"every_rank_nonempty": True}, 8, {}, "sequence_parallel cannot be combined with every_rank_nonempty"),
         ({"cost": "padded:a=1,b=0"}, 8, {}, "sequence_parallel cannot be combined with cost"),
         ({"cost": "linear"}, 6, {}, "sequence_parallel must divide the 6 ranks"),
@@ -252,6 +255,13 @@ def test_what_does_not_go_together_is_refused_by_name(more, ranks, how, message)
     fields = phases(4)[0].to_json() | {"cost": COST} | more
     with pytest.raises(ValueError, match=message):
         orchestrate(batch_of(*LONG), [Phase(**fields), phases(4)[1]], ranks, **how)
+
+
+@pytest.mark.parametrize("name", sorted(set(CONSTRAINTS) - {"keep_together"}))
+def test_a_constraint_that_is_refused_says_what_it_would_mean(name):
+    with pytest.raises(ValueError, match=f"sequence_parallel cannot be combined with {name}: ") as refused:
+        check_together(COST, [name], LongShort.of(4))
+    assert "samples are on several ranks" not in str(refused.value)
 
 
 def test_several_encoders_are_planned_separately():

@@ -44,6 +44,34 @@ def test_between_bound_and_optimum(items, shape, overhead):
         assert result == solvers.long_short(alone, shared[0], size, overhead=overhead)
 
 
+@settings(max_examples=examples(30))
+@given(st.lists(ITEMS, min_size=1, max_size=4), SHAPES, st.sampled_from([0, 3, 20]), st.integers(0, 60))
+def test_of_many_groups_those_are_searched_that_do_not_end_in_time(groups, shape, overhead, enough):
+    (size, degrees), items = shape, list(itertools.chain(*groups))
+    alone = np.array([t for t, _ in items])
+    shared = np.array([[-(-t // d) + loss for t, loss in items] for d in degrees])
+    group = np.repeat(np.arange(len(groups)), [len(mine) for mine in groups])
+    mixed = np.random.default_rng(len(items)).permutation(len(items))
+    alone, shared, group = alone[mixed], shared[:, mixed], group[mixed]
+    rules = {"degrees": degrees, "overhead": overhead}
+    degree, first, taken = solvers.long_short_groups(
+        alone, shared, group, len(groups) + 1, size, enough=enough, **rules
+    )
+    assert taken[-1] == 0
+    for g in range(len(groups)):
+        mine = group == g
+        loads = np.full(size, overhead * bool((degree[mine] > 1).any()))
+        for i in np.flatnonzero(mine).tolist():
+            assert first[i] % degree[i] == 0
+            loads[first[i] : first[i] + degree[i]] += (
+                alone[i] if degree[i] == 1 else shared[degrees.index(degree[i]), i]
+            )
+        assert taken[g] == loads.max()
+        assert taken[g] <= max(enough, solvers.long_short(alone[mine], shared[:, mine], size, **rules).makespan)
+        if solvers.lpt(alone[mine], size).makespan <= enough:
+            assert (degree[mine] == 1).all()
+
+
 def clips(n, seed):
     alone = np.random.default_rng(seed).lognormal(8, 1.4, n).astype(np.int64) + 1
     return alone, np.array([np.ceil(alone / d * 1.04 ** np.log2(d)).astype(np.int64) for d in (2, 4, 8)])
@@ -93,3 +121,12 @@ def test_refused(what):
     ask = {"alone": [9, 4, 4], "shared": [3, 1, 1], "group_size": 4} | changes
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         solvers.long_short(**ask)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [([0, 1], "group_of_item must have one entry for each of 3 items, got 2"), ([0, 1, 2], "group_of_item[2] must be")],
+)
+def test_refused_groups(group, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        solvers.long_short_groups([9, 4, 4], [3, 1, 1], group, 2, 4)

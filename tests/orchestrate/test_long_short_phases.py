@@ -230,6 +230,22 @@ def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
         balancer.load_plan(path)
 
 
+@pytest.mark.parametrize(("column", "value"), [("sample", 99), ("length", -1)])
+def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value):
+    step = orchestrate(
+        batch_of(*LONG), [replace(phases(4)[0], sequence_parallel=None, share_multiple_of=1), phases(4)[1]], 8
+    )
+    path = tmp_path / "plan.parquet"
+    step.save(path)
+
+    def elsewhere(rows):
+        rows[next(i for i, row in enumerate(rows) if row["phase"] == "vision")][column] = value
+
+    tamper(path, rows=elsewhere)
+    with pytest.raises(balancer.InputError, match="phase 'vision' has negative lengths, or items of samples"):
+        balancer.load_plan(path)
+
+
 @pytest.mark.parametrize(
     ("more", "ranks", "how", "message"),
     [

@@ -27,7 +27,10 @@ class _Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument
     name = "tolerance"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        return KNEE if is_knee(value) else float(click.FLOAT.convert(value, param, ctx))
+        try:
+            return KNEE if is_knee(value) else float(value)
+        except ValueError:
+            self.fail(f"must be a number or {KNEE}, got {value!r}", param, ctx)
 
 
 def add_options(command: Any, options: Iterable[Any]) -> Any:

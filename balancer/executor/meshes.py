@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.setup import Setup
+from balancer.problem.setup import Setup, as_layout
 
 __all__ = ["read_meshes", "tensor_groups"]
 
@@ -20,11 +20,14 @@ def read_meshes(
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None, meshes: Mapping[str, Any] | None, group: Any
 ) -> tuple[StepLayout | Mapping[str, ModuleLayout | Mesh] | None, dict[str, Any]]:
     """Return layouts on the GPUs of device meshes, numbered as the ranks of a group, and tensor groups by phase."""
+    if not isinstance(meshes, Mapping | None):
+        raise TypeError(f"meshes must map phases to a DeviceMesh or ProcessGroup, got {meshes!r}")
     given, groups = dict(meshes or {}), dict[str, Any]()
+    as_layout(layouts)  # or it says what they must be
     if given and layouts is None:
         raise ValueError("meshes must come with layouts, which say how a mesh's GPUs share samples")
     modules = dict(layouts.modules if isinstance(layouts, StepLayout) else layouts or {})
-    if strange := sorted(set(given) - set(modules)):
+    if strange := sorted(set(given) - set(modules), key=repr):
         raise ValueError(f"meshes must be of phases with a layout ({', '.join(modules)}), got {strange[0]!r}")
     found = dict[str, Any]()
     for name, mesh in given.items():

@@ -12,7 +12,7 @@ from balancer.plan.dispatch_plan import DispatchPlan, Slots
 from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.planner import replay_plan
-from balancer.planning.step import Step, encoder_problem, finished
+from balancer.planning.step import Step, encoder_problem, finished, with_knees
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
@@ -20,6 +20,7 @@ from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
 from solvers.bounds import Bound
+from solvers.relocation import is_knee
 from solvers.types import SolveStatus
 
 __all__ = ["Claims", "replay_step"]
@@ -105,6 +106,8 @@ def replay_step(
             settle=claims.bound(name), status=claims.status(name),
         )  # fmt: skip
         last = last or plans[name]
+    if is_knee(step.settings.eps) and strategy == "orchestrated":
+        plans = with_knees(step, plans)
     return finished(step, plans, strategy, part_order=part_order)
 
 

@@ -316,10 +316,16 @@ class Resharding(Record):
         """Return where in its windows, slot after slot, what a GPU gets belongs, in order: int64[elements]."""
         return self.segments.places_on_rank(self.target_pieces, gpu)
 
+    def gathers_in_nodes(self, topology: Topology) -> bool:
+        """Whether every tensor group lies in one node, so that nothing crosses but the stream."""
+        held = (self.target, *(each.held for each in self.sources))
+        return all(_nodes_of_groups(each, topology.node_of_rank).shape[1] == 1 for each in held)
+
     def least_inter_node(self, topology: Topology) -> int:
         """Return how many bytes cross nodes at least, with items on these replicas. O(segments).
 
-        A row must come to every node in which some GPU of a tensor group holds it, unless one that has it is there.
+        A row must come to every node in which some GPU of a tensor group holds it, unless one that has it is there:
+        by the stream, or gathered in a group over several nodes.
         """
         nodes = topology.node_of_rank
         comes_from, goes_to = self.segments.ranks

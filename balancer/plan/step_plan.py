@@ -147,13 +147,15 @@ class StepPlan:
         return self._reshardings[stream].segments.traffic(self.topology)
 
     def least_inter_node(self, stream: str) -> int | None:
-        """Return how many bytes of a stream cross nodes at least, with items on these replicas; None without layouts.
+        """Return how many bytes of a stream cross nodes at least, with items on these replicas.
 
+        None without layouts, and where tensor groups span nodes: then what they gather crosses too, in no stream.
         KeyError if there is no such stream.
         """
         if self.setup.layout is None or stream in self.detour:
             return None
-        return self._reshardings[stream].least_inter_node(self.topology)
+        found = self._reshardings[stream]
+        return found.least_inter_node(self.topology) if found.gathers_in_nodes(self.topology) else None
 
     @property
     def stream_names(self) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound, dual_feasible_bound, late_bound
 from solvers.makespan_bounds import makespan_bound
-from solvers.relocation import TradePoint, is_knee
 
 __all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan"]
 
@@ -223,17 +222,8 @@ def replay_plan(
 
     return DispatchPlan.of(
         problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots, groups=groups,
-        status=status, trade=_trade_again(problem, settings) if search else (), fell_back=fell_back,
-        started=time.perf_counter(),
+        status=status, fell_back=fell_back, started=time.perf_counter(),
     )  # fmt: skip
-
-
-def _trade_again(problem: Problem, settings: PlanSettings) -> tuple[TradePoint, ...]:
-    """Return what crosses nodes at the knee and beside it: a plan's placement does not tell, so it is planned again."""
-    if not is_knee(settings.eps) or effective(problem, settings.placement) != "relocate":
-        return ()
-    groups = _solve(problem, settings).group_of_item
-    return place(problem, groups, settings.placement, settings.eps, settings.time_budget).trade
 
 
 def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:

@@ -46,6 +46,7 @@ __all__ = [
     "plan_phases",
     "plan_step",
     "rehearse",
+    "with_knees",
 ]  # fmt: skip
 
 
@@ -287,6 +288,16 @@ def _plan_before(step: Step) -> dict[str, DispatchPlan]:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
+
+
+def with_knees(step: Step, plans: Mapping[str, DispatchPlan]) -> dict[str, DispatchPlan]:
+    """Return plans of given placements with what crosses nodes at their knees.
+
+    Placements do not tell that, nor do their own problems: what a phase is fed lies where another's plan has put it. So
+    the step is planned again.
+    """
+    again = plan_phases(step)
+    return {name: replace(plan, trade=again[name].trade, eps=again[name].eps) for name, plan in plans.items()}
 
 
 def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:

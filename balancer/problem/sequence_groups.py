@@ -127,7 +127,7 @@ class SequenceGroups:
         """Return how many ranks each node has, the last perhaps fewer; ValueError if others have."""
         sizes = topology.node_sizes
         if len(set(sizes[:-1])) > 1 or sizes[-1] > sizes[0]:
-            raise UsageError("{sequence_groups} need nodes of equal size, got {sizes!s:.60}", sizes=list(sizes))
+            raise UsageError(f"{{{self.name}}} needs nodes of equal size, got {{sizes!s:.60}}", sizes=list(sizes))
         return sizes[0]
 
     def allows(
@@ -207,7 +207,7 @@ class LongShort(SequenceGroups):
     @classmethod
     def of(cls, size: int, pad_to: int = 1) -> "LongShort":
         """Return that of groups of so many ranks; a rank's share of an item is padded to a multiple of `pad_to`."""
-        degrees = [size]
+        degrees = [as_count(cls.name, size, 2)]
         while degrees[-1] > 1:
             last = degrees[-1]
             prime = next((d for d in range(2, isqrt(last) + 1) if last % d == 0), last)

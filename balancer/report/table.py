@@ -153,7 +153,7 @@ def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps
         within, must = (part / max(stream.total, 1) for part in (stream.intra_node, stream.inter_node_bound))
         table.add_row(
             Text(name), as_bytes(stream.total / steps), as_percent(stream.inter_node_fraction),
-            *[as_percent(must)] * bounded, as_percent(within), as_bytes(stream.largest_send),
+            *[as_percent(must) if stream.bounded else ""] * bounded, as_percent(within), as_bytes(stream.largest_send),
         )  # fmt: skip
     console.print(table)
 

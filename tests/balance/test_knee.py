@@ -57,3 +57,15 @@ def test_what_has_no_knee_is_refused() -> None:
 def test_settings_keep_it_in_a_plan_file() -> None:
     settings = PlanSettings(eps="knee")
     assert PlanSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_a_file_tells_the_same_of_phases_that_others_feed(tmp_path) -> None:
+    """What a phase is fed lies where the other's plan has put it, not at home."""
+    batch = {"images": LENGTHS // 2, "text": LENGTHS - LENGTHS // 3}
+    phases = [balancer.Phase("vision", "images", bytes_out=3), balancer.Phase("llm", "images+text", bytes_in=2)]
+    step = balancer.orchestrate(batch, phases, balancer.Topology.uniform(16, 4), home_rank=HOMES, eps="knee")
+    step.save(tmp_path / "plan.parquet")
+    read = balancer.load_plan(tmp_path / "plan.parquet")
+    for name in step.phases:
+        assert (read[name].trade, read[name].eps) == (step[name].trade, step[name].eps)
+    assert len(step["llm"].trade) == 3

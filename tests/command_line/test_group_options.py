@@ -144,3 +144,7 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     }.items():
         refused = command("plan", log, *ENCODER, "--sequence-parallel", option)
         assert (refused.code, told in refused.err) == (2, True), refused.err
+    refused = command("simulate", log, *ENCODER[:2], *ENCODER[4:], "--sequence-parallel", "vision=0", *models)
+    assert (refused.code, "--sequence-parallel must be >= 2, got 0" in refused.err) == (2, True), refused.err
+    refused = command("plan", log, *ENCODER, "--eps", "elbow")
+    assert (refused.code, "must be a number or knee, got 'elbow'" in refused.err) == (2, True), refused.err

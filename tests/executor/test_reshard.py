@@ -9,6 +9,7 @@ import reshard_cases as cases
 from rank_processes import Ranks
 
 from balancer import Mesh, ModuleLayout
+from balancer.executor.meshes import read_meshes
 
 ALONE, SPLIT = ModuleLayout(dp=8), ModuleLayout(tp=2, cp=2, dp=2)
 
@@ -56,6 +57,14 @@ def test_the_next_step_is_made_meanwhile(ranks):
 
 def test_costs_that_follow_what_replicas_take(ranks):
     assert all(ranks.run(cases.corrected, {"vision": ALONE, "llm": SPLIT}))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "meshes", "name"), [(5, None, "layouts"), ([ALONE], None, "layouts"), ({}, 3, "meshes")]
+)
+def test_what_is_no_mapping_is_named(layouts, meshes, name):
+    with pytest.raises(TypeError, match=f"{name} must map phases"):
+        read_meshes(layouts, meshes, None)
 
 
 @pytest.mark.parametrize(

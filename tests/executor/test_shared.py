@@ -101,7 +101,7 @@ def test_steps_made_ahead(ranks):
         ("both", "UsageError", "not both"),
         ("no_groups", "ArgumentTypeError", "sequence_groups must be SequenceGroups(degrees, ...)"),
         ("counts", "UsageError", "sequence_groups cannot be combined with equal_counts"),
-        ("nodes", "UsageError", "sequence_groups need nodes of equal size"),
+        ("nodes", "UsageError", "sequence_groups needs nodes of equal size"),
         ("settings", "PlanMismatchError", "setting 'pad_to of sequence_groups' (2, not 1)"),
         ("degrees", "PlanMismatchError", "setting 'degrees of sequence_groups' ([1, 4], not [1, 2])"),
         ("some", "PlanMismatchError", "rank 2 of 4 differs from the majority"),

@@ -236,6 +236,22 @@ def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
         balancer.load_plan(path)
 
 
+@pytest.mark.parametrize(("column", "value"), [("sample", 99), ("length", -1)])
+def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value):
+    step = orchestrate(
+        batch_of(*LONG), [replace(phases(4)[0], sequence_parallel=None, share_multiple_of=1), phases(4)[1]], 8
+    )
+    path = tmp_path / "plan.parquet"
+    step.save(path)
+
+    def elsewhere(rows):
+        rows[next(i for i, row in enumerate(rows) if row["phase"] == "vision")][column] = value
+
+    tamper(path, rows=elsewhere)
+    with pytest.raises(balancer.InputError, match="phase 'vision' has negative lengths, or items of samples"):
+        balancer.load_plan(path)
+
+
 @pytest.mark.parametrize(
     ("more", "ranks", "how", "message"),
     [
@@ -247,6 +263,8 @@ def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
         ({}, 8, {"group_size": 2}, "group_size = 2 must be a multiple of sequence_parallel = 4"),
         ({}, 8, {"micro_batches": MicroBatches(500)}, "in the slot of its sample is not planned"),
         ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),
+        ({}, 8, {"eps": "knee"}, "eps = 'knee' is not planned with sequence_parallel"),
+        ({}, Topology([4, 3, 1]), {}, "sequence_parallel needs nodes of equal size"),
         ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be >= 2"),
         ({"sequence_parallel": None}, 8, {}, "share_multiple_of needs sequence_parallel"),
     ],

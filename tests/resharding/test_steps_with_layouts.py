@@ -131,6 +131,14 @@ def test_what_must_cross_nodes_is_summed_up():
     assert orchestrate(batch_of(np.random.default_rng(1)), PHASES, NODES).least_inter_node("vision:out") is None
 
 
+def test_what_must_cross_is_of_the_stream_alone():
+    """Tensor groups over nodes gather across them too: that is in no stream, and no bound on one."""
+    spread = orchestrate(batch_of(np.random.default_rng(1)), PHASES, Topology.uniform(8, 1), layouts=LAYOUTS)
+    crossing = spread.streams["audio:out"].traffic(spread.topology).inter_node
+    assert reshard(spread, "audio:out").least_inter_node(spread.topology) > crossing
+    assert spread.least_inter_node("audio:out") is None
+
+
 def test_homes_and_nodes_are_those_of_replicas():
     rng = np.random.default_rng(3)
     home = rng.integers(0, 8, 12)

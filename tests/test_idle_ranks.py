@@ -181,7 +181,6 @@ def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataO
     where = np.array([data.draw(st.integers(0, m - 1)) for _ in sizes], dtype=np.int32)
     room = np.array(data.draw(st.lists(st.integers(0, 30), min_size=m, max_size=m)), dtype=np.int64)
     loads = np.bincount(where, sizes, m).astype(np.int64)
-    counts = np.bincount(where, minlength=m).astype(np.int64)
     by_size = np.argsort(-sizes, kind="stable")
 
     expected, held = where.copy(), loads.copy()
@@ -196,14 +195,16 @@ def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataO
     fix_sizes(found, sizes, nodes, starts, ranks, loads.copy(), room, by_size)
     assert found.tolist() == expected.tolist()
 
+    arrived = by_size[: data.draw(st.integers(0, len(sizes)))]
+    stays = np.setdiff1d(by_size, arrived)
     for equal_counts in (False, True):
-        held, count, expected = loads.copy(), counts.copy(), np.empty(len(sizes), dtype=np.int32)
-        for i in by_size:
+        held = np.bincount(where[stays], sizes[stays], m).astype(np.int64)
+        count, expected = np.bincount(where[stays], minlength=m), where.copy()
+        for i in arrived:
             inside = np.flatnonzero(nodes == nodes[where[i]])
             to = min(inside.tolist(), key=lambda r: (count[r] * equal_counts, held[r], r))
             expected[i], held[to], count[to] = to, held[to] + sizes[i], count[to] + 1
-        _settle_each(by_size, nodes[where], ranks, starts, sizes, equal_counts, where_out := where.copy(), loads.copy(),
-                     counts.copy())  # fmt: skip
+        _settle_each(arrived, nodes[where], ranks, starts, sizes, equal_counts, where_out := where.copy())
         assert where_out.tolist() == expected.tolist()
 
 

@@ -10,7 +10,7 @@ import click
 from balancer.cli.layouts import layout_arguments
 from balancer.cli.options import add_options, cluster_option, json_option, module_options, rate_options
 from balancer.cli.parser import command
-from balancer.cli.pictures import PictureFiles
+from balancer.cli.pictures import PictureFiles, check_folder
 from balancer.cli.run import bar_of, table_console
 from balancer.io._atomic import reported, write_whole
 from balancer.problem.layout import LAYOUT_MODES
@@ -67,6 +67,8 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         --model vision=internvit-6b --pieces vision=1024 --phase llm=text_tokens+image_tokens --model llm=qwen2-72b
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, None, None)
+    if out is not None:
+        check_folder(out)
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
     asked = own | layout_arguments(options)
     started = time.perf_counter()
@@ -90,8 +92,10 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     if out is not None:
         click.echo(printable(f"layout written to {out}; to see it beside others:"))
         click.echo(printable(f"  {_next_command(log, found, out, options)}"))
-        if found.winner.layout.mode != "multiplexed":
-            click.echo(f"plan takes --ranks {found.winner.layout.llm.dp} with it, its replicas")
+        layout = found.winner.layout
+        if layout.mode != "multiplexed":
+            gpus = f", or --ranks {layout.num_gpus}, its GPUs" * (layout.mode == "before")
+            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas{gpus}")
     files.say(as_json)
 
 

@@ -42,12 +42,12 @@ class PictureFiles:
             if os.path.splitext(self.page)[1].lower() not in (".html", ".htm"):
                 raise InputError(f"--html {self.page}: a page is written as .html; choose such a name")
             require_matplotlib("--html")
-            _check_folder(self.page)
+            check_folder(self.page)
         if self.plot is not None:
             from balancer.report.canvas import check_plot
 
             check_plot(self.plot)
-            _check_folder(self.plot)
+            check_folder(self.plot)
         if self.step is not None and self.page is None:
             raise InputError("--step needs --html, the page that draws it")
         if self.step is not None and self.step < 0:
@@ -68,7 +68,7 @@ class PictureFiles:
                 click.echo(printable(f"{what} written to {path}"))
 
 
-def _check_folder(path: str) -> None:
+def check_folder(path: str) -> None:
     """Refuse a path that cannot be written to before the work, not after it."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):

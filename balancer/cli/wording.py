@@ -13,6 +13,7 @@ OPTIONS = Wording({
             "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
             "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
+            "efficiency",
             "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
             "eps", "objective", "placement", "mode", "method", "steps", "window",
         )

@@ -70,8 +70,8 @@ def excluded(found: Configuration) -> Iterator[str]:
         yield f"{mode}: {total:,} layouts; {told}"
     if left := sum(counts["left"] for counts in found.counts.values()):
         yield f"The budget ended before {left:,} layouts were scheduled; with a larger --time-budget one may be faster."
-    behind = found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0
-    yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind:.1%} of it."
+    behind = as_percent(found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0)
+    yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind} of it."
     if found.formula is not None:
         over = "" if found.formula.bytes <= room_of(found.case.given) else ", and does not fit"
         slower = found.formula.seconds / found.winner.seconds

@@ -225,12 +225,12 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
     if phase.items_volume:
         what = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)}"
-        yield "items that ranks share, and of all elements", "", what, ""
+        yield "shared items, of all elements", "", what, ""
     if phase.num_stages:
         yield "pipeline stages", "", f"{phase.num_stages:,}", ""
     if phase.most_idle_ranks:
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
-        yield "ranks without an item, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
+        yield "idle ranks, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
     if phase.several_nodes:
         least = as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
         yield "volume that crosses nodes", "", as_percent(numbers["inter_node_fraction"]), least

@@ -220,7 +220,8 @@ def _steps(
     settings = LogSettings(Setup(Topology.uniform(1, 1), phases), batch, drop_last=True)
     total = sum(1 for _ in rows_of_steps(opened, settings))
     if total < num_steps:
-        raise InputError(f"{opened.path}: has {total} full batches of {batch} rows, and {num_steps} are asked for")
+        there = f"has {total:,} full batches of {batch:,} rows, and {num_steps:,} are asked for"
+        raise InputError(f"{opened.path}: {there}; give a smaller batch, or fewer steps")
     wanted = {i * total // num_steps for i in range(num_steps)}
     made, found = Steps(opened, settings), []
     for rows in islice(rows_of_steps(opened, settings), max(wanted) + 1):

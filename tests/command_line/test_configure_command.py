@@ -39,6 +39,7 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         again = json.loads(command(*shlex.split(told)[1:], "--json").out)["layouts"][str(path)]
         assert again["layout"]["mode"] == path.stem
         assert f"plan takes --ranks {again['layout']['modules']['llm']['dp']} with it" in ran.out
+        assert ("with it, its replicas, or --ranks 2, its GPUs" in ran.out) == (path.stem == "before")
     assert page.read_text().count("<svg") == 2
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
@@ -97,6 +98,12 @@ def test_files_that_are_no_layout_of_this_step(command, log, tmp_path, text, mes
     ran = command("simulate", log, *PHASES, *MODELS, "--ranks", 2, "--batch-per-rank", 4, "--layout", path)
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_a_layout_that_cannot_be_written_is_refused_before_the_search(command, tmp_path):
+    asked = ("--gpus", 2, "--batch", 16, "--out", "no/layout.json")
+    ran = command("configure", tmp_path / "no.parquet", *PHASES, *MODELS, *asked)
+    assert "no/layout.json: cannot be written: there is no folder no; make it first" in ran.err
 
 
 def test_any_stands_alone(command, log):

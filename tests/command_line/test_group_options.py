@@ -130,7 +130,7 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert 0.5 < found["shared_fraction"] < 1
     report = command("report", "plan.parquet", "--log", log, "--json")
     assert json.loads(report.out)["phases"]["vision"] == found
-    assert "items that ranks share, and of all elements" in command("plan", log, *ENCODER, *SHARED).words
+    assert "shared items, of all elements" in command("plan", log, *ENCODER, *SHARED).words
     compared = json.loads(command("compare", log, *ENCODER, *SHARED, "--json").out)["strategies"]
     assert "shared_items" not in compared["per_phase_home"]["phases"]["vision"]
     assert compared["orchestrated"]["phases"]["vision"]["shared_items"] == found["shared_items"]

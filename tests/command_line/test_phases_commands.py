@@ -182,7 +182,7 @@ def test_idle_ranks_are_counted(command, tmp_path):
     vision = document["phases"]["v"]
     assert (vision["idle_ranks_mean"], vision["idle_ranks_max"], vision["dummy_ranks_max"]) == (3, 3, 3)
     assert document["phases"]["llm"]["dummy_ranks_max"] == 0
-    assert "ranks without an item, mean and most 3, 3" in command("plan", "log.parquet", *arguments).words
+    assert "idle ranks, mean and most 3, 3" in command("plan", "log.parquet", *arguments).words
 
 
 def counts_of(phase, count):

@@ -103,8 +103,11 @@ def _items(
         name, rows = phase.name, found.get(phase.name)
         lengths = np.empty(0, dtype=np.int64) if rows is None else np.asarray(rows.length, dtype=np.int64)
         sample = np.empty(0, dtype=np.int64) if rows is None else np.searchsorted(samples, rows.sample)
-        if lengths.min(initial=0) < 0 or sample.max(initial=-1) >= len(samples):
-            raise ValueError(f"phase {name!r} has negative lengths, or items of samples that are in no phase after it")
+        if lengths.min(initial=0) < 0:
+            i = int(lengths.argmin())
+            raise ValueError(f"phase {name!r}: lengths[{i}] must be >= 0, got {lengths[i]}")
+        if sample.max(initial=-1) >= len(samples):
+            raise ValueError(f"phase {name!r} has items of samples that are in no phase after it")
         outputs, pieces = _lengths_beside(phase, saved[name], lengths, len(samples))
         if whole := bool(fed_by[name]) or feeds[name] is None:
             sample = np.arange(len(samples))  # each once, whatever the rows say

@@ -236,8 +236,14 @@ def test_a_file_with_a_group_that_is_none_is_refused(tmp_path):
         balancer.load_plan(path)
 
 
-@pytest.mark.parametrize(("column", "value"), [("sample", 99), ("length", -1)])
-def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value):
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("sample", 99, "phase 'vision' has items of samples"),
+        ("length", -1, r"phase 'vision': lengths\[0\] must be >= 0"),
+    ],
+)
+def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, why):
     step = orchestrate(
         batch_of(*LONG), [replace(phases(4)[0], sequence_parallel=None, share_multiple_of=1), phases(4)[1]], 8
     )
@@ -248,7 +254,7 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value):
         rows[next(i for i, row in enumerate(rows) if row["phase"] == "vision")][column] = value
 
     tamper(path, rows=elsewhere)
-    with pytest.raises(balancer.InputError, match="phase 'vision' has negative lengths, or items of samples"):
+    with pytest.raises(balancer.InputError, match=why):
         balancer.load_plan(path)
 
 

@@ -84,7 +84,7 @@ def relocate(
         ``cap = max(largest cost, floor((1 + eps) M))``, M the makespan that :func:`solvers.partition` reaches under
         the same constraints, or that of the homes if smaller. A float is read as the decimal number that Python
         prints for it, once: 5e-5 is exactly 1/20000. ``"knee"``, with the method ``"auto"`` and no `cap`: of 0.1,
-        0.2, 0.5, 1, 2 and 5 % the tolerance beyond which 0.1 % more of the makespan saves less than 0.5 % of the volume.
+        0.2, 0.5, 1, 2 and 5 % the one beyond which 0.1 % more of the makespan saves less than 0.5 % of the volume.
     cap : int, optional
         The cap itself, in place of `eps`.
     equal_counts : bool

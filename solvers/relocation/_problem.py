@@ -19,7 +19,7 @@ from solvers.errors import (
     Named,
     UsageError,
 )
-from solvers.groups import group_loads, largest_load, read_only
+from solvers.groups import group_loads
 from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
 
 __all__ = ["RelocationProblem", "as_cap", "as_eps"]
@@ -198,7 +198,7 @@ class RelocationProblem:
 
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
         """Whether every rule holds."""
-        if largest_load(read_only(self.costs), read_only(rank_of_item), self.num_ranks) > cap:
+        if group_loads(self.costs, rank_of_item, self.num_ranks).max() > cap:
             return False
         if self.sizes is not None and (group_loads(self.sizes, rank_of_item, self.num_ranks) > self.room).any():
             return False

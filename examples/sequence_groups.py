@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from three_modalities import difference, on_ranks
+from three_modalities import add_up, difference, on_ranks
 from torch import nn
 from torch.nn import functional
 
@@ -194,11 +194,7 @@ def train(rank, way, steps=STEPS):
     for number in range(steps):
         step = dispatcher.dispatch(batch_of(rank, number))
         loss = torch.tensor(together(model, step, {"ulysses": ulysses, "ring": ring}[way]), dtype=torch.float64)
-        for parameter in model.parameters():
-            if parameter.grad is None:  # where the rank had no sample
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
-        dist.all_reduce(loss)
+        add_up(model, loss)
         wanted = alone(reference, [batch_of(other, number) for other in range(dist.get_world_size())])
         apart = difference(*([parameter.grad for parameter in each.parameters()] for each in (model, reference)))
         degrees = [[group.degree for group in step.plan.groups(slot)] for slot in range(step.plan.num_slots)]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from sequence_groups import WIDTH, WORDS, Blocks, Place, attend, ulysses
-from three_modalities import difference, on_ranks
+from three_modalities import add_up, difference, on_ranks
 from torch import nn
 from torch.nn import functional
 
@@ -134,11 +134,7 @@ def train(rank, steps=STEPS):
         loss = together(model, step)
         loss.backward()
         loss = loss.detach()
-        for parameter in model.parameters():
-            if parameter.grad is None:  # where the rank had no image
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
-        dist.all_reduce(loss)
+        add_up(model, loss)
         wanted = on_one_process(reference, [batch_of(other, number) for other in range(dist.get_world_size())])
         apart = difference(*([parameter.grad for parameter in each.parameters()] for each in (model, reference)))
         degrees = np.bincount(step.plan["vision"].group_table.degree_of_sample, minlength=5)[[1, 2, 4]].tolist()

@@ -185,6 +185,15 @@ def train(rank, balance, steps=STEPS):
     return Run(losses, gradients[0], gradients[-1], np.asarray(seconds), np.asarray(tokens))
 
 
+def add_up(model, loss):
+    """Add up what each rank has of the gradients and the loss, in place."""
+    for parameter in model.parameters():
+        if parameter.grad is None:  # where the rank had nothing to compute
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+    dist.all_reduce(loss)
+
+
 def difference(ones, others):
     """The largest difference between gradients, relative to the largest entry of each."""
     return max(((one - other).abs().max() / one.abs().max()).item() for one, other in zip(ones, others, strict=True))

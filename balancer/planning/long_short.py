@@ -43,17 +43,15 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, st
     bound = _bound(units, cut, problem.topology.num_ranks)
     area = _least_area(units, cut, bound.value // units.times.unit)[0]
     room = _ROOM * (bound.value // units.times.unit) * cut.size
-    best: _Shared | None = None
-    for _ in range(_ROUNDS):
+    rounds: list[_Shared] = []
+    while len(rounds) < _ROUNDS:
+        area = rounds[-1].area if rounds else area
         groups = _as_ranks(problem, cut, units, area)
         placed = _placed(groups, units, area, room, settings)
-        found = _shared(units, cut, placed, groups.topology.num_ranks, bound.value // units.times.unit)
-        if best is None or found.makespan < best.makespan:
-            best = found
-        if best.makespan * units.times.unit <= (1 + as_eps(settings.eps)) * bound.value:
+        rounds.append(_shared(units, cut, placed, groups.topology.num_ranks, bound.value // units.times.unit))
+        if rounds[-1].makespan * units.times.unit <= (1 + as_eps(settings.eps)) * bound.value:
             break
-        area = found.area
-    assert best is not None
+    best = min(rounds, key=lambda found: found.makespan)
     table = best.groups
     return DispatchPlan.of(
         problem, None, lambda _: bound, settings, placement=effective(problem, settings.placement),

@@ -434,6 +434,17 @@ def _keep(choice, items, held, counts):
             _count(item, new, 1, item_sizes, held, counts)
 
 
+@helper
+def _settle(better, touched, sequence, kept):
+    """Keep the orders of the devices touched, or take them back; and touch none."""
+    for d in range(len(touched)):
+        if touched[d] and better:
+            _restore(d, kept, sequence)
+        elif touched[d]:
+            _restore(d, sequence, kept)
+        touched[d] = 0
+
+
 @kernel
 def search_gaps(
     state, most_work, goal, sequence, ops, graph, hop, front, num_slots, window, tasks, device, starts, items
@@ -489,31 +500,12 @@ def search_gaps(
         if holds:
             least = nothing if choice[_A] >= 0 else tails
             met = _run(
-                begin,
-                makespan,
-                sequence,
-                ops,
-                least,
-                hop,
-                home,
-                front,
-                backs,
-                device,
-                trial,
-                left,
-                ready,
-                at,
-                free,
+                begin, makespan, sequence, ops, least, hop, home, front, backs, device, trial, left, ready, at, free,
                 rest,
-            )
+            )  # fmt: skip
             work += _UNITS * len(starts)
         better = met < makespan or (met == makespan and _squares(free) <= score)
-        for d in range(num_devices):
-            if touched[d] and better:
-                _restore(d, kept, sequence)
-            elif touched[d]:
-                _restore(d, sequence, kept)
-            touched[d] = 0
+        _settle(better, touched, sequence, kept)
         if not better:
             _take_back(choice, i, ops, front, backs, window, slots, device, items)
             continue

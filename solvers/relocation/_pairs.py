@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
+from solvers._loops import draw
 
 __all__ = ["WORK_AN_ITEM", "share_anew", "share_to_fit"]
 
@@ -182,12 +183,6 @@ def _put(rings, ranks, items, mask, where, counts):
 
 
 @helper
-def _next(chance):
-    """The next of numbers that look like chance, the same everywhere: 31 bits, the upper ones to be used."""
-    return (chance * 1103515245 + 12345) % (1 << 31)
-
-
-@helper
 def _stray(rings, rank, home_node, node):
     """Turn the queue of `rank` until an item that is not at home comes first. Return its home, or -1."""
     for _ in range(_LOOKED_AT):
@@ -205,13 +200,11 @@ def _stray(rings, rank, home_node, node):
 def _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node):
     """Two ranks: three times in four one with an item that is not at home, and one of the node where it is."""
     m = len(node_of_rank)
-    chance = _next(chance)
-    x = (chance >> 8) % m
+    x = draw(chance, m)
     home = _stray(rings, x, home_node, node_of_rank[x]) if turn % 4 else -1
-    chance = _next(chance)
     if home < 0:
-        return x, (x + 1 + (chance >> 8) % (m - 1)) % m, chance
-    return x, ranks_by_node[node_start[home] + (chance >> 8) % (node_start[home + 1] - node_start[home])], chance
+        return x, (x + 1 + draw(chance, m - 1)) % m
+    return x, ranks_by_node[node_start[home] + draw(chance, node_start[home + 1] - node_start[home])]
 
 
 @helper
@@ -267,14 +260,14 @@ def share_anew(
     Changes `where`, `loads`, `held` and `counts`, which keep the rules; returns what crosses by `volumes` at the end.
     Ranks hold `fewest` to `most` items.
     """
-    chance, turn, crossing = 1, 0, np.int64(0)
+    chance, turn, crossing = np.ones(1, np.int64), 0, np.int64(0)
     rings, mine, other, table = _make_rings(where, len(loads)), _make_ways(), _make_ways(), _make_table()
     state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
     for i in range(len(costs)):
         crossing += volumes[i] if home_node[i] != node_of_rank[where[i]] else 0
     while work > 0 and crossing > enough:
         turn += 1
-        x, y, chance = _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node)
+        x, y = _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node)
         caps[0], caps[1], caps[2], caps[3] = cap, cap, room[x], room[y]
         less, done = _share(
             x, y, caps, np.int64(0), costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other, table,
@@ -300,7 +293,7 @@ def share_to_fit(
     Changes `where`, `loads`, `held` and `counts`; no rank that fits ceases to. Returns the work left, 0 where some do
     not fit.
     """
-    chance, m = 1, len(loads)
+    chance, m = np.ones(1, np.int64), len(loads)
     rings, mine, other, table = _make_rings(where, m), _make_ways(), _make_ways(), _make_table()
     state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
     for _again in range(_PASSES):
@@ -310,9 +303,8 @@ def share_to_fit(
             for turn in range(_TRIES):
                 if work <= 0 or _fits(state, x, cap, fewest, most):
                     break
-                chance = _next(chance)
                 inside = ranks > 1 and turn < _TRIES // 2
-                y = ranks_by_node[first + (chance >> 8) % ranks] if inside else (x + 1 + (chance >> 8) % (m - 1)) % m
+                y = ranks_by_node[first + draw(chance, ranks)] if inside else (x + 1 + draw(chance, m - 1)) % m
                 if y == x:
                     continue
                 keeps = 3 * (turn % 2)  # quarters of what is over: every other time only some of it has to go

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from balancer.errors import InputError
 from balancer.io.columns import check_column, listed
-from balancer.io.logs import json_rows, open_log
+from balancer.io.formats import json_rows
+from balancer.io.logs import open_log
 
 __all__ = ["read_measurements"]
 

@@ -1,4 +1,4 @@
-"""Writers of logs: each takes a mapping of column name to Python values and writes it down its own way."""
+"""Writers of logs: each takes a mapping of column name to Python values and writes it down its own way; readers."""
 
 import json
 
@@ -6,6 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from balancer.errors import InputError
+from balancer.io.logs import default_length, open_log, read_columns
+
+LARGEST = 2**63 - 1
 
 
 def _table(data):
@@ -82,3 +87,19 @@ def write(kind, folder, data):
     path = folder / name
     writer(path, data)
     return path
+
+
+def lengths_of(path, *columns):
+    log = open_log(path)
+    columns = columns or default_length(log)
+    return np.concatenate([block.sums["all"] for block in read_columns(log, {"all": columns})]).tolist()
+
+
+def failure(path, *columns):
+    """Give the message of the error that reading ends in, after checking the form that all of them share."""
+    with pytest.raises(InputError) as caught:
+        lengths_of(path, *columns)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert len(message.splitlines()) <= 2
+    return message.removeprefix(f"{path}: ")

@@ -13,7 +13,7 @@ from log_writers import WRITERS, every_format, every_format_with_nulls, write
 from nightly import examples
 
 from balancer.errors import InputError
-from balancer.io import logs
+from balancer.io import formats, logs
 from balancer.io.logs import open_log, read_columns
 from balancer.problem.block import Block
 
@@ -167,7 +167,7 @@ def test_json_cells_that_are_no_keys(cells, row, complaint, tmp_path):
 
 
 def test_json_keys_of_another_kind_in_a_later_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "_JSON_ROWS", 2)
+    monkeypatch.setattr(formats, "_JSON_ROWS", 2)
     path = jsonl(tmp_path, '{"k": 1}', '{"k": 2}', "", '{"k": "a"}')
     message = failure(path, keys=["k"])
     assert message.startswith("column 'k', row 2 (line 4): 'a' is not of the kind of the rows before")

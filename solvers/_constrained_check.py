@@ -12,7 +12,7 @@ from solvers.constraints import ConstrainedProblem
 from solvers.errors import CertificateError
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["check_constrained"]
+__all__ = ["check_constrained", "check_groups"]
 
 PlainBounds = dict[str, Callable[[list[int], int], int]]
 
@@ -21,7 +21,8 @@ def check_constrained(
     problem: ConstrainedProblem, result: PartitionResult, plain_bounds: PlainBounds, trusted: frozenset[str]
 ) -> None:
     """Raise CertificateError naming the first violated rule, or return."""
-    groups = _check_groups(problem, result)
+    shape = (problem.num_groups, problem.costs.shape[1]) if problem.vector else (problem.num_groups,)
+    groups = check_groups(result, len(problem.costs), shape)
     _check_rules(problem, groups)
     _check_loads(problem, groups, result)
     _check_bound(problem, result, plain_bounds, trusted)
@@ -32,14 +33,16 @@ def _require(holds: bool, rule: str) -> None:
         raise CertificateError(rule)
 
 
-def _check_groups(problem: ConstrainedProblem, result: PartitionResult) -> NDArray[np.int32]:
-    groups, n, m = result.group_of_item, len(problem.costs), problem.num_groups
-    shape = (m, problem.costs.shape[1]) if problem.vector else (m,)
+def check_groups(result: PartitionResult, num_items: int, loads_shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Check that every item has one of ``loads_shape[0]`` groups, and every group its loads; return the groups."""
+    groups, m = result.group_of_item, loads_shape[0]
     _require(
-        result.loads.shape == shape and result.loads.dtype == np.int64,
-        f"loads must be int64 of shape {shape}, got {result.loads.dtype} of shape {result.loads.shape}",
+        result.loads.shape == loads_shape and result.loads.dtype == np.int64,
+        f"loads must be int64 of shape {loads_shape}, got {result.loads.dtype} of shape {result.loads.shape}",
     )
-    _require(groups.shape == (n,), f"every item has one group: {n} items, groups of shape {groups.shape}")
+    _require(
+        groups.shape == (num_items,), f"every item has one group: {num_items} items, groups of shape {groups.shape}"
+    )
     _require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
     inside = (groups >= 0) & (groups < m)
     if not inside.all():

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._constrained_check import check_constrained
+from solvers._constrained_check import check_constrained, check_groups
 from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
 from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
@@ -86,22 +86,8 @@ def check_partition(
     if padded:
         check_padded_overflow(largest, len(array))
     rows = None if row_costs is None else _checked_rows(array, total, row_costs, padded)
-    groups = result.group_of_item
-    loads = result.loads
-    _require(
-        loads.ndim == 1 and len(loads) > 0 and loads.dtype == np.int64,
-        f"loads must be int64[num_groups], got {loads.dtype} of shape {loads.shape}",
-    )
-    m = len(loads) if num_groups is None else as_count("num_groups", num_groups)
-    _require(len(loads) == m, f"loads must have {m} entries, got {len(loads)}")
-    _require(
-        groups.shape == array.shape, f"every item has one group: {len(array)} items, groups of shape {groups.shape}"
-    )
-    _require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
-    inside = (groups >= 0) & (groups < m)
-    if not inside.all():
-        item = int(np.argmin(inside))
-        raise CertificateError(f"item {item} is in group {groups[item]}, outside 0..{m - 1}")
+    m = np.size(result.loads) if num_groups is None else as_count("num_groups", num_groups)
+    groups = check_groups(result, len(array), (max(m, 1),))
     counts = np.bincount(groups, minlength=m)
     _check_loads(array, result, m, counts, padded, rows)
     if equal_counts:

@@ -91,8 +91,14 @@ WRONG = {
         claim(ROUND, group_of_item=ROUND.group_of_item.astype(np.int64)),
         r"^group_of_item must be int32, got int64$",
     ),
-    "a load too many": (claim(ROUND, loads=np.append(ROUND.loads, 0)), r"^loads must have 3 entries, got 4$"),
-    "a load too few": (claim(ROUND, loads=ROUND.loads[:-1]), r"^loads must have 3 entries, got 2$"),
+    "a load too many": (
+        claim(ROUND, loads=np.append(ROUND.loads, 0)),
+        r"^loads must be int64 of shape \(3,\), got int64 of shape \(4,\)$",
+    ),
+    "a load too few": (
+        claim(ROUND, loads=ROUND.loads[:-1]),
+        r"^loads must be int64 of shape \(3,\), got int64 of shape \(2,\)$",
+    ),
 }
 
 
@@ -162,7 +168,7 @@ def test_a_weaker_bound_than_the_best_is_no_lie() -> None:
 def test_empty() -> None:
     result = solvers.lpt([], 2)
     check_partition([], result, num_groups=2)
-    with pytest.raises(CertificateError, match=r"^loads must have 3 entries, got 2$"):
+    with pytest.raises(CertificateError, match=r"^loads must be int64 of shape \(3,\), got int64 of shape \(2,\)$"):
         check_partition([], result, num_groups=3)
     with pytest.raises(CertificateError):
         check_partition([], claim(result, loads=np.empty(0, dtype=np.int64)))

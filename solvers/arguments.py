@@ -11,8 +11,8 @@ from solvers._jit import kernel
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, as_argument
 from solvers.groups import read_only
 
-__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_int64", "as_integer", "as_labels", "first_overflow",
-           "unknown"]  # fmt: skip
+__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_index", "as_int64", "as_integer", "as_labels",
+           "first_overflow", "unknown"]  # fmt: skip
 
 INT64_MAX = 2**63 - 1
 _MAX_ITEMS = 2**31 - 1
@@ -75,6 +75,14 @@ def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
     if count > _MAX_ITEMS:
         raise ArgumentError(name, f"be <= {_MAX_ITEMS}", count)
     return count
+
+
+def as_index(name: str, value: SupportsIndex, count: int) -> int:
+    """Return `value` as an int of 0..count - 1, or raise an error that calls it `name`."""
+    index = _as_int(name, value)
+    if not 0 <= index < count:
+        raise ArgumentError(name, f"be within 0..{count - 1}", index)
+    return index
 
 
 def as_budget(time_budget: float) -> float:

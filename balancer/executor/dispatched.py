@@ -25,6 +25,7 @@ from balancer.plan.resharding import Shards
 from balancer.plan.step_plan import StepPlan, shards_of
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged, offsets_of
+from solvers.arguments import as_index
 
 __all__ = ["SINGLE_FIELD", "Dispatched"]
 
@@ -137,8 +138,7 @@ class Dispatched(Mapping[str, Any]):
     def cu_seqlens(self, slot: int, phase: str | None = None) -> NDArray[np.int32]:
         """Return where this rank's rows of a slot begin and end, packed, padding included: int32[k + 1]."""
         bounds = self.slot_bounds(phase)
-        if not 0 <= slot < len(bounds) - 1:
-            raise ValueError(f"slot must be within 0..{len(bounds) - 2}, got {slot}")
+        slot = as_index("slot", slot, len(bounds) - 1)
         return offsets_of(self.lengths(phase)[bounds[slot] : bounds[slot + 1]]).astype(np.int32)
 
     def tensors(self) -> list[Tensor]:

@@ -27,7 +27,7 @@ from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
 from solvers._as_python import compile_at_once
-from solvers.arguments import as_count
+from solvers.arguments import as_index
 
 __all__ = ["Dispatcher"]
 
@@ -132,8 +132,7 @@ class Dispatcher:
         laid_out, groups = read_meshes(layouts, meshes, group)
         self.setup = as_setup(topology, phases, fixed, length, settings, laid_out)
         check_planning(planning, self.setup)
-        if not 0 <= as_count("planner_rank", planner_rank, 0) < size:
-            raise ValueError(f"planner_rank must be within 0..{size - 1}, got {planner_rank}")
+        as_index("planner_rank", planner_rank, size)
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise ValueError(f"timeout must be a timedelta above 0, got {timeout!r}")
         self._planner = planner_rank if planning == "broadcast" else None

@@ -25,7 +25,7 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
-from solvers.arguments import INT64_MAX
+from solvers.arguments import INT64_MAX, as_index
 from solvers.bounds import Bound
 from solvers.groups import members_by_group, read_only
 from solvers.pipeline import PipelineRun
@@ -257,9 +257,7 @@ class DispatchPlan(Record):
         return np.setdiff1d(np.arange(self.num_ranks, dtype=np.int32), busy)
 
     def _checked(self, slot: int) -> int:
-        if not 0 <= slot < self.num_slots:
-            raise ValueError(f"slot must be within 0..{self.num_slots - 1}, got {slot}")
-        return slot
+        return as_index("slot", slot, self.num_slots)
 
     # Where ranks share samples. Each of these is computed when asked for.
 
@@ -411,8 +409,7 @@ class DispatchPlan(Record):
             If the plan has no pipeline stages.
         """
         stages, work = self._stages_and_work()
-        if not 0 <= rank < self.num_ranks:
-            raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
+        rank = as_index("rank", rank, self.num_ranks)
         tokens = self._of_slots(self.lengths[:, None], home)
         return stages.run_of(self._of_slots(work, home), rank, tokens[rank, :, 0])
 

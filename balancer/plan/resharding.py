@@ -20,7 +20,7 @@ from balancer.problem.mesh import Mesh
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.topology import Topology
-from solvers.errors import ArgumentError
+from solvers.arguments import as_index
 from solvers.groups import group_loads
 from solvers.tiles import Packed, windowed
 from solvers.types import Record
@@ -173,8 +173,7 @@ class Shards(Record):
 
     def _held(self, gpu: int, slot: int) -> tuple[NDArray[np.int64], int]:
         """Return the items that a GPU has in a slot, in order, and which of their shards."""
-        if not 0 <= slot < self.num_slots:
-            raise ArgumentError("slot", f"be within 0..{self.num_slots - 1}", slot)
+        slot = as_index("slot", slot, self.num_slots)
         _, replica, shard, _ = self.mesh.place_of(gpu)
         items = self.place.samples_on_rank(replica)
         return items[self.slot_of_item[items] == slot], shard

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from solvers.arguments import as_integer
-from solvers.errors import ArgumentError, UsageError, braced
+from solvers.arguments import as_index, as_integer
+from solvers.errors import UsageError, braced
 
 __all__ = ["RankBatches"]
 
@@ -28,9 +28,8 @@ class RankBatches:
     """
 
     def __init__(self, num_ranks: int, rank: int | None) -> None:
-        if rank is not None and not 0 <= rank < num_ranks:
-            raise ArgumentError("rank", f"be within 0..{num_ranks - 1}", rank)
-        self.num_ranks, self.rank, self.epoch = num_ranks, rank, 0
+        self.num_ranks, self.epoch = num_ranks, 0
+        self.rank = None if rank is None else as_index("rank", rank, num_ranks)
         self._done = 0  # micro-steps of this epoch that were yielded
         self._resumes = True  # so the next iteration goes on from there
 

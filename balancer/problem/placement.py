@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import as_int64
+from solvers.arguments import as_index, as_int64
 from solvers.errors import ArgumentError
 from solvers.groups import members_by_group, parts_by_group
 from solvers.types import Record
@@ -105,6 +105,5 @@ class Placement(Record):
 
     def samples_on_rank(self, rank: int) -> NDArray[np.int64]:
         """Samples on `rank`, by position: int64[k]."""
-        if not 0 <= rank < self.num_ranks:
-            raise ValueError(f"rank must be within 0..{self.num_ranks - 1}, got {rank}")
+        rank = as_index("rank", rank, self.num_ranks)
         return self.samples[self.offsets[rank] : self.offsets[rank + 1]]

@@ -1,6 +1,5 @@
 """Lists of integers, one a row, as two flat arrays: the lengths of the items inside each sample."""
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -8,7 +7,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers.arguments import INT64_MAX, as_int64
+from solvers.arguments import INT64_MAX, as_index, as_int64
 from solvers.types import Record
 
 __all__ = ["Ragged", "offsets_of"]
@@ -107,9 +106,7 @@ class Ragged(Record):
 
     def row(self, index: int) -> NDArray[np.int64]:
         """Return one row's list, shared: int64[count]. ValueError if there is no such row."""
-        index = operator.index(index)
-        if not 0 <= index < len(self):
-            raise ValueError(f"row must be within 0..{len(self) - 1}, got {index}")
+        index = as_index("row", index, len(self))
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     @property

@@ -80,6 +80,12 @@ def test_rank_out_of_range(rank):
         Placement.checked([0, 1], 2).samples_on_rank(rank)
 
 
+@pytest.mark.parametrize("rank", ["0", 0.0, None, True])
+def test_a_rank_is_an_integer(rank):
+    with pytest.raises(TypeError, match="rank must be an integer, got "):
+        Placement.checked([0, 1], 2).samples_on_rank(rank)
+
+
 def test_a_placement_is_frozen_and_compares_by_content():
     placement = Placement.checked([0, 0, 1], 2, [1, 0, 0])
     assert placement == Placement.checked(np.array([0, 0, 1]), 2, [1, 0, 0])

@@ -176,6 +176,16 @@ def _with(step: Step, cut: MicroBatches | SequenceGroups | None) -> Step:
     return replace(step, setup=setup)
 
 
+def _without_layouts(step: Step, strategy: str) -> Step:
+    """Return the step, or raise UsageError if each of its phases has replicas of its own."""
+    if step.setup.layout is not None:
+        raise UsageError(
+            f"strategy {strategy!r} cannot be combined with {{layouts}}: it leaves a phase on ranks of another, which "
+            "are other replicas", "use 'orchestrated'",
+        )  # fmt: skip
+    return step
+
+
 def _of_whole_items(step: Step) -> Step:
     """Return the step with each item of encoders on one rank; caps that shares would keep to, whole items need not."""
     setup = step.setup
@@ -263,7 +273,7 @@ def chosen(strategy: str) -> Callable[[Step], StepPlan]:
         return plan
     if strategy == "orchestrated":
         return lambda step: plan(_of_whole_samples(step))
-    return lambda step: plan(_of_whole_items(_of_whole_samples(step)))
+    return lambda step: plan(_of_whole_items(_of_whole_samples(_without_layouts(step, strategy))))
 
 
 def sorted_window(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from balancer.cli.run import table_console
-from balancer.cli.settings import by_phase
+from balancer.cli.settings import by_phase, refuse
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
 from balancer.problem.cluster import Cluster
@@ -47,6 +47,7 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
 
 def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
     """Print what steps of the same samples take by each of some layouts."""
+    refuse(options, ("sequence_parallel",), "--layout, whose shards share all items")
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
     given = given_of(

@@ -87,7 +87,7 @@ def simulate_command(
     gpus_per_rank = options.pop("gpus_per_rank")
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
-    if options["layouts"]:
+    if options["layouts"] and strategies is None:
         compare_layouts(log, options, cluster, steps or 1, as_json)
         return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])

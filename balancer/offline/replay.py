@@ -97,6 +97,10 @@ def replay_step(
         target, groups = None, None
         if cut is not None:
             groups = _checked_groups(inside, step, items, cut, shared, order, num_slots, first_row)
+            kept, lengths = problem.constraints, problem.batch.lengths
+            broken = groups.broken(kept, lengths, cut, step.topology.num_ranks, num_slots, problem.batch.numbers)
+            if broken is not None:
+                raise PlanError(f"{inside}: {broken}")
         else:
             target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
         _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.plan.stream import Stream, Traffic
+from balancer.problem.constraints import Constraints
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
 from balancer.problem.sequence_groups import SequenceGroups
@@ -144,6 +145,25 @@ class GroupTable(Record):
             g = int(np.argmax(held - degree * cut.max_tokens_per_rank))
             return f"group {g} holds {held[g]} tokens on {degree[g]} ranks of at most {cut.max_tokens_per_rank}"
         return None
+
+    def broken(
+        self, constraints: Constraints, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int,
+        numbers: NDArray[np.int64],
+    ) -> str | None:  # fmt: skip
+        """Say which constraint on what each rank has of samples is broken first; None if all are kept. O(shares).
+
+        A shared sample counts on each of its ranks, with its share. The message calls samples by their `numbers`.
+        """
+        if not constraints.names():
+            return None
+        shares = Shares.of(self, lengths, cut, num_ranks, num_slots)
+        rank, tokens = shares.place.rank_of_sample, np.zeros(num_ranks, dtype=np.int64)
+        np.add.at(tokens, rank, shares.lengths)
+        on_shares = constraints.on_shares(shares.sample, self.degree_of_sample[shares.sample])
+        together = Constraints(keep_together=constraints.keep_together)
+        return on_shares.violation(rank, tokens, numbers[shares.sample]) or together.violation(
+            self.group_of_sample, np.zeros(max(1, len(self.degree)), dtype=np.int64), numbers
+        )
 
     def slot_loads(
         self, cost: CostModel, lengths: NDArray[np.int64], cut: SequenceGroups, num_ranks: int, num_slots: int

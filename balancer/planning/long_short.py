@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 import solvers
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
-from balancer.planning.ranks import Placed, effective, place
+from balancer.planning.ranks import Placed, effective, place, why_not_relocate
 from balancer.planning.sequence_groups import Units
+from balancer.planning.shared_room import Held, Room
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
@@ -37,48 +38,76 @@ _ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from ho
 def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, started: float) -> DispatchPlan:
     """Give items to groups of ranks, even in the rank-time that they take at least, then share in each what is long.
 
-    Groups are balanced, and laid near home or filled from there, as ranks are where no item is shared.
+    Groups are balanced, and laid near home or filled from there, as ranks are where no item is shared. Under caps they
+    get no more than fits if all their ranks share all of it, or, where there is too much for that, what their ranks
+    hold together.
     """
     units = Units.of(problem, cut)
-    bound = _bound(units, cut, problem.topology.num_ranks)
-    area = _least_area(units, cut, bound.value // units.times.unit)[0]
-    room = _ROOM * (bound.value // units.times.unit) * cut.size
+    room = Room.of(problem, cut, units.of_sample)
+    room.check(problem, cut, units.of_sample)
+    bound = _bound(units, cut, room, problem.topology.num_ranks)
+    wanted, why = settings.placement, why_not_relocate(problem) if settings.placement == "relocate" else ""
+    settings = replace(settings, placement=effective(problem, wanted))
+    best = None
+    for held in room.of_groups(cut):
+        try:
+            best = _planned(problem, cut, units, room, held, bound, settings)
+        except solvers.SolverError:
+            if not room.names:
+                raise
+        if best is not None:
+            break
+    else:
+        raise room.none_found(cut, problem.topology.num_ranks)
+    table = best.groups
+    return DispatchPlan.of(
+        problem, None, lambda _: bound, settings, placement=settings.placement,
+        slots=(table.slot[table.group_of_sample], len(cut.degrees)), groups=table, status=SolveStatus.FEASIBLE,
+        fell_back=best.fell_back or why, started=started,
+    )  # fmt: skip
+
+
+def _planned(
+    problem: Problem, cut: LongShort, units: Units, room: Room, held: Held, bound: Bound, settings: PlanSettings
+) -> "_Shared | None":
+    """Balance groups in a few rounds; return the best plan, None if in every one some group's items do not fit."""
+    least = bound.value // units.times.unit
+    area, time_room = _least_area(units, cut, room, least)[0], _ROOM * least * cut.size
     rounds: list[_Shared] = []
     while len(rounds) < _ROUNDS:
         area = rounds[-1].area if rounds else area
-        groups = _as_ranks(problem, cut, units, area)
-        placed = _placed(groups, units, area, room, settings)
-        rounds.append(_shared(units, cut, placed, groups.topology.num_ranks, bound.value // units.times.unit))
-        if rounds[-1].makespan * units.times.unit <= (1 + as_eps(settings.eps)) * bound.value:
+        groups = _as_ranks(problem, cut, units, area, held)
+        placed = _placed(groups, units, area, held, time_room, settings)
+        rounds.append(_shared(units, cut, room, placed, groups.topology.num_ranks, least))
+        if 0 <= rounds[-1].makespan * units.times.unit <= (1 + as_eps(settings.eps)) * bound.value:
             break
-    best = min(rounds, key=lambda found: found.makespan)
-    table = best.groups
-    return DispatchPlan.of(
-        problem, None, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(table.slot[table.group_of_sample], len(cut.degrees)), groups=table, status=SolveStatus.FEASIBLE,
-        fell_back=best.fell_back, started=started,
-    )  # fmt: skip
+    return min((found for found in rounds if found.makespan >= 0), key=lambda found: found.makespan, default=None)
 
 
 def long_short_bound(problem: Problem, cut: LongShort) -> Bound:
     """Return a bound on what a step takes, whichever group has which items."""
-    return _bound(Units.of(problem, cut), cut, problem.topology.num_ranks)
+    units = Units.of(problem, cut)
+    return _bound(units, cut, Room.of(problem, cut, units.of_sample), problem.topology.num_ranks)
 
 
-def _bound(units: Units, cut: LongShort, num_ranks: int) -> Bound:
+def _bound(units: Units, cut: LongShort, room: Room, num_ranks: int) -> Bound:
     """Return the least time that nothing refutes; where there is one group, what is proven of it if that is more.
 
     ``longest``: an item takes longer at each degree. ``area``: the ranks have less time than the items take at least,
-    and the overhead in so many groups as those hold that have to be shared.
+    and the overhead in so many groups as those hold that have to be shared. At degrees of which a rank's share exceeds
+    a cap no item is computed.
     """
     times, overhead = units.times.times, units.times.overhead
+    allowed = room.allowed
 
     def needed(target: int) -> int:
         """What all would take, ended evenly, with the least areas by then: no more where the target is later."""
-        area, groups = _least_area(units, cut, target)
+        area, groups = _least_area(units, cut, room, target)
         return -(-(int(area.sum()) + groups * cut.size * overhead) // num_ranks)
 
-    longest = int(np.minimum(times[-1], times[:-1].min(axis=0) + overhead).max(initial=0))
+    never = np.iinfo(np.int64).max
+    ends = np.where(allowed, times + overhead * (np.array(cut.degrees) > 1)[:, None], never)
+    longest = int(ends.min(axis=0, initial=never).max(initial=0))
     low, high = longest - 1, max(longest, needed(longest))  # refuted, and not
     while high - low > 1:
         low = max(low, needed(high) - 1)
@@ -97,48 +126,54 @@ def _bound(units: Units, cut: LongShort, num_ranks: int) -> Bound:
     return bound if better <= bound.value else Bound(better, found.bound_name)
 
 
-def _least_area(units: Units, cut: LongShort, target: int) -> tuple[Ints, int]:
+def _least_area(units: Units, cut: LongShort, room: Room, target: int) -> tuple[Ints, int]:
     """Return what rank-time each unit takes at least if it ends by `target`, as all can; and how many groups share.
 
     These are as many as hold, by then, what is too long for one rank.
     """
-    times, overhead = units.times.times, units.times.overhead
+    times, overhead, allowed = units.times.times, units.times.overhead, room.allowed
     areas, never = times * np.array(cut.degrees)[:, None], np.iinfo(np.int64).max
-    alone = np.where(times[-1] <= target, areas[-1], never)
-    shared = np.where(times[:-1] + overhead <= target, areas[:-1], never).min(axis=0, initial=never)
+    alone = np.where(allowed[-1] & (times[-1] <= target), areas[-1], never)
+    quick = allowed[:-1] & (times[:-1] + overhead <= target)
+    shared = np.where(quick, areas[:-1], never).min(axis=0, initial=never)
     least = np.minimum(alone, shared)
     forced = int(shared[(alone == never) & (shared < never)].sum())
     groups = -(-forced // (cut.size * (target - overhead))) if forced else 0
     return least, groups
 
 
-def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints) -> Problem:
+def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints, held: Held) -> Problem:
     """Return the problem of groups as if each were a rank, a unit's cost its area, on one of its samples."""
     nodes, size = problem.topology.node_sizes, cut.size
     count = problem.topology.num_ranks // size
     whole = all(ranks % size == 0 for ranks in nodes)
     topology = Topology([ranks // size for ranks in nodes] if whole else [1] * count)
+    first = np.unique(units.of_sample, return_index=True)[1]
     costs = np.zeros(len(problem.costs), dtype=np.int64)
-    costs[np.unique(units.of_sample, return_index=True)[1]] = area
+    costs[first] = area
     home = Placement.by_sample_order(problem.batch.home.rank_of_sample // np.int32(size), count)
-    batch = GlobalBatch(problem.batch.lengths, home)
-    return replace(problem, topology=topology, batch=batch, costs=costs, micro_batches=None)
+    lengths, constraints = held.on_samples(problem, first)
+    return replace(
+        problem, topology=topology, batch=GlobalBatch(lengths, home), costs=costs, micro_batches=None,
+        constraints=constraints, volumes=problem.move_volumes,
+    )  # fmt: skip
 
 
-def _placed(groups: Problem, units: Units, area: Ints, room: Fraction, settings: PlanSettings) -> Placed:
+def _placed(groups: Problem, units: Units, area: Ints, held: Held, room: Fraction, settings: PlanSettings) -> Placed:
     """Make groups of items even in their area and lay them on groups of ranks, or fill these from home up to `room`."""
     if settings.placement == "relocate" and (placed := _beside_large(groups, room, settings)) is not None:
         return placed
-    even = _even(area, groups.topology.num_ranks, room, settings)
+    even = _even(area, groups.topology.num_ranks, room, settings, held)
     return _laid(groups, even.makespan, even.group_of_item[units.of_sample], room, settings)
 
 
-def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings) -> PartitionResult:
+def _even(area: Ints, count: int, room: Fraction, settings: PlanSettings, held: Held | None = None) -> PartitionResult:
     """Return even groups, or, to be filled from home, any that are as even as `room` asks."""
-    quick = solvers.lpt(area, count)
-    if settings.placement == "relocate" and quick.makespan <= room:
+    quick, capped = solvers.lpt(area, count), held is not None and len(held.limits) > 0
+    if settings.placement == "relocate" and quick.makespan <= room and not capped:
         return quick
-    return solvers.partition(area, count, time_budget=settings.time_budget)
+    keywords: dict[str, Any] = {"sizes": held.amounts.T, "caps": held.limits} if held is not None and capped else {}
+    return solvers.partition(area, count, time_budget=settings.time_budget, **keywords)
 
 
 def _laid(
@@ -157,7 +192,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
     area, home, topology = groups.costs, groups.batch.home.rank_of_sample, groups.topology
     fills = area > int(_LARGE * room)
     large, rest = np.flatnonzero(fills), np.flatnonzero(~fills)
-    if not 0 < len(large) < topology.num_ranks or groups.constraints.keep_together is not None:
+    if not 0 < len(large) < topology.num_ranks or groups.constraints.names():
         return None
     rank, free = np.empty(len(area), dtype=np.int32), np.ones(topology.num_ranks, dtype=bool)
     for item in large.tolist():  # at home, else on the next that is free
@@ -181,7 +216,10 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
 
 
 class _Shared(NamedTuple):
-    """What of which group's items its ranks share, what the slowest takes, and the rank-time of each unit."""
+    """What of which group's items its ranks share, what the slowest takes, and the rank-time of each unit.
+
+    The makespan is -1 if the items of some group do not fit.
+    """
 
     groups: GroupTable
     makespan: int
@@ -189,15 +227,16 @@ class _Shared(NamedTuple):
     fell_back: str
 
 
-def _shared(units: Units, cut: LongShort, placed: Placed, count: int, least: int) -> _Shared:
+def _shared(units: Units, cut: LongShort, room: Room, placed: Placed, count: int, least: int) -> _Shared:
     """Decide in each group what is shared by which of its ranks, given a time that some group takes at least."""
     times, first = units.times.times, np.unique(units.of_sample, return_index=True)[1]
     group = placed.rank_of_sample[first]
     degree, rank, taken = solvers.long_short_groups(
         times[-1], times[:-1], group, count, cut.size, degrees=cut.degrees[:-1], overhead=units.times.overhead,
-        enough=least, time_budget=_GROUP_BUDGET,
+        enough=least, time_budget=_GROUP_BUDGET, **room.solver_keywords(),
     )  # fmt: skip
     rank += group * np.int32(cut.size)
     slot, of = np.searchsorted(-np.array(cut.degrees), -degree).astype(np.int32), units.of_sample
     area = times[slot, np.arange(len(slot))] * degree
-    return _Shared(GroupTable.of(slot[of], rank[of], degree[of]), int(taken.max()), area, placed.fell_back)
+    makespan = -1 if (taken < 0).any() else int(taken.max())
+    return _Shared(GroupTable.of(slot[of], rank[of], degree[of]), makespan, area, placed.fell_back)

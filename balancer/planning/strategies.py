@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -175,13 +176,27 @@ def _with(step: Step, cut: MicroBatches | SequenceGroups | None) -> Step:
     return replace(step, setup=setup)
 
 
+def _without_layouts(step: Step, strategy: str) -> Step:
+    """Return the step, or raise UsageError if each of its phases has replicas of its own."""
+    if step.setup.layout is not None:
+        raise UsageError(
+            f"strategy {strategy!r} cannot be combined with {{layouts}}: it leaves a phase on ranks of another, which "
+            "are other replicas", "use 'orchestrated'",
+        )  # fmt: skip
+    return step
+
+
 def _of_whole_items(step: Step) -> Step:
-    """Return the step with each item of encoders on one rank."""
+    """Return the step with each item of encoders on one rank; caps that shares would keep to, whole items need not."""
     setup = step.setup
     if all(phase.sequence_parallel is None for phase in setup.phases):
         return step
-    phases = tuple(replace(phase, sequence_parallel=None, share_multiple_of=1) for phase in setup.phases)
-    return replace(step, setup=replace(setup, phases=phases))
+    whole: dict[str, Any] = {"sequence_parallel": None, "share_multiple_of": 1}
+    whole |= {"max_tokens_per_rank": None, "max_samples_per_rank": None, "caps": {}}
+    phases = [phase if phase.sequence_parallel is None else replace(phase, **whole) for phase in setup.phases]
+    bare = [items if items.phase.sequence_parallel is None else replace(items, phase=phase, cap_amounts=())
+            for items, phase in zip(step.items, phases, strict=True)]  # fmt: skip
+    return replace(step, setup=replace(setup, phases=tuple(phases)), items=tuple(bare))
 
 
 def _of_whole_samples(step: Step) -> Step:
@@ -258,7 +273,7 @@ def chosen(strategy: str) -> Callable[[Step], StepPlan]:
         return plan
     if strategy == "orchestrated":
         return lambda step: plan(_of_whole_samples(step))
-    return lambda step: plan(_of_whole_items(_of_whole_samples(step)))
+    return lambda step: plan(_of_whole_items(_of_whole_samples(_without_layouts(step, strategy))))
 
 
 def sorted_window(

@@ -129,6 +129,11 @@ class Constraints:
             rank_speeds=None if speeds is None else speeds[ranks],
         )
 
+    def on_shares(self, sample: NDArray[np.int64], degree: NDArray[np.integer]) -> "Constraints":
+        """Return those on shares, given of each its sample and how many ranks have one: each has its part of a cap."""
+        caps = tuple(cap._replace(amounts=-(-cap.amounts[sample] // degree)) for cap in self.caps)
+        return replace(self, keep_together=None, caps=caps)
+
     def to_json(self) -> dict[str, Any]:
         """Return what a plan file keeps: numbers, and lists of one number per rank; nothing per sample."""
         per_rank = {"initial_loads": self.initial_loads, "rank_speeds": self.rank_speeds}

@@ -66,16 +66,31 @@ class Affinity(NamedTuple):
 
 
 _OF_SHARED = {
-    "equal_counts": "a shared item is one of each of its ranks, and counts would be equal where times are not",
-    MAX_TOKENS: "it would hold for a rank's whole items and its pieces of shared ones together, which is not planned",
-    "every_rank_nonempty": "a piece of a shared item would make a rank nonempty, which no rank needs to be",
-    "min_samples_per_rank": "it would count pieces of shared items, which no rank needs: it may have none",
-    "max_samples_per_rank": "it would count whole items and pieces of shared ones alike, which is not planned",
-    "caps": "they would hold for a rank's whole items and its part of what shared ones have, which is not planned",
-    "allowed_ranks": "an item would be allowed in groups all of whose ranks are, which is not planned",
-    "initial_loads": "ranks of a group reach what they share at the same time, so that they must be alike",
-    "rank_speeds": "ranks of a group share items in equal parts, so that they must be alike",
-}  # what a constraint would mean where ranks share items, and why it is refused
+    "equal_counts": (
+        "a shared item is one of each of its ranks, and counts would be equal where times are not",
+        "a cap on counts is {max_samples_per_rank}",
+    ),
+    "every_rank_nonempty": (
+        "a rank may have whole items, pieces of shared ones, or nothing", "give ranks that have nothing a dummy item",
+    ),
+    "min_samples_per_rank": (
+        "it would count pieces of shared items, which no rank needs", "give ranks that have nothing a dummy item",
+    ),
+    "allowed_ranks": (
+        "an item would be allowed in groups all of whose ranks are, which is not planned",
+        "{group_size} keeps items within groups of ranks",
+    ),
+    "initial_loads": (
+        "ranks of a group reach what they share at the same time, so that they must be alike",
+        "leave it out, or plan whole items",
+    ),
+    "rank_speeds": (
+        "ranks of a group share items in equal parts, so that they must be alike", "leave it out, or plan whole items",
+    ),
+}  # fmt: skip
+"""What a constraint would mean where ranks share items, so that it is refused; and what to do instead."""
+
+_KEPT_SHARED = ("keep_together", MAX_TOKENS, "max_samples_per_rank", "caps")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +172,7 @@ class Problem:
             costs = cost.sample_costs(batch.lengths)
         except UsageError as error:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
-        if constraints.max_tokens_per_rank is not None:
+        if constraints.max_tokens_per_rank is not None and not isinstance(micro_batches, LongShort):
             _check_cap(batch, topology.num_ranks, constraints, cost)
         if isinstance(micro_batches, MicroBatches) and micro_batches.over_long == "error":
             remedies = (
@@ -267,16 +282,23 @@ def _check_shared(cost: CostModel, names: Sequence[str], cut: SequenceGroups) ->
             "beside it; use a cost that adds up",
             cost=cost,
         )  # fmt: skip
+    if isinstance(cut, LongShort):
+        for name in names:
+            if name not in _KEPT_SHARED:
+                why, remedy = _OF_SHARED[name]
+                raise UsageError(f"{what} cannot be combined with {{{name}}}: {why}", remedy)
+        return
     refused = [name for name in names if name != "keep_together"]
-    if MAX_TOKENS in refused and not isinstance(cut, LongShort):
+    if MAX_TOKENS in refused:
         raise UsageError(
             "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a rank's "
             "slot: give SequenceGroups(max_tokens_per_rank=...)"
         )
     if refused:
-        alike = "samples are on several ranks, which must be alike"
-        why = _OF_SHARED[refused[0]] if isinstance(cut, LongShort) else alike
-        raise UsageError(f"{what} cannot be combined with {{{refused[0]}}}: {why}; leave one of them out")
+        raise UsageError(
+            f"{what} cannot be combined with {{{refused[0]}}}: samples are on several ranks, which must be alike; "
+            "leave one of them out"
+        )
 
 
 def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:

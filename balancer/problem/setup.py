@@ -190,7 +190,9 @@ class Setup:
             )  # fmt: skip
         if self.layout is not None:
             raise UsageError(
-                "{sequence_parallel} cannot be combined with {layouts}: the layout says already which GPUs share items"
+                "{sequence_parallel} cannot be combined with {layouts}: its groups share long items alone, a "
+                "layout's shards all of them",
+                ("give the phase's layout sp or cp", "leave {layouts} out, with a rank for each GPU"),
             )
         if of_group is not None and of_group % size:
             raise UsageError(

@@ -8,25 +8,26 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
 from solvers._jit import helper, kernel
-from solvers.arguments import as_budget, as_costs, as_count, as_integer, as_labels
+from solvers.arguments import as_budget, as_costs, as_count, as_int64, as_integer, as_labels
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.sequence_groups._problem import as_degrees, as_table
 from solvers.sequence_groups.types import MOST_RANK_TIME
-from solvers.sequence_groups.verify import require
 from solvers.types import Proven, SolveStatus
 
-__all__ = ["LongShortResult", "check_long_short", "long_short", "long_short_groups"]
+__all__ = ["LongShortResult", "long_short", "long_short_groups"]
 
 Ints = NDArray[np.int64]
 _REASONS = ("", "longest", "area", "chain")
+_NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +57,25 @@ class LongShortResult(Proven):
 
 
 @helper
-def _place_under(target, table, ranks, floor, loads, level, first):
-    """Place items in order, each at the least level from its `floor` up that has time for it, in the fullest group.
+def _has_room(held, shares, caps, d, i, start, stop):
+    """Whether ranks from `start` to `stop` have room for an item's shares at a level."""
+    for q in range(len(caps)):
+        most = caps[q] - shares[q, d, i]
+        for r in range(start, stop):
+            if held[q, r] > most:
+                return False
+    return True
 
-    Changes `loads`, by rank, and `level` and `first`, by item. Returns the largest load, or -1 if one had no place.
+
+@helper
+def _place_under(target, table, shares, caps, ranks, floor, loads, held, level, first):
+    """Place items in order, each at the least level from its `floor` up that has time and room, in the fullest group.
+
+    Changes `loads` and `held`, by rank, and `level` and `first`, by item. Returns the largest load, or -1 if one had no
+    place.
     """
     loads[:] = 0
+    held[:] = 0
     for i in range(table.shape[1]):
         best, fullest = -1, -1
         for d in range(floor[i], len(ranks)):
@@ -69,12 +83,15 @@ def _place_under(target, table, ranks, floor, loads, level, first):
                 load = loads[start]
                 for r in range(start + 1, start + ranks[d]):
                     load = max(load, loads[r])
-                if load > fullest and load + table[d, i] <= target:
+                fits = load > fullest and load + table[d, i] <= target
+                if fits and _has_room(held, shares, caps, d, i, start, start + ranks[d]):
                     best, fullest = start, load
             if best >= 0:
                 level[i], first[i] = d, best
                 for r in range(best, best + ranks[d]):
                     loads[r] += table[d, i]
+                    for q in range(len(caps)):
+                        held[q, r] += shares[q, d, i]
                 break
         if best < 0:
             return -1
@@ -84,38 +101,59 @@ def _place_under(target, table, ranks, floor, loads, level, first):
     return most
 
 
+@helper
+def _on_all(table, shares, caps):
+    """Return what all items take on all ranks, and whether these have room; if not, more than they take anyhow."""
+    top, known, taken, most = table.shape[0] - 1, True, 0, 1
+    for q in range(len(caps)):
+        room = caps[q]
+        for i in range(table.shape[1]):
+            room -= shares[q, top, i]
+        known &= room >= 0
+    for i in range(table.shape[1]):
+        taken += table[top, i]
+        longest = table[top, i]
+        for d in range(top):
+            longest = max(longest, table[d, i])
+        most += longest
+    return (taken if known else most), known
+
+
 @kernel
-def _share(table, ranks, least, work, level, first):
+def _share(table, shares, caps, ranks, least, work, level, first):
     """Halve a target down to `least`, then put one item after another on more ranks; return the smallest makespan.
 
-    `level` and `first` are those of that makespan.
+    `level` and `first` are those of that makespan; `_NONE` if none was found that keeps the caps.
     """
     n, top = table.shape[1], len(ranks) - 1
     loads, floor = np.zeros(ranks[top], dtype=np.int64), np.zeros(n, dtype=np.int64)
+    held = np.zeros((len(caps), ranks[top]), dtype=np.int64)
     trial = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     a_try = n * ranks[top] * len(ranks)
-    high = 0
-    for i in range(n):  # all items on all ranks
-        high += table[top, i]
-        level[i], first[i] = top, 0
+    high, known = _on_all(table, shares, caps)
+    level[:], first[:] = top, 0
     low, step, met = least - 1, max(1, least >> 7), False
-    while high - low > 1 and work > 0:  # steps that double, up to the first that is met, then halves
+    while high - low > 1 and (work > 0 or not known):  # steps that double, up to the first that is met, then halves
         target = (low + high) // 2 if met else min(high - 1, low + step)
         step *= 2
         work -= a_try
-        most = _place_under(target, table, ranks, floor, loads, trial[0], trial[1])
+        most = _place_under(target, table, shares, caps, ranks, floor, loads, held, trial[0], trial[1])
         if most >= 0:
-            met, high = True, most
+            met, known, high = True, True, most
             level[:], first[:] = trial[0], trial[1]
         else:
             low = target
+    if not known:
+        return _NONE
     i = since = 0
     while since < n and high > least and work > 0:
         raised = floor[i]
         for d in range(top + 1):
-            floor[i] = d
             work -= a_try
-            most = _place_under(high - 1, table, ranks, floor, loads, trial[0], trial[1]) if d != raised else -1
+            if d == raised:
+                continue
+            floor[i] = d
+            most = _place_under(high - 1, table, shares, caps, ranks, floor, loads, held, trial[0], trial[1])
             if most >= 0:
                 high, raised, since = most, d, 0
                 level[:], first[:] = trial[0], trial[1]
@@ -135,10 +173,23 @@ def _fewest_busy(times, loads, first):
     return loads.max()
 
 
+@helper
+def _held_whole(shares, caps, first, held):
+    """Whether ranks have room for whole items, each on its rank."""
+    held[:] = 0
+    for i in range(len(first)):
+        for q in range(len(caps)):
+            held[q, first[i]] += shares[q, 0, i]
+            if held[q, first[i]] > caps[q]:
+                return False
+    return True
+
+
 @kernel
-def _share_enough(table, ranks, starts, enough, overhead, level, first, taken):
+def _share_enough(table, shares, caps, ranks, starts, enough, overhead, level, first, taken):
     """Let each group of items end by `enough`, all of them whole, else some shared; -1 in `taken` where that fails."""
     loads, most = np.zeros(ranks[-1], dtype=np.int64), starts[0]
+    held = np.zeros((len(caps), ranks[-1]), dtype=np.int64)
     for g in range(len(starts) - 1):
         most = max(most, starts[g + 1] - starts[g])
     floor = np.zeros(most, dtype=np.int64)
@@ -146,8 +197,11 @@ def _share_enough(table, ranks, starts, enough, overhead, level, first, taken):
         mine = slice(starts[g], starts[g + 1])
         level[mine] = 0
         taken[g] = _fewest_busy(table[0, mine], loads, first[mine])
-        if taken[g] > enough:
-            taken[g] = _place_under(enough - overhead, table[:, mine], ranks, floor, loads, level[mine], first[mine])
+        if taken[g] > enough or not _held_whole(shares[:, :, mine], caps, first[mine], held):
+            taken[g] = _place_under(
+                enough - overhead, table[:, mine], shares[:, :, mine], caps, ranks, floor, loads, held, level[mine],
+                first[mine],
+            )  # fmt: skip
             if taken[g] >= 0 and level[mine].max() > 0:
                 taken[g] += overhead
 
@@ -261,7 +315,8 @@ def long_short(
     table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead)
     order = np.argsort(-table[0], kind="stable")
     ordered = read_only(table[:, order])
-    bound, name, makespan, level, first = _solved(ordered, ranks, extra, time_budget)
+    found = _solved(ordered, _Room.unlimited(ordered.shape), ranks, extra, time_budget)
+    bound, name, makespan, level, first = found
     degree_of_item, first_rank = _places(order, ranks[level], first)
     is_shared = degree_of_item > 1
     loads = _loads(ordered, ranks, level, first) + (extra if is_shared.any() else 0)
@@ -284,6 +339,8 @@ def long_short_groups(
     degrees: ArrayLike | None = None,
     overhead: int = 0,
     enough: int = 0,
+    shares: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
     time_budget: float = 0.0002,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
     """Share items in each of many groups of ranks that all wait for the slowest.
@@ -297,6 +354,11 @@ def long_short_groups(
     num_groups : int
     enough : int
         A time by which no group has to end.
+    shares : int64[q, D + 1, n], optional
+        What one rank holds of an item, of each of q quantities: of a whole one, then of one that is shared by each
+        degree, ascending.
+    caps : int64[q], optional
+        What a rank holds at most of each quantity.
     time_budget : float
         Of each group that is searched, as of :func:`long_short`.
 
@@ -305,6 +367,7 @@ def long_short_groups(
     degree_of_item, first_rank_of_item : int32[n]
         Ranks are counted from 0 in each group.
     makespan_of_group : int64[num_groups]
+        -1 where nothing was found that keeps the caps. Where all items fit if all ranks share them, something is.
 
     Raises
     ------
@@ -314,7 +377,7 @@ def long_short_groups(
     Notes
     -----
     A group ends by `enough` where it can with no item shared, or else with those shared, longest first, that find no
-    place. What is not so is found as :func:`long_short` finds it.
+    place. What is not so is found as :func:`long_short` finds it; an item is placed where there is time and room.
 
     Examples
     --------
@@ -328,17 +391,54 @@ def long_short_groups(
     table, ranks, extra = _prepare(alone, shared, group_size, degrees, overhead, int(sizes.max()))
     if len(group) != table.shape[1]:
         raise ArgumentError("group_of_item", f"have one entry for each of {table.shape[1]} items", len(group))
+    held, limits = _as_shares(shares, caps, table.shape)
     order = np.lexsort((-table[0], group))
-    ordered = read_only(table[:, order])
+    ordered, held = read_only(table[:, order]), read_only(held[:, :, order])
     starts = read_only(np.concatenate([[0], sizes.cumsum()]))
     level, first = np.zeros((2, len(order)), dtype=np.int64)
     taken = np.zeros(num_groups, dtype=np.int64)
-    _share_enough(ordered, ranks, starts, enough, extra, level, first, taken)
+    _share_enough(ordered, held, limits, ranks, starts, enough, extra, level, first, taken)
     for g in np.flatnonzero(taken < 0).tolist():
         mine = slice(starts[g], starts[g + 1])
-        found = _solved(read_only(ordered[:, mine]), ranks, extra, time_budget)
+        room = _Room(read_only(held[:, :, mine]), limits)
+        found = _solved(read_only(ordered[:, mine]), room, ranks, extra, time_budget)
         taken[g], level[mine], first[mine] = found[2:]
+    taken[taken >= _NONE] = -1
     return *_places(order, ranks[level], first), taken
+
+
+class _Room(NamedTuple):
+    """What a rank holds of items at each level, and at most: int64[q, D + 1, n] and int64[q]."""
+
+    shares: NDArray[np.int64]
+    caps: Ints
+
+    @classmethod
+    def unlimited(cls, shape: tuple[int, ...]) -> "_Room":
+        return cls(np.zeros((0, *shape), dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    def keeps(self, level: Ints, first: Ints, ranks: Ints) -> bool:
+        """Whether every rank has room for what it gets."""
+        held, item = np.zeros((len(self.caps), int(ranks[-1])), dtype=np.int64), np.arange(len(level))
+        for place in range(int(ranks[-1])):
+            mine = item[(first <= place) & (place < first + ranks[level])]
+            held[:, place] = self.shares[:, level[mine], mine].sum(axis=1)
+        return bool((held <= self.caps[:, None]).all())
+
+
+def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Return what ranks hold of items and at most, or raise."""
+    if shares is None and caps is None:
+        return _Room.unlimited(shape)
+    limits = as_int64("caps", [] if caps is None else caps)
+    held = np.asarray([] if shares is None else shares)
+    if held.dtype.kind not in "iu" or held.shape != (len(limits), *shape):
+        rule = f"be integers of shape {(len(limits), *shape)}: a table for each of {{caps}}, by degree and item"
+        raise ArgumentError("shares", rule, f"{held.dtype} of {held.shape}")
+    if held.size and (held.min() < 0 or int(held.max()) * shape[1] >= MOST_RANK_TIME):
+        wrong = held.min() if held.min() < 0 else held.max()
+        raise ArgumentError("shares", "be >= 0, and their sums below 2**58", int(wrong))
+    return held.astype(np.int64), limits
 
 
 def _places(order: Ints, degree: Ints, first: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -389,12 +489,12 @@ def _bound(table: Ints, ranks: Ints, overhead: int) -> tuple[int, str, int]:
     return *min(whole, (int(least) + overhead, _REASONS[reason])), whole[0]
 
 
-def _solved(table: Ints, ranks: Ints, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
+def _solved(table: Ints, room: _Room, ranks: Ints, overhead: int, budget: float) -> tuple[int, str, int, Ints, Ints]:
     """Return the bound, which it is, the makespan, and degree's number and first rank of items, given longest first."""
     bound, name, whole = _bound(table, ranks, overhead)
-    found = _shared(table, ranks, overhead, bound, budget)
+    found = _shared(table, room, ranks, overhead, bound, budget)
     if whole < found[0]:
-        found = min(found, _unshared(table, ranks, budget), key=itemgetter(0))
+        found = min(found, _unshared(table, room, ranks, budget), key=itemgetter(0))
     return bound, name, *found
 
 
@@ -410,89 +510,27 @@ def _loads(table: Ints, ranks: Ints, level: Ints, first: Ints) -> Ints:
 _Found = tuple[int, Ints, Ints]  # makespan; degree's number and first rank of each item
 
 
-def _unshared(table: Ints, ranks: Ints, budget: float) -> _Found:
+def _unshared(table: Ints, room: _Room, ranks: Ints, budget: float) -> _Found:
     found = partition(table[0], int(ranks[-1]), time_budget=budget / 4)
-    return found.makespan, np.zeros(table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
+    level, first = np.zeros(table.shape[1], dtype=np.int64), found.group_of_item.astype(np.int64)
+    return (found.makespan if room.keeps(level, first, ranks) else _NONE), level, first
 
 
-def _shared(table: Ints, ranks: Ints, overhead: int, bound: int, budget: float) -> _Found:
+def _shared(table: Ints, room: _Room, ranks: Ints, overhead: int, bound: int, budget: float) -> _Found:
     """Share items, longest first, and then partition those anew that are not shared."""
     level, first = np.zeros((2, table.shape[1]), dtype=np.int64)
     if len(ranks) == 1 or not len(level):
-        return _unshared(table, ranks, budget)
-    best = int(_share(table, ranks, max(0, bound - overhead), work_units(as_budget(budget)), level, first))
+        return _unshared(table, room, ranks, budget)
+    work = work_units(as_budget(budget))
+    best = int(_share(table, *room, ranks, max(0, bound - overhead), work, level, first))
     best += overhead * bool(level.any())
     mine = np.flatnonzero(level == 0)
     top = len(ranks) - 1
     if best > bound and len(mine) and ((level == 0) | (level == top)).all():  # before them, ranks are alike
         found = partition(table[0][mine], int(ranks[-1]), time_budget=budget / 4)
         again = found.makespan + int(table[top][level == top].sum()) + overhead * bool(level.any())
-        if again < best:
-            first[mine], best = found.group_of_item, again
+        anew = first.copy()
+        anew[mine] = found.group_of_item
+        if again < best and room.keeps(level, anew, ranks):
+            first, best = anew, again
     return best, level, first
-
-
-def check_long_short(
-    alone: ArrayLike,
-    shared: ArrayLike,
-    result: LongShortResult,
-    *,
-    group_size: int,
-    degrees: ArrayLike | None = None,
-    overhead: int = 0,
-) -> None:
-    """Check what is shared against the items it was made from, in plain loops; return nothing if all holds.
-
-    Parameters
-    ----------
-    alone, shared, group_size, degrees, overhead
-        As given to :func:`long_short`.
-    result : LongShortResult
-
-    Raises
-    ------
-    CertificateError
-        Naming the first violated rule.
-    TypeError, ValueError
-        If the times themselves are unusable.
-    """
-    single = as_costs(alone, "alone")[0].tolist()
-    listed = [group_size] if degrees is None else np.asarray(degrees).tolist()
-    rows = np.asarray(shared)
-    times = dict(zip(listed, [rows.tolist()] if rows.ndim == 1 else rows.tolist(), strict=True)) | {1: single}
-    loads = [0] * group_size
-    require(len(result.degree_of_item) == len(single), f"every item has one place: {len(single)} items")
-    places = zip(result.degree_of_item.tolist(), result.first_rank_of_item.tolist(), strict=True)
-    for i, (degree, first) in enumerate(places):
-        require(degree in times, f"item {i} is on {degree} ranks, which is none of {sorted(times)}")
-        require(first % degree == 0 and 0 <= first < group_size, f"item {i} of degree {degree} starts at rank {first}")
-        require(bool(result.is_shared[i]) == (degree > 1), f"item {i} is on {degree} ranks, is_shared says otherwise")
-        require(result.rank_of_item[i] == (first if degree == 1 else -1), f"rank_of_item is wrong for item {i}")
-        for rank in range(first, first + degree):
-            loads[rank] += times[degree][i]
-    extra = overhead if result.is_shared.any() else 0
-    loads = [load + extra for load in loads]
-    require(loads == result.loads.tolist(), f"loads are {loads}, not {result.loads.tolist()}")
-    require(max(loads) == result.makespan, f"makespan is {max(loads)}, not {result.makespan}")
-    whole = max([-(-sum(single) // group_size), *single])
-    below = result.lower_bound - 1
-    proven = whole > below and (group_size == 1 or _too_short(times, group_size, below - overhead))
-    require(proven or below < 0, f"lower_bound = {result.lower_bound}, but '{result.bound_name}' does not prove it")
-    optimal = result.lower_bound == result.makespan
-    require((result.status is SolveStatus.OPTIMAL) == optimal, f"status is {result.status.value}")
-
-
-def _too_short(times: dict[int, list[int]], size: int, target: int) -> bool:
-    """Whether no choice of degrees lets all items end by `target`, whichever item is the first not on all ranks."""
-    fits = [{d: row[i] for d, row in times.items() if row[i] <= target} for i in range(len(times[1]))]
-    if not all(fits):
-        return True
-    area = [min(d * t for d, t in here.items()) for here in fits]
-    order = sorted(range(len(fits)), key=lambda i: -times[1][i])
-    for k, i in enumerate(order):
-        chain = [times[size][j] for j in order[:k]]
-        partly = [t for d, t in fits[i].items() if d < size]
-        needed = size * sum(chain) + sum(area[j] for j in order[k:])
-        if partly and sum(chain) + min(partly) <= target and needed <= size * target:
-            return False
-    return sum(times[size]) > target

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from balancer import ModuleLayout, Phase, orchestrate
+from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate import configure as room
 
 PHASES = ("--phase", "vision=patches", "--phase", "llm=tokens")
@@ -48,6 +50,29 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     assert [each["layout"]["mode"] for each in told.values()] == ["stages", "before"]
     planned = json.loads(command("plan", log, *PHASES, *COSTS, *steps, "--layout", files[1], "--json").out)
     assert planned["steps"] == 2
+
+
+def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_path):
+    """And not as layouts are priced, which plans nothing."""
+    rng, log, path = np.random.default_rng(1), tmp_path / "log.parquet", tmp_path / "layout.json"
+    columns = {"patches": rng.integers(1, 9, 16), "tokens": rng.integers(20, 2000, 16)}
+    pq.write_table(pa.table(columns), log)
+    modules = {"vision": {"dp": 4}, "llm": {"tp": 2, "dp": 2}}
+    path.write_text(json.dumps({"mode": "before", "modules": modules}))
+    options = (log, *PHASES, *MODELS, "--ranks", 4, "--batch-per-rank", 4, "--layout", path)
+    asked = ("simulate", *options, "--efficiency", 0.4, "--strategies")
+    told = json.loads(command(*asked, "orchestrated", "--json").out)["strategies"]["orchestrated"]
+    models = {name: PhaseModel.on(model, CLUSTERS["h200"].peak_flops, efficiency=0.4)
+              for name, model in (("vision", "internvit-300m"), ("llm", "qwen2-7b"))}  # fmt: skip
+    phases = [
+        Phase(name, items, models[name].cost_model()) for name, items in (("vision", "patches"), ("llm", "tokens"))
+    ]
+    layouts = {name: ModuleLayout(**shape) for name, shape in modules.items()}
+    step = orchestrate(columns, phases, 4, layouts=layouts, placement="relocate")
+    assert told["step_s"]["mean"] == pytest.approx(step_time(step, models, CLUSTERS["h200"]).seconds)
+    assert "strategy 'as_sampled' cannot be combined with --layout" in command(*asked, "as_sampled").err
+    shared = command(*asked[:-1], "--sequence-parallel", "vision=2")
+    assert "--sequence-parallel cannot be combined with --layout, whose shards share all items" in shared.err
 
 
 def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_path):

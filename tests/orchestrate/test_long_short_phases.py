@@ -13,16 +13,19 @@ from nightly import examples
 from plan_files import tamper
 
 import balancer
+import solvers
 from balancer import MicroBatches, ModuleLayout, Phase, Ragged, SequenceGroups, Topology, orchestrate
 from balancer.cost import CostModel, Sharing
 from balancer.errors import PlanError
 from balancer.planning.step import make_step
 from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.constraints import Constraints
 from balancer.problem.phases import CONSTRAINTS
 from balancer.problem.problem import check_together
 from balancer.problem.sequence_groups import LongShort
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
+from solvers.errors import CertificateError, InfeasibleError, SolverError
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "long_samples.md"
 MODELS = {"vision": "qwen2-vl-vit", "llm": "qwen2-7b"}
@@ -169,6 +172,167 @@ def test_nothing_is_faster_than_the_bound(lengths, overhead):
         assert step["v"].lower_bound <= best <= step["v"].makespan
 
 
+def share_of(what, length, blocks, degree, multiple=2):
+    """What each of so many ranks has of an item."""
+    tokens = -(-length // (multiple * degree)) * multiple
+    return {"max_tokens_per_rank": tokens, "max_samples_per_rank": 1, "caps": -(-blocks // degree)}[what]
+
+
+def checked(plan, cost, size, **caps):
+    """Hold a phase's plan against the checker, which shares no code with what made it."""
+    alone, *shared = (cost.sharing.on_degree(3 * plan.lengths, plan.lengths**2, plan.lengths, d)
+                      for d in sorted(plan.micro_batches.degrees))  # fmt: skip
+    table = plan.group_table
+    rules = {"num_ranks": plan.num_ranks, "group_size": size, "degrees": sorted(plan.micro_batches.degrees)[1:],
+             "overhead": cost.sharing.overhead, "makespan": plan.makespan, "lower_bound": plan.lower_bound}  # fmt: skip
+    places = table.degree_of_sample, table.first_rank[table.group_of_sample]
+    solvers.check_long_short_groups(alone, shared, *places, **rules | caps)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 39), st.integers(0, 8)), min_size=1, max_size=4),
+    st.sampled_from([(2, 2), (4, 2), (4, 4)]),
+    st.sampled_from([("max_tokens_per_rank", 3, 40), ("max_samples_per_rank", 1, 3), ("caps", 2, 11)]),
+    st.sampled_from(["relocate", "rearrange", "any"]),
+    st.data(),
+)
+def test_caps_are_kept_and_no_plan_that_keeps_them_undercuts_the_bound(items, shape, cap, placement, data):
+    """Against all places of all items: an infeasible batch is one, and a bound is one under the cap."""
+    (ranks, size), what, limit = shape, cap[0], data.draw(st.integers(*cap[1:]))
+    lengths, blocks = np.array([length for length, _ in items]), np.array([more for _, more in items])
+    places = [range(first, first + d) for d in (1, 2, 4) if d <= size for first in range(0, ranks, d)]
+    held = {d: [share_of(what, *item, d) for item in items] for d in (1, 2, 4)}
+    times = {d: COST.sharing.on_degree(3 * lengths, lengths**2, lengths, d) for d in (1, 2, 4)}
+    best = None
+    for chosen in itertools.product(places, repeat=len(items)):
+        loads, room = np.zeros((2, ranks), dtype=np.int64)
+        for item, on in enumerate(chosen):
+            loads[on], room[on] = loads[on] + times[len(on)][item], room[on] + held[len(on)][item]
+        for group in {on[0] // size for on in chosen if len(on) > 1}:
+            loads[group * size : (group + 1) * size] += COST.sharing.overhead
+        if room.max() <= limit:
+            best = int(loads.max()) if best is None else min(best, int(loads.max()))
+    how = {what: {"blocks": limit} if what == "caps" else limit}
+    asked_for = [Phase("v", "images", COST, sequence_parallel=size, share_multiple_of=2, **how), Phase("llm", "images")]
+    try:
+        plan = orchestrate({"images": lengths, "blocks": blocks}, asked_for, ranks, placement=placement)["v"]
+    except SolverError as error:
+        refused, plan = error, None
+    if plan is None:
+        assert best is None or not isinstance(refused, InfeasibleError)
+        return
+    assert plan.lower_bound <= best <= plan.makespan
+    degrees = sorted(plan.micro_batches.degrees)
+    checked(plan, COST, size, shares=[[held[d] for d in degrees]], caps=[limit])
+
+
+def test_a_cap_shares_what_time_alone_would_not():
+    cost = replace(COST, sharing=replace(COST.sharing, overhead=10**6))
+    columns, free = {"images": [88, 32, 20, 12], "tokens": [1] * 4}, Phase("v", "images", cost, sequence_parallel=4)
+    loose, tight = (orchestrate(columns, [phase, Phase("llm", "tokens")], 4, home_rank=[0] * 4)["v"]
+                    for phase in (free, replace(free, max_tokens_per_rank=45)))  # fmt: skip
+    assert (loose.group_table.degree_of_sample == 1).all()
+    assert tight.group_table.degree_of_sample[0] > 1
+    assert tight.lower_bound > loose.lower_bound  # 88 on a rank is no plan
+    assert tight.shares.lengths.sum() == 152
+    assert max(np.bincount(tight.shares.place.rank_of_sample, tight.shares.lengths)) <= 45
+
+
+def test_a_cap_goes_with_items_that_stay_together_groups_and_the_command_to_stay_home():
+    batch = batch_of(*LONG) | {"page": np.array([0, 1, 2, 0, 4, 5, 6, 7])}
+    for more, how in (({"keep_together": "page"}, {}), ({}, {"group_size": 4}), ({}, {"home_rank": np.arange(8)})):
+        asked_for = phases(4, max_tokens_per_rank=90, max_samples_per_rank=6, caps={"lengths(made)": 45}, **more)
+        plan = orchestrate(batch, asked_for, Topology.uniform(8, 4), **how)["vision"]
+        held, rank = plan.shares.lengths, plan.shares.place.rank_of_sample
+        assert np.bincount(rank, held).max() <= 90
+        assert np.bincount(rank).max() <= 6
+        assert plan.makespan < 2 * plan.lower_bound
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"max_tokens_per_rank": 20},
+            r"image 0 \(of sample 0\), shared by 4 ranks, is 40 tokens on each, 20 more than",
+        ),
+        (
+            {"max_tokens_per_rank": 43},
+            r"the batch has 352 tokens, shared or not, 8 more than 8 ranks hold with max_tok",
+        ),
+        (
+            {"max_samples_per_rank": 1},
+            "the batch has 11 items, shared or not, 3 more than 8 ranks hold with max_samples",
+        ),
+        (
+            {"caps": {"lengths(made)": 21}},
+            r"has 176 'lengths\(made\)', shared or not, 8 more than 8 ranks hold with the cap",
+        ),
+    ],
+)
+def test_a_cap_that_cannot_be_kept_says_by_how_much(how, message):
+    with pytest.raises(InfeasibleError, match=message.replace("image", "item")):
+        orchestrate(batch_of(*LONG), phases(4, **how), Topology.uniform(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "lower", "message"),
+    [
+        ("max_tokens_per_rank", 90, 45, "holds [0-9]+ tokens, cap 45"),
+        ("max_samples_per_rank", 6, 1, "holds [0-9]+ samples, cap 1"),
+    ],
+)
+def test_a_file_that_breaks_a_cap_is_refused(tmp_path, name, limit, lower, message):
+    asked_for, path = phases(4, **{name: limit}), tmp_path / "plan.parquet"
+    orchestrate(batch_of(*LONG), asked_for, Topology.uniform(8, 4)).save(path)
+    balancer.load_plan(path)
+    tamper(path, description=lambda description: description["phases"][0].update({name: lower}))
+    with pytest.raises(PlanError, match=message):
+        balancer.load_plan(path)
+
+
+def test_pieces_that_break_a_cap_or_part_what_stays_together_are_found():
+    plan = planned((*LONG, 8, 4, 4, np.arange(8), {}))["vision"]
+    numbers = np.arange(len(plan.lengths))
+    ranks_and_slots = plan.num_ranks, plan.num_slots, numbers
+    blocks = np.where(plan.group_table.degree_of_sample > 1, 9, 0)  # of which each of four ranks has three
+    for limit, message in ((2, "holds 3 blocks, cap 2"), (3, None)):
+        kept = Constraints.of(len(numbers), 8, caps={"blocks": (blocks[:], limit)})
+        found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
+        assert (found is None) == (message is None)
+        assert message is None or message in found
+    kept = Constraints.of(len(numbers), 8, keep_together=np.zeros(len(numbers)))
+    found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
+    assert "have one keep_together key" in found
+
+
+def test_the_checker_finds_what_is_wrong_with_a_plan():
+    plan = planned((*LONG, 8, 4, 4, np.arange(8), {}))["vision"]
+    checked(plan, COST, 4)
+    table = plan.group_table
+    for wrong, message in (
+        (replace(plan, makespan=plan.makespan - 1), "makespan is"),
+        (replace(plan, lower_bound=plan.makespan + 1), "exceeds makespan"),
+        (replace(plan, group_table=replace(table, first_rank=table.first_rank + 1)), "starts at rank"),
+        (replace(plan, group_table=replace(table, degree=np.where(table.degree > 1, 3, 1))), "none of"),
+        (replace(plan, group_table=replace(table, degree=np.ones_like(table.degree))), "makespan is"),
+        (replace(plan, group_table=replace(table, first_rank=np.full_like(table.first_rank, 8))), "starts at rank 8"),
+    ):
+        with pytest.raises(CertificateError, match=message):
+            checked(wrong, COST, 4)
+    shares = np.full((1, 3, len(plan.lengths)), 2)
+    with pytest.raises(CertificateError, match=r"holds \d+ of quantity 0, cap 3"):
+        checked(plan, COST, 4, shares=shares, caps=[3])
+    for ranks in (2, 4):  # one group, and two
+        loose = [Phase("v", "images", COST, sequence_parallel=2), Phase("llm", "images")]
+        plan = orchestrate({"images": [5] * (ranks + 1)}, loose, ranks)["v"]
+        assert plan.lower_bound < plan.makespan
+        checked(plan, COST, 2)
+        with pytest.raises(CertificateError, match="does not prove it"):
+            checked(replace(plan, lower_bound=plan.lower_bound + 1), COST, 2)
+
+
 LONG = ([[80, 3], [2, 4], [], [60], [1, 2, 3], [5], [7], [9]], [4, 0, 30, 2, 9, 9, 1, 5])
 
 
@@ -262,7 +426,6 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, wh
     ("more", "ranks", "how", "message"),
     [
         ({"equal_counts": True}, 8, {}, "sequence_parallel cannot be combined with equal_counts"),
-        ({"max_tokens_per_rank": 90}, 8, {}, "with max_tokens_per_rank: it would hold for a rank's whole items and"),
         ({"every_rank_nonempty": True}, 8, {}, "sequence_parallel cannot be combined with every_rank_nonempty"),
         ({"cost": "padded:a=1,b=0"}, 8, {}, "sequence_parallel cannot be combined with cost"),
         ({"cost": "linear"}, 6, {}, "sequence_parallel must divide the 6 ranks"),
@@ -281,9 +444,15 @@ def test_what_does_not_go_together_is_refused_by_name(more, ranks, how, message)
         orchestrate(batch_of(*LONG), [Phase(**fields), phases(4)[1]], ranks, **how)
 
 
-@pytest.mark.parametrize("name", sorted(set(CONSTRAINTS) - {"keep_together"}))
-def test_a_constraint_that_is_refused_says_what_it_would_mean(name):
-    with pytest.raises(ValueError, match=f"sequence_parallel cannot be combined with {name}: ") as refused:
+KEPT = {"keep_together", "max_tokens_per_rank", "max_samples_per_rank", "caps"}
+
+
+@pytest.mark.parametrize("name", sorted(CONSTRAINTS))
+def test_a_constraint_is_kept_or_its_refusal_says_what_it_would_mean_and_what_to_do(name):
+    if name in KEPT:
+        check_together(COST, [name], LongShort.of(4))
+        return
+    with pytest.raises(ValueError, match=f"sequence_parallel cannot be combined with {name}: .*; ") as refused:
         check_together(COST, [name], LongShort.of(4))
     assert "samples are on several ranks" not in str(refused.value)
 

@@ -72,6 +72,27 @@ def test_of_many_groups_those_are_searched_that_do_not_end_in_time(groups, shape
             assert (degree[mine] == 1).all()
 
 
+@settings(max_examples=examples(40))
+@given(st.lists(ITEMS, min_size=1, max_size=3), st.sampled_from([0, 20]), st.integers(0, 60), st.data())
+def test_caps_are_kept_and_a_way_is_found_where_all_fits_on_all_ranks(groups, overhead, enough, data):
+    items, degrees = list(itertools.chain(*groups)), [2, 4]
+    alone, shared = [t for t, _ in items], [[-(-t // d) + loss for t, loss in items] for d in degrees]
+    group = np.repeat(np.arange(len(groups)), [len(mine) for mine in groups])
+    amounts = data.draw(st.lists(st.integers(0, 9), min_size=len(items), max_size=len(items)))
+    shares = np.array([[[-(-a // d) for a in amounts], [1] * len(items)] for d in (1, 2, 4)]).swapaxes(0, 1)
+    caps = data.draw(st.tuples(st.integers(0, 20), st.integers(1, 6)))
+    rules = {"degrees": degrees, "overhead": overhead, "shares": shares, "caps": caps}
+    degree, first, taken = solvers.long_short_groups(alone, shared, group, len(groups), 4, enough=enough, **rules)
+    for g in range(len(groups)):
+        mine = group == g
+        fits = (shares[:, 2, mine].sum(axis=1) <= caps).all()
+        assert taken[g] >= 0 or not fits
+        if taken[g] >= 0:
+            given_items = np.array(alone)[mine], np.array(shared)[:, mine], degree[mine], first[mine]
+            only = rules | {"shares": shares[:, :, mine]}
+            solvers.check_long_short_groups(*given_items, num_ranks=4, group_size=4, makespan=int(taken[g]), **only)
+
+
 def clips(n, seed):
     alone = np.random.default_rng(seed).lognormal(8, 1.4, n).astype(np.int64) + 1
     return alone, np.array([np.ceil(alone / d * 1.04 ** np.log2(d)).astype(np.int64) for d in (2, 4, 8)])
@@ -130,3 +151,15 @@ def test_refused(what):
 def test_refused_groups(group, message):
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         solvers.long_short_groups([9, 4, 4], [3, 1, 1], group, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([[9, 4, 4]], "shares must be integers of shape (1, 2, 3): a table for each of caps"),
+        ([[[9, 4, 4], [3, 1, -1]]], "shares must be >= 0, and their sums below 2**58, got -1"),
+    ],
+)
+def test_refused_shares(shares, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        solvers.long_short_groups([9, 4, 4], [3, 1, 1], [0, 1, 1], 2, 4, shares=shares, caps=[9])

@@ -27,7 +27,7 @@ def _own_options(command: Any) -> Any:
         click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
         click.option(
             "--phase", "phases", metavar="NAME=COL[+COL...]", multiple=True, required=True,
-            help="A module and the columns whose sum is its length; the last is the language model.",
+            help="A module and the columns whose sum is its length; the last but generators is the language model.",
         ),
         click.option(
             "--items", metavar="NAME=F(COL,...)", multiple=True,
@@ -37,6 +37,10 @@ def _own_options(command: Any) -> Any:
         *module_options,
         *rate_options,
         click.option("--frozen", metavar="NAME", multiple=True, help="A phase that is not trained."),
+        click.option(
+            "--generator", "generators", metavar="NAME", multiple=True,
+            help="A phase behind the language model that takes its outputs: a decoder of audio or images.",
+        ),
         click.option(
             "--mode", default="any", show_default=True, metavar="M[+M]",
             help=f"Encoders are {' | '.join(LAYOUT_MODES)}: first stages, or on all GPUs before them, or in gaps.",
@@ -70,7 +74,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     if out is not None:
         check_folder(out)
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
-    asked = own | layout_arguments(options)
+    asked = own | layout_arguments(options) | {"generators": options["generators"]}
     started = time.perf_counter()
     with bar_of("layouts scheduled", None, as_json) as tick:
         found = configure(log, tick=tick, **asked)
@@ -93,7 +97,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         click.echo(printable(f"layout written to {out}; to see it beside others:"))
         click.echo(printable(f"  {_next_command(log, found, out, options)}"))
         layout = found.winner.layout
-        if layout.mode != "multiplexed":
+        if layout.mode != "multiplexed" and not layout.generators:
             gpus = f", or --ranks {layout.num_gpus}, its GPUs" * (layout.mode == "before")
             click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas{gpus}")
     files.say(as_json)

@@ -272,6 +272,11 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
     refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
     layout = read_layout(paths[0])
     layout.check_phases(names)
+    if layout.generators:
+        raise InputError(
+            f"{paths[0]}: a plan ends with the language model, and does not say what generators do "
+            f"({', '.join(layout.generators)}); see it with simulate --layout"
+        )
     if layout.mode == "multiplexed" and layout.encoders:
         raise InputError(
             f"{paths[0]}: a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned; "

@@ -18,7 +18,7 @@ OPTIONS = Wording({
             "eps", "objective", "placement", "mode", "method", "steps", "window",
         )
     },
-    "num_gpus": "--gpus", "batch": "--batch", "gpus": "GPUs",
+    "num_gpus": "--gpus", "batch": "--batch", "generators": "--generator", "gpus": "GPUs",
     "num_ranks": "--ranks", "num_groups": "--groups", "num_steps": "--steps", "num_micro_batches": "--micro-batches",
     "num_slots": "--micro-batches", "slots_multiple_of": "--micro-batches-multiple-of", "caps": "--cap",
     "sequence_groups": "--group-degrees", "degrees": "--group-degrees", "exchange": "--group-exchange",

@@ -1,8 +1,11 @@
-"""Layouts: how the GPUs of a step are split for each module; encoders are stages, or run before, or between."""
+"""Layouts: how the GPUs of a step are split for each module; encoders are stages, or run before, or between.
+
+Generators, such as decoders of audio or images, come after the language model: last stages, or between.
+"""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -12,10 +15,21 @@ from balancer.errors import InputError
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError
 
-__all__ = ["LAYOUT_MODES", "ModuleLayout", "StepLayout", "misfit", "read_layout"]
+__all__ = ["LAYOUT_MODES", "ModuleLayout", "StepLayout", "as_generators", "misfit", "no_place_before", "read_layout",
+           "upstream"]  # fmt: skip
 
 LAYOUT_MODES = ("stages", "before", "multiplexed")
 """Encoders are the first stages of the pipeline, run on all GPUs before it, or in its gaps."""
+
+
+def no_place_before(generators: Iterable[str]) -> UsageError:
+    """Return why no generator runs for a whole step at once."""
+    return UsageError(
+        "{mode} 'before' has no place for generators ({names}): a micro-batch turns in the middle of the pipeline, "
+        "with their gradient; to run them for all micro-batches at once, every stage would keep the activations of all",
+        "use {mode} 'stages' or 'multiplexed'", names=", ".join(generators),
+    )  # fmt: skip
+
 
 _EXPERTS = ("ep", "etp", "expert_parallel", "expert_parallelism")
 _COUNTS = ("tp", "pp", "dp", "cp", "sp", "chunks")
@@ -88,7 +102,7 @@ class ModuleLayout:
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """How a step's modules are laid out: encoders, and the language model last.
+    """How a step's modules are laid out: encoders, the language model, and generators, if there are any.
 
     Attributes
     ----------
@@ -97,10 +111,13 @@ class StepLayout:
     mode : {"stages", "before", "multiplexed"}
         Encoders are first stages of the replicas' pipelines, all in the same ones, each with as many ranks in a replica
         as divide evenly; or they run on all GPUs before it, and their backward after it; or on all GPUs in its gaps.
+        Generators are last stages in the same way, or in gaps; none runs before the pipeline.
     micro_batches : int or None
         Of each replica, where that is decided.
     micro_batch_tokens : int or None
-        The most of the last phase's lengths that one holds, likewise.
+        The most of the language model's lengths that one holds, likewise.
+    generators : tuple of str
+        The last modules, which take what the language model puts out.
 
     Examples
     --------
@@ -114,6 +131,7 @@ class StepLayout:
     mode: str = "stages"
     micro_batches: int | None = None
     micro_batch_tokens: int | None = None
+    generators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.modules, Mapping) or not self.modules:
@@ -127,63 +145,99 @@ class StepLayout:
         for name in ("micro_batches", "micro_batch_tokens"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, as_count(name, getattr(self, name)))
-        for name, layout in self.encoders.items():
-            self._check_encoder(name, layout)
+        object.__setattr__(self, "generators", as_generators(list(self.modules), self.generators))
+        if self.generators and self.mode == "before":
+            raise no_place_before(self.generators)
+        for alike in (self.encoders, self.after):
+            for name, layout in alike.items():
+                self._check_beside(name, layout, next(iter(alike.values())))
 
-    def _check_encoder(self, name: str, layout: ModuleLayout) -> None:
-        """Refuse an encoder that does not go with the language model, or with the other encoders."""
-        llm, where, first = self.llm, f"modules[{name!r}]", next(iter(self.encoders.values()))
+    def _check_beside(self, name: str, layout: ModuleLayout, first: ModuleLayout) -> None:
+        """Refuse an encoder that does not go with the language model, or with the first encoder; generators too."""
+        llm, where = self.llm, f"modules[{name!r}]"
+        kind = "generator" if name in self.generators else "encoder"
         if layout.chunks > 1 or (self.mode == "stages" and llm.chunks > 1):
             raise ArgumentError(
-                f"{where}.chunks", "be 1, and the last module's too where encoders are stages",
-                max(layout.chunks, llm.chunks), remedy="use {mode='before'}",
+                f"{where}.chunks", f"be 1, and {self.llm_name!r}'s too where {kind}s are stages",
+                max(layout.chunks, llm.chunks), remedy="use {mode='before'}" if kind == "encoder" else (),
             )  # fmt: skip
         if self.mode == "stages":
             if layout.dp % llm.dp:
-                raise ArgumentError(f"{where}.dp", f"be a multiple of {llm.dp}, the last module's replicas", layout.dp)
+                raise ArgumentError(
+                    f"{where}.dp", f"be a multiple of {llm.dp}, the replicas of {self.llm_name!r}", layout.dp
+                )
             if (layout.pp, layout.num_gpus) != (first.pp, first.num_gpus):
-                rule = f"be as for the first encoder, whose stages it shares: pp {first.pp} on {first.num_gpus} GPUs"
+                rule = f"be as for the first {kind}, whose stages it shares: pp {first.pp} on {first.num_gpus} GPUs"
                 raise ArgumentError(where, rule, f"pp {layout.pp} on {layout.num_gpus}")
             return
         if layout.pp > 1:
-            raise ArgumentError(f"{where}.pp", f"be 1 with mode {self.mode!r}: no encoder is cut there", layout.pp)
+            raise ArgumentError(f"{where}.pp", f"be 1 with mode {self.mode!r}: no {kind} is cut there", layout.pp)
         if layout.num_gpus != llm.num_gpus:
-            rule = f"be on the {llm.num_gpus} GPUs of the last module with mode {self.mode!r}"
+            rule = f"be on the {llm.num_gpus} GPUs of {self.llm_name!r} with mode {self.mode!r}"
             raise ArgumentError(where, rule, f"{layout.num_gpus} GPUs")
         if self.mode == "multiplexed" and llm.device_gpus % layout.device_gpus:
-            rule = f"have tp * cp * sp that divide the {llm.device_gpus} GPUs of a device of the last module"
+            rule = f"have tp * cp * sp that divide the {llm.device_gpus} GPUs of a device of {self.llm_name!r}"
             raise ArgumentError(where, rule, layout.device_gpus)
         if self.mode == "multiplexed" and layout.zero_stage == 3:
             raise ArgumentError(
                 f"{where}.zero_stage", "be 0, 1 or 2 with mode 'multiplexed': to gather parameters, all devices would "
-                "have to run encoder tasks in one order", 3,
+                "have to run their tasks in one order", 3,
             )  # fmt: skip
 
     @property
+    def llm_name(self) -> str:
+        """The language model: the last module that is no generator."""
+        return list(self.modules)[-1 - len(self.generators)]
+
+    @property
     def llm(self) -> ModuleLayout:
-        """The last module's."""
-        return list(self.modules.values())[-1]
+        """The language model's."""
+        return self.modules[self.llm_name]
 
     @property
     def encoders(self) -> dict[str, ModuleLayout]:
-        """Those of all modules but the last."""
-        return dict(list(self.modules.items())[:-1])
+        """Those of all modules before the language model."""
+        return dict(list(self.modules.items())[: -1 - len(self.generators)])
+
+    @property
+    def after(self) -> dict[str, ModuleLayout]:
+        """Those of the generators."""
+        return {name: self.modules[name] for name in self.generators}
+
+    @property
+    def piped(self) -> tuple[str, ...]:
+        """Modules that are stages of the pipeline, in order."""
+        return tuple(self.modules) if self.mode == "stages" else (self.llm_name,)
 
     @property
     def num_gpus(self) -> int:
         """GPUs that are used."""
-        beside = next(iter(self.encoders.values())).num_gpus if self.encoders and self.mode == "stages" else 0
-        return self.llm.num_gpus + beside
+        firsts = self._first(self.encoders), self._first(self.after)
+        return self.llm.num_gpus + sum(one.num_gpus for one in firsts if one)
 
     @property
     def encoder_stages(self) -> int:
         """Stages of the pipeline that encoders are."""
-        return next(iter(self.encoders.values())).pp if self.encoders and self.mode == "stages" else 0
+        return first.pp if (first := self._first(self.encoders)) else 0
+
+    @property
+    def generator_stages(self) -> int:
+        """Stages of the pipeline that generators are."""
+        return first.pp if (first := self._first(self.after)) else 0
+
+    def _first(self, alike: Mapping[str, ModuleLayout]) -> ModuleLayout | None:
+        """Return the layout of the first that has stages of its own; all that are alike share them."""
+        return next(iter(alike.values()), None) if self.mode == "stages" else None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of a replica's pipeline."""
+        return self.encoder_stages + self.llm.pp + self.generator_stages
 
     @property
     def num_stages(self) -> int:
         """Stages of a replica's pipeline."""
-        return self.encoder_stages + self.llm.pp * self.llm.chunks
+        return self.num_devices + self.llm.pp * (self.llm.chunks - 1)
 
     @property
     def encoder_share(self) -> int:
@@ -193,14 +247,13 @@ class StepLayout:
     @property
     def stage_counts(self) -> dict[str, int]:
         """What :meth:`balancer.PipelineStages.of` takes as its layout."""
-        last = list(self.modules)[-1]
-        counts = {last: self.llm.pp * self.llm.chunks}
-        return {"+".join(self.encoders): self.encoder_stages, **counts} if self.encoder_stages else counts
+        llm = self.llm_name, self.llm.pp * self.llm.chunks
+        before, behind = ("+".join(self.encoders), self.encoder_stages), ("+".join(self.after), self.generator_stages)
+        return {names: count for names, count in (before, llm, behind) if count}
 
     def pipeline_keywords(self) -> dict[str, Any]:
         """Return the rest of what it takes: chunks, and which of the pipeline's modules recompute."""
-        piped = self.modules if self.encoder_stages else list(self.modules)[-1:]
-        return {"chunks": self.llm.chunks, "recompute": [name for name in piped if self.modules[name].recompute]}
+        return {"chunks": self.llm.chunks, "recompute": [name for name in self.piped if self.modules[name].recompute]}
 
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the layout is of exactly these phases, in this order."""
@@ -220,7 +273,8 @@ class StepLayout:
     def to_json(self) -> dict[str, Any]:
         """Return it as a file holds it."""
         found = {"mode": self.mode, "modules": {name: asdict(layout) for name, layout in self.modules.items()}}
-        more = {name: getattr(self, name) for name in ("micro_batches", "micro_batch_tokens")}
+        more: dict[str, Any] = {name: getattr(self, name) for name in ("micro_batches", "micro_batch_tokens")}
+        more["generators"] = list(self.generators) or None
         return found | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
@@ -248,7 +302,35 @@ class StepLayout:
     def in_words(self) -> str:
         """Say what it is, in a line."""
         each = "; ".join(f"{name}: {layout.in_words()}" for name, layout in self.modules.items())
-        return f"{self.mode}; {each}" if self.encoders else each
+        return f"{self.mode}; {each}" if len(self.modules) > 1 else each
+
+
+def as_generators(names: Sequence[str], given: Any) -> tuple[str, ...]:
+    """Return phases that come after the language model, in order: the last of these, and never all."""
+    if not isinstance(given, Iterable):
+        raise ArgumentTypeError("generators", "be phases, by name", repr(given))
+    found = (given,) if isinstance(given, str) else tuple(given)
+    if odd := [name for name in found if name not in names]:
+        raise ArgumentError("generators", f"be of the phases {', '.join(names)}", repr(odd[0]))
+    last = tuple(names)[len(names) - len(set(found)) :]
+    if set(found) != set(last) or len(last) == len(names):
+        rule = f"be the last of the phases {', '.join(names)}, behind the language model, which they follow"
+        raise ArgumentError("generators", rule, ", ".join(found))
+    return last
+
+
+def upstream(names: Sequence[str], generators: Collection[str], name: str) -> tuple[str, ...]:
+    """Return the modules whose outputs reach one: of the language model encoders, of a generator these and that.
+
+    Examples
+    --------
+    >>> [upstream(["vision", "llm", "speech"], ["speech"], name) for name in ("vision", "llm", "speech")]
+    [(), ('vision',), ('vision', 'llm')]
+    """
+    llm = len(names) - len(generators) - 1
+    if name in generators:
+        return tuple(names)[: llm + 1]
+    return tuple(names)[:llm] if name == names[llm] else ()
 
 
 def _refuse_others(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

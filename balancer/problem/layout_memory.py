@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import Decoder, Module
 from balancer.cost.memory import kept_bytes, state_bytes
-from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.layout import ModuleLayout, StepLayout, upstream
 
 __all__ = ["DeviceMemory", "layers_of_stages", "memory_of_devices"]
 
@@ -57,8 +57,7 @@ def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: 
     >>> (memory_of_devices(layout, {"llm": llm}).states / 2**30).round(1).tolist()
     [10.4, 9.7, 9.7, 10.4]
     """
-    devices = layout.encoder_stages + layout.llm.pp
-    trained_before = any(name not in frozen for name in layout.encoders)
+    devices, names = layout.num_devices, list(layout.modules)
     states, held, kept, at_work = np.zeros(devices), {}, {}, {}
     for name, one in layout.modules.items():
         first, count = _place(layout, name, devices)
@@ -74,7 +73,7 @@ def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: 
         most = layers.reshape(one.chunks, one.pp).max(axis=0) if count == one.pp else np.full(count, layers.sum())
         each = most * bytes_.per_layer
         each[-1] += bytes_.head if count == one.pp else 0.0
-        waits = trained or (name == list(layout.modules)[-1] and trained_before)
+        waits = trained or any(other not in frozen for other in upstream(names, layout.generators, name))
         kept[name], at_work[name] = np.zeros(devices), np.zeros(devices)
         kept[name][here] = each / shared * waits
         at_work[name][here] = bytes_.at_work / shared * waits
@@ -87,16 +86,19 @@ def layers_of_stages(model: Module, stages: int) -> list[int]:
 
 
 def _place(layout: StepLayout, name: str, devices: int) -> tuple[int, int]:
-    """Return the first device that a module is on, and how many; on all, whole, where encoders are no stages."""
-    if name not in layout.encoders:
+    """Return the first device that a module is on, and how many; on all, whole, where it is no stage."""
+    if name == layout.llm_name:
         return layout.encoder_stages, layout.llm.pp
-    return (0, layout.encoder_stages) if layout.mode == "stages" else (0, devices)
+    if layout.mode != "stages":
+        return 0, devices
+    count = layout.modules[name].pp
+    return (devices - count if name in layout.generators else 0), count
 
 
 def _shards(layout: StepLayout, name: str) -> int:
     """Return how many GPUs of a device share a module's elements."""
     one = layout.modules[name]
-    if name not in layout.encoders or layout.mode == "before":  # there ranks have items of their own
+    if name == layout.llm_name or layout.mode == "before":  # there ranks have items of their own
         return one.device_gpus
     if layout.mode == "stages":
         return one.device_gpus * (one.dp // layout.llm.dp)

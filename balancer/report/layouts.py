@@ -89,3 +89,8 @@ def assumptions(given: Given) -> Iterator[str]:
         "that share stages are cut alike, and their items spread evenly over the ranks of a stage or device; a GPU "
         "computes at the same rate whatever the shards; the optimizer takes no time; a tenth of the memory stays free."
     )
+    if given.generators:
+        yield (
+            f"Generators ({', '.join(given.generators)}) are last stages, or in gaps, where a micro-batch turns once "
+            "they are done with it; no layout has encoders before the pipeline, for generators cannot be there."
+        )

@@ -16,8 +16,9 @@ from solvers.pipeline import MultiplexResult, PipelineRun
 __all__ = ["gantt", "pipeline_section", "timeline_section"]
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
-_FORWARD, _TASK, _BACKWARD = 0, 1, 2  # of the colours of phases
+_FORWARD, _TASK, _BACKWARD, _LATE = 0, 1, 2, 3  # of the colours of phases
 _DIGIT_WIDTH = 0.085  # inches; the number of a micro-batch is written where it fits into its op
 
 
@@ -65,16 +66,17 @@ def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[
 
 
 def timeline_section(title: str, words: str, shown: Timeline, unit: tuple[float, str]) -> str:
-    """Return the section that shows one pipeline, with encoders in its gaps if there are some."""
+    """Return the section that shows one pipeline, with encoders and generators in its gaps if there are some."""
     runs: Mapping[str, PipelineRun | MultiplexResult] = {"slowest replica": shown.run}
 
     def draw(figure: Any) -> None:
         axes = gantt(figure, runs, unit)
-        _draw_tasks(axes[0], shown, unit[0], (IN_PAGE.phases[_TASK], IN_PAGE.page))
+        for color, late in ((_TASK, False), (_LATE, True)):
+            _draw_tasks(axes[0], shown, shown.late == late, unit[0], (IN_PAGE.phases[color], IN_PAGE.page))
 
     svg = svg_of("timeline", draw, 1.2 + 0.24 * len(shown.run.busy), 9.5)
     kinds = [("forward", _FORWARD), ("backward", _BACKWARD)]
-    kinds += [("encoders", _TASK)] * isinstance(shown.run, MultiplexResult)
+    kinds += [("encoders", _TASK)] * bool((~shown.late).any()) + [("generators", _LATE)] * bool(shown.late.any())
     drawn = chart("timeline", "", "Timeline of the stages of one pipeline", svg, ops(runs, unit[0]), wide=True)
     return section(title, words, [drawn], _keys(kinds))
 
@@ -123,13 +125,13 @@ def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[s
             axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=colors[1])
 
 
-def _draw_tasks(axis: Any, shown: Timeline, scale: float, colors: tuple[str, str]) -> None:
-    """Draw encoders' work between the ops, forwards and backwards."""
+def _draw_tasks(axis: Any, shown: Timeline, chosen: Bools, scale: float, colors: tuple[str, str]) -> None:
+    """Draw some tasks between the ops, forwards and backwards."""
     run = shown.run
     if not isinstance(run, MultiplexResult):
         return
     for starts, durations in ((run.task_forward_start, shown.forward), (run.task_backward_start, shown.backward)):
         for device in range(len(run.busy)):
-            here = (run.task_device == device) & (starts >= 0)
+            here = chosen & (run.task_device == device) & (starts >= 0)
             spans = list(zip((starts[here] / scale).tolist(), (durations[here] / scale).tolist(), strict=True))
             axis.broken_barh(spans, (device - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.2)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -11,7 +11,7 @@ from balancer.cost import Module
 from balancer.cost.throughput import Throughput
 from balancer.io.logs import LengthLog
 from balancer.problem.cluster import Cluster
-from balancer.problem.layout import LAYOUT_MODES, StepLayout
+from balancer.problem.layout import LAYOUT_MODES, StepLayout, no_place_before
 from balancer.problem.layout_memory import memory_of_devices
 from balancer.problem.phases import Phase
 from balancer.simulate.given import Given, given_of
@@ -238,16 +238,18 @@ def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: floa
     return found
 
 
-def modes_of(text: str) -> tuple[str, ...]:
-    """Read ``any``, or modes with ``+`` between them."""
+def modes_of(text: str, generators: Collection[str] = ()) -> tuple[str, ...]:
+    """Read ``any``, which are all that there are with generators or without, or modes with ``+`` between them."""
     if text == "any":
-        return LAYOUT_MODES
+        return tuple(mode for mode in LAYOUT_MODES if mode != "before" or not generators)
     chosen = tuple(dict.fromkeys(text.split("+"))) if isinstance(text, str) else (text,)
     if "any" in chosen:
         raise UsageError("{mode} 'any' is all modes already: it stands alone, got {given!r}", given=text)
     for mode in chosen:
         if mode not in LAYOUT_MODES:
             raise unknown("mode", mode, ("any", *LAYOUT_MODES))
+    if generators and "before" in chosen:
+        raise no_place_before(generators)
     return chosen
 
 
@@ -258,7 +260,7 @@ def _cost_s(case: LayoutCase, seconds: float) -> float:
     """About how many seconds a schedule takes: its search, its linear program, its samples."""
     cells, samples = case.num_slots * case.layout.num_stages, [step.num_samples for step in case.given.steps]
     lists = 0.0
-    if case.layout.mode == "multiplexed" and case.encoders:  # of every replica, some, whatever the budget
+    if case.layout.mode == "multiplexed" and case.apart:  # of every replica, some, whatever the budget
         lists = _LIST_S * case.layout.llm.dp * (100 + 2 * cells)
     return sum(seconds + lists + (2e-5 + 2 * (lists > 0) * _LIST_S) * count + 5e-4 * cells for count in samples)
 
@@ -278,6 +280,7 @@ def configure(
     efficiency: float = 0.5,
     throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
     overlap: float = 0.0,
+    generators: Iterable[str] = (),
     time_budget: float = 5.0,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Configuration:
@@ -289,7 +292,7 @@ def configure(
         A path, or what ``balancer.io.logs.open_log`` returns.
     num_gpus : int
     phases : sequence of Phase, or mapping of str to str
-        Encoders, and the language model last.
+        In the order in which they compute: encoders, and the language model last; behind it generators, if there are.
     models : mapping of str to str or Module
         Of each phase: a name or ``config.json`` as for :func:`balancer.cost.module`, or a shape.
     batch : int
@@ -309,6 +312,9 @@ def configure(
         Measured FLOP/s of one GPU, by phase, in place of that; or several, by tensor shards, with what they exchange.
     overlap : float
         Fraction of every exchange that computing hides.
+    generators : iterable of str
+        The phases behind the language model, which take what it puts out, such as decoders of audio or images: a
+        micro-batch turns only once they are done with it. So mode ``"before"`` has none.
     time_budget : float
         Seconds' worth of schedules, counted and not timed. Layouts that it does not reach are counted.
     tick : callable
@@ -331,9 +337,9 @@ def configure(
     """
     given = given_of(
         log, num_gpus, phases, models, batch, cluster=cluster, num_steps=num_steps, pieces=pieces, frozen=frozen,
-        efficiency=efficiency, throughput=throughput, overlap=overlap,
+        efficiency=efficiency, throughput=throughput, overlap=overlap, generators=generators,
     )  # fmt: skip
-    modes = modes_of(mode)
+    modes = modes_of(mode, given.generators)
     search = _Search(given, list(stubs_of(given, modes)), as_budget(time_budget), tick)
     try:
         search.run()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from balancer.io.logs import LengthLog, open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Steps, rows_of_steps
 from balancer.problem.cluster import Cluster, read_cluster
+from balancer.problem.layout import as_generators, upstream
 from balancer.problem.phases import Phase, PhaseItems
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.setup import Setup, as_phases
@@ -23,7 +24,7 @@ from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["Given", "StepItems", "backward_times", "given_of"]
+__all__ = ["Given", "StepItems", "given_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -87,7 +88,7 @@ class Given:
     Attributes
     ----------
     models : dict of str to Module
-        By phase, the language model last.
+        By phase: encoders, the language model, generators.
     rates : dict of str to dict of int to Throughput
         Of one GPU, by the elements that it has at a time; by tensor shards, where their exchanges were measured with
         it. Under 0 that for all others.
@@ -97,6 +98,8 @@ class Given:
     pieces : dict of str to (int or None)
     frozen : frozenset of str
     overlap : float
+    generators : tuple of str
+        The last phases, which take what the language model puts out.
     """
 
     models: dict[str, Module]
@@ -107,22 +110,42 @@ class Given:
     pieces: dict[str, int | None]
     frozen: frozenset[str]
     overlap: float
+    generators: tuple[str, ...] = ()
     _parts: dict[tuple[object, ...], Ints] = field(default_factory=dict)
 
     def parts(self, names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> Ints:
         """Return each stage's part of these modules, int64[M, S]; the same for many layouts, and kept.
 
-        Encoders that share stages are all cut as the one with most work.
+        Encoders that share stages are all cut as the one with most work, and so are generators.
         """
         if (names, counts) not in self._parts:
             models: dict[str, Any] = {name: self.models[name] for name in names}
             pieces = {name: self.pieces.get(name) for name in names}
             stages = PipelineStages.of(dict(counts), models, pieces=pieces)
-            rows = [stages.forward[name] for name in names]
-            largest = max(range(len(names) - 1), key=lambda m: self.total(names[m])[0], default=0)
-            rows[:-1] = [rows[largest]] * (len(rows) - 1)
-            self._parts[names, counts] = np.array(rows, dtype=np.int64)
+            rows = dict(stages.forward)
+            for alike in (self.encoders, self.generators):
+                if together := [name for name in alike if name in rows]:
+                    largest = rows[max(together, key=lambda name: self.total(name)[0])]
+                    rows |= dict.fromkeys(together, largest)
+            self._parts[names, counts] = np.array([rows[name] for name in names], dtype=np.int64)
         return self._parts[names, counts]
+
+    @property
+    def llm(self) -> str:
+        """The language model's phase: the last that is no generator."""
+        return list(self.models)[-1 - len(self.generators)]
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Phases before it."""
+        return tuple(self.models)[: -1 - len(self.generators)]
+
+    def backward_times(self, name: str, *, recompute: bool) -> int:
+        """Return how many times its forward a module's backward takes."""
+        times = 2
+        if name in self.frozen:  # its inputs' gradients alone, if anything before it is trained
+            times = int(any(other not in self.frozen for other in upstream(list(self.models), self.generators, name)))
+        return times + (recompute and times > 0)
 
     @property
     def exposed(self) -> float:
@@ -135,23 +158,12 @@ class Given:
 
     def useful_flops(self, step: StepItems) -> float:
         """Forward and backward, nothing recomputed."""
-        return sum(
-            step.total[name][0] * (1 + backward_times(name, tuple(self.models), self.frozen, recompute=False))
-            for name in self.models
-        )
+        return sum(step.total[name][0] * (1 + self.backward_times(name, recompute=False)) for name in self.models)
 
     def bandwidth(self, gpus: int) -> float:
         """Bytes a second of one GPU among so many neighbours."""
         inside = gpus <= self.cluster.gpus_per_node
         return self.cluster.intra_node_bytes_per_s if inside else self.cluster.inter_node_bytes_per_s
-
-
-def backward_times(name: str, names: tuple[str, ...], frozen: frozenset[str], *, recompute: bool) -> int:
-    """Return how many times its forward a module's backward takes."""
-    times = 2
-    if name in frozen:
-        times = int(name == names[-1] and any(other not in frozen for other in names[:-1]))
-    return times + (recompute and times > 0)
 
 
 def given_of(
@@ -168,6 +180,7 @@ def given_of(
     efficiency: float = 0.5,
     throughput: Mapping[str, Throughput | Mapping[int, Throughput]] | None = None,
     overlap: float = 0.0,
+    generators: Iterable[str] = (),
 ) -> Given:
     """Check, and read the steps; arguments as :func:`balancer.configure` has them."""
     found = as_phases(phases)
@@ -177,6 +190,7 @@ def given_of(
             raise ArgumentError(argument, f"be of the phases {', '.join(names)}", repr(odd[0]))
     if missing := [name for name in names if name not in models]:
         raise UsageError("phase {name!r} has no model", "name one in {models}", name=missing[0])
+    behind = as_generators(names, generators)
     still = frozenset([frozen] if isinstance(frozen, str) else frozen)
     if still - set(names):
         raise ArgumentError("frozen", f"be phases, of {', '.join(names)}", repr(min(still - set(names))))
@@ -190,11 +204,17 @@ def given_of(
     usual = SaturatingThroughput(efficiency * node.peak_flops)
     rates = {name: _rates((throughput or {}).get(name, usual), usual) for name in names}
     parts = {name: None if (cut := (pieces or {}).get(name)) is None else as_count("pieces", cut) for name in names}
-    return Given(
-        shapes, rates, node, as_count("num_gpus", num_gpus),
-        _steps(log, found, shapes, parts, as_count("batch", batch), as_count("num_steps", num_steps)), parts, still,
-        overlap,
-    )  # fmt: skip
+    steps = _steps(
+        log, _for_a_log(found, len(behind)), shapes, parts, as_count("batch", batch), as_count("num_steps", num_steps)
+    )
+    return Given(shapes, rates, node, as_count("num_gpus", num_gpus), steps, parts, still, overlap, behind)
+
+
+def _for_a_log(phases: tuple[Phase, ...], generators: int) -> tuple[Phase, ...]:
+    """Put the language model last: it has an item of every sample, where a generator has none of most."""
+    llm = len(phases) - generators - 1
+    aside = tuple(replace(phase, feeds=None) for phase in phases[llm:]) if generators else phases[llm:]
+    return phases[:llm] + aside[1:] + aside[:1]
 
 
 def _rates(given: Throughput | Mapping[int, Throughput], usual: Throughput) -> dict[int, Throughput]:

@@ -1,7 +1,7 @@
 """Layouts that need no schedule: what a step takes and holds at least, in closed form.
 
 The work of a pipeline's busiest device, or a sample's round trip; before it the encoders' mean work, or an item; in its
-gaps the mean work of all devices.
+gaps the mean work of all devices. Generators are as encoders are.
 """
 
 from collections.abc import Mapping
@@ -44,10 +44,12 @@ class LayoutCase:
         return PipelineTimes.of(self.given, self.layout, self.num_slots, self.memory.parameters)
 
     @cached_property
-    def encoders(self) -> dict[str, ModuleRate]:
-        """Rates of encoders that are no stages: on one of their ranks, or, in gaps, on a device of the pipeline."""
+    def apart(self) -> dict[str, ModuleRate]:
+        """Rates of modules that are no stages: on one of their ranks, or, in gaps, on a device of the pipeline."""
         found: dict[str, ModuleRate] = {}
-        for name, one in self.layout.encoders.items() if self.layout.mode != "stages" else ():
+        for name, one in self.layout.modules.items():
+            if name in self.layout.piped:
+                continue
             shards, ranks = one.device_gpus, one.dp
             if self.layout.mode == "multiplexed":
                 shards, ranks = self.layout.llm.device_gpus, self.layout.llm.dp * self.num_slots
@@ -92,7 +94,7 @@ class LayoutCase:
         likely = self.least_bytes
         if self.layout.mode == "multiplexed":
             llm = self.layout.llm
-            for name in self.encoders:
+            for name in self.layout.encoders:
                 each = self.given.total(name)[1] / len(self.given.steps) / (llm.dp * llm.pp)
                 likely += float(self.memory.kept[name].max()) * each * min(1.0, llm.pp / self.num_slots)
         return likely
@@ -110,10 +112,10 @@ class LayoutCase:
         for name, rate in zip(times.names, times.rates, strict=True):
             trips += (1 + rate.backward) * rate.seconds(*step.of_sample[name][:, step.largest])
         pipeline = max(float(busy.max()), float(trips.max(initial=0.0)))
-        spent = {name: _spent(step.total[name], rate) for name, rate in self.encoders.items()}
+        spent = {name: _spent(step.total[name], rate) for name, rate in self.apart.items()}
         if layout.mode == "multiplexed":
             return max(pipeline, float(busy.mean()) + sum(spent.values()) / (layout.llm.dp * layout.llm.pp))
-        ranks = [layout.encoders[name].dp for name in spent]
+        ranks = [layout.modules[name].dp for name in spent]
         alike: Mapping[int, float] = {
             r: sum(s for s, q in zip(spent.values(), ranks, strict=True) if q == r) for r in ranks
         }
@@ -124,9 +126,9 @@ class LayoutCase:
         held = memory.states.copy()
         windows = -(-self.num_slots // slots_held(layout, self.num_slots))
         for name, kept in memory.kept.items():
-            if layout.mode == "before" and name in self.encoders:
-                held += kept * step.total[name][1] / layout.encoders[name].dp
-            if name in self.encoders:  # in gaps any device may hold it
+            if layout.mode == "before" and name in self.apart:
+                held += kept * step.total[name][1] / layout.modules[name].dp
+            if name in self.apart:  # in gaps any device may hold it
                 continue
             each = step.total[name][1] / layout.llm.dp
             held += kept * each / windows + memory.at_work[name] * each / self.num_slots
@@ -142,20 +144,22 @@ class QuickBound:
 
     def of(self, stub: Stub) -> float:
         """Return seconds that no step takes less than, the mean over the steps."""
-        *encoders, last = self.given.models
-        llm, one = stub.llm, stub.encoder
-        mean = self._seconds(last, llm, llm.device_gpus) / llm.dp
-        busiest = mean * self._largest_share(last, llm)
-        if one is None:
-            return busiest
-        if stub.mode == "stages":
-            share = self._largest_share(encoders[0], one)
-            beside = (self._seconds(name, one, one.device_gpus * (one.dp // llm.dp)) for name in encoders)
-            return max(busiest, sum(beside) / llm.dp * share)
-        if stub.mode == "before":
-            return busiest + sum(self._seconds(name, one, one.device_gpus) for name in encoders) / one.dp
-        between = sum(self._seconds(name, one, llm.device_gpus) for name in encoders) / llm.dp
-        return max(busiest, (mean + between) / llm.pp)
+        given, llm, between = self.given, stub.llm, 0.0
+        mean = self._seconds(given.llm, llm, llm.device_gpus) / llm.dp
+        busiest = mean * self._largest_share(given.llm, llm)
+        for names, one in ((given.encoders, stub.encoder), (given.generators, stub.generator)):
+            if one is None:
+                continue
+            if stub.mode == "before":
+                return busiest + sum(self._seconds(name, one, one.device_gpus) for name in names) / one.dp
+            shards = one.device_gpus * (one.dp // llm.dp) if stub.mode == "stages" else llm.device_gpus
+            beside = sum(self._seconds(name, one, shards) for name in names) / llm.dp
+            if stub.mode == "stages":
+                busiest = max(
+                    busiest, beside * self._largest_share(max(names, key=lambda name: given.total(name)[0]), one)
+                )
+            between += beside
+        return max(busiest, (mean + between) / llm.pp) if stub.mode == "multiplexed" else busiest
 
     def _seconds(self, name: str, one: ModuleLayout, shards: int) -> float:
         """Seconds of a module's forwards and backwards on one device, as fast as with all elements at a time."""
@@ -180,7 +184,7 @@ def room_of(given: Given) -> float:
 
 def slots_held(layout: StepLayout, num_slots: int) -> NDArray[np.int64]:
     """Return how many stages of micro-batches each device has in flight, int64[devices]."""
-    devices, chunks = layout.encoder_stages + layout.llm.pp, layout.llm.chunks
+    devices, chunks = layout.num_devices, layout.llm.chunks
     d = np.arange(devices)
     if chunks == 1:
         return np.asarray(np.minimum(num_slots, devices - d), dtype=np.int64)

@@ -1,7 +1,7 @@
 """What a layout takes and holds, by exact schedules of its steps."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ __all__ = ["Priced", "Timeline", "price", "timeline"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 _PER_SECOND = 10**10  # units in which schedules count time
 _UNIT_BYTES = 1024  # and what is held
 _TASK_SHARE = 0.02  # of the room beside the states that an encoder's task may hold
@@ -63,11 +64,12 @@ class Priced:
 
 
 class Timeline(NamedTuple):
-    """One replica in tenths of nanoseconds; with encoders in its gaps, what their tasks take, int64[t]."""
+    """One replica in tenths of nanoseconds; with tasks in its gaps, what they take, int64[t], and which generate."""
 
     run: PipelineRun | MultiplexResult
     forward: Ints
     backward: Ints
+    late: Bools
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +102,7 @@ def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Pric
     count = len(found)
     seconds = sum(step.seconds for step in found) / count + case.sync_s
     useful = sum(map(given.useful_flops, given.steps)) / count
-    chosen = StepLayout(layout.modules, layout.mode, case.num_slots, _token_cap(case))
+    chosen = replace(layout, micro_batches=case.num_slots, micro_batch_tokens=_token_cap(case))
     return Priced(
         chosen, seconds, sum(step.bound for step in found) / count + case.sync_s, 1 - _busy(case) / seconds,
         useful / (seconds * given.num_gpus * given.cluster.peak_flops), max(step.bytes for step in found),
@@ -118,22 +120,20 @@ def _busy(case: LayoutCase) -> float:
     """Seconds that all GPUs there are would take if none waited."""
     given, total = case.given, 0.0
     rates = zip(case.times.names, case.times.rates, strict=True)
-    for name, rate in (*rates, *case.encoders.items()):
+    for name, rate in (*rates, *case.apart.items()):
         flops, elements = given.total(name)
         one = case.layout.modules[name]
         gpus = one.device_gpus
         if case.layout.mode == "multiplexed" or name in case.times.names:
-            gpus = (
-                case.layout.llm.device_gpus if name in case.encoders else one.num_gpus // (case.layout.llm.dp * one.pp)
-            )
+            gpus = case.layout.llm.device_gpus if name in case.apart else one.num_gpus // (case.layout.llm.dp * one.pp)
         total += gpus * (1 + rate.backward) * (rate.per_flop * flops + rate.per_element * elements)
     return total / (len(given.steps) * given.num_gpus)
 
 
 def _token_cap(case: LayoutCase) -> int | None:
-    """Return how many tokens of the last phase a micro-batch may hold, all in flight being as large."""
-    last = case.times.names[-1]
-    per_token = case.memory.kept[last] * slots_held(case.layout, case.num_slots) + case.memory.at_work[last]
+    """Return how many tokens of the language model a micro-batch may hold, all in flight being as large."""
+    llm = case.layout.llm_name
+    per_token = case.memory.kept[llm] * slots_held(case.layout, case.num_slots) + case.memory.at_work[llm]
     room = room_of(case.given) - case.memory.states
     if not per_token.any():
         return None
@@ -171,7 +171,7 @@ def _scheduled(case: LayoutCase, step: StepItems, time_budget: float, limited: b
     """Schedule a step; again under caps on what is in flight, if it holds too much."""
     table, before = _table(case, step), _before(case, step, time_budget)
     room = room_of(case.given) - case.memory.states - before.held
-    schedule = _in_gaps if case.layout.mode == "multiplexed" and case.encoders else _pipelined
+    schedule = _in_gaps if case.layout.mode == "multiplexed" and case.apart else _pipelined
     caps: Floats | None = None
     alone = np.zeros(len(case.memory.states))
     for _ in range(2):
@@ -227,11 +227,11 @@ def _before(case: LayoutCase, step: StepItems, time_budget: float) -> _Before:
     seconds = bound = held = 0.0
     if case.layout.mode != "before":
         return _Before(0.0, 0.0, 0.0)
-    for ranks in sorted({case.layout.encoders[name].dp for name in case.encoders}):
-        names = [name for name in case.encoders if case.layout.encoders[name].dp == ranks]
+    for ranks in sorted({case.layout.modules[name].dp for name in case.apart}):
+        names = [name for name in case.apart if case.layout.modules[name].dp == ranks]
         times, bytes_ = [], []
         for name in names:
-            rate, piece = case.encoders[name], case.given.pieces.get(name)
+            rate, piece = case.apart[name], case.given.pieces.get(name)
             count = np.maximum(1, np.ceil(step.lengths[name] / (piece or np.inf))).astype(np.int64)
             each, lengths = rate.seconds(step.flops[name], step.lengths[name]), step.lengths[name]
             times.append(np.repeat((1 + rate.backward) * each / count, count))
@@ -256,29 +256,45 @@ def _pipelined(
         np.add.at(loads, result.slot_of_item[here], table.ask["work"][here])
         names = ("forward", "backward", "forward_overhead", "backward_overhead", "hop")
         none = np.zeros(0, dtype=np.int64)
-        return Timeline(run(loads, order=result.order, **{name: table.ask[name] for name in names}), none, none)
+        return Timeline(
+            run(loads, order=result.order, **{name: table.ask[name] for name in names}), none, none, none > 0
+        )
 
     most = held.max(axis=0)
     return _Found(result.makespan, result.lower_bound, most, most, at_work, slowest)
 
 
 class _Tasks(NamedTuple):
-    """Encoder work of samples: of which sample each is, units of its forward and backward, and what it holds."""
+    """Work of samples in gaps: of which sample each task is, units both ways, what it holds, whether it generates."""
 
     sample: Ints
     forward: Ints
     backward: Ints
     size: Ints
+    late: Bools
+
+    @property
+    def at_work(self) -> float:
+        """Bytes of the largest generator's task, which holds them while it runs, forward and backward in one."""
+        return float(_UNIT_BYTES * self.size[self.late].max(initial=0))
 
 
 def _tasks(case: LayoutCase, step: StepItems, room: float) -> _Tasks:
-    """Return a task for each sample with encoder work; several alike where that is long or large, and can be parted."""
+    """Return a task for each sample with encoder work, and for each with a generator's; see :func:`_parted`."""
+    found = [_parted(case, step, room, names) for names in (case.layout.encoders, case.layout.after)]
+    sample, forward, backward, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    return _Tasks(sample, forward, backward, size, np.repeat([False, True], [len(each[0]) for each in found]))
+
+
+def _parted(case: LayoutCase, step: StepItems, room: float, names: Collection[str]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return a task for each sample with work in some modules; several alike where long or large, and to be parted."""
     forward, backward, size, pieces = np.zeros((4, step.num_samples))
-    for name, rate in case.encoders.items():
+    for name in names:
+        rate, bytes_ = case.apart[name], case.memory.kept[name].max()
         each = rate.seconds(*step.of_sample[name])
         forward += each
         backward += rate.backward * each
-        size += step.of_sample[name][1] * float(case.memory.kept[name].max())
+        size += step.of_sample[name][1] * float(bytes_)
         parts = np.maximum(1, step.lengths[name] // (case.given.pieces.get(name) or np.inf))
         pieces += np.bincount(step.sample[name], parts * (step.lengths[name] > 0), step.num_samples)
     times = case.times
@@ -287,10 +303,8 @@ def _tasks(case: LayoutCase, step: StepItems, room: float) -> _Tasks:
     count = np.where(forward > 0, np.clip(wanted, 1, np.maximum(1, pieces)), 0).astype(np.int64)
     sample = np.repeat(np.arange(step.num_samples), count)
     each = np.maximum(1, count)
-    return _Tasks(
-        sample, _units(forward / each)[sample], _units(backward / each)[sample],
-        np.ceil(size / each / _UNIT_BYTES).astype(np.int64)[sample],
-    )  # fmt: skip
+    sizes = np.ceil(size / each / _UNIT_BYTES).astype(np.int64)
+    return sample, _units(forward / each)[sample], _units(backward / each)[sample], sizes[sample]
 
 
 def _in_gaps(
@@ -304,11 +318,11 @@ def _in_gaps(
         flight = alone if fits else _LLM_SHARE * caps
         rules = {} if fits else _flight(case, table, flight)
         rules["held_cap"] = np.floor((caps - flight) / _UNIT_BYTES).astype(np.int64)
-        if int(tasks.size.max(initial=0)) > int(rules["held_cap"].max()):
+        if int(tasks.size[~tasks.late].max(initial=0)) > int(rules["held_cap"].max()):
             raise TimeLimitError("no room for the largest task")
     result = solvers.schedule_multiplexed(
         **table.ask, **rules, task_item=tasks.sample, task_forward=tasks.forward, task_backward=tasks.backward,
-        task_size=tasks.size, window=len(case.memory.states), time_budget=time_budget,
+        task_size=tasks.size, task_after=tasks.late, window=len(case.memory.states), time_budget=time_budget,
     )  # fmt: skip
     cell = result.replica_of_item.astype(np.int64) * result.num_slots + result.slot_of_item
     alone_, at_work = _held(table, cell, result.order, case.layout.llm.dp)
@@ -318,8 +332,9 @@ def _in_gaps(
     def slowest() -> Timeline:
         replica = int(np.argmax(makespans))
         here = result.tasks_of(replica)
-        return Timeline(result.replicas[replica], tasks.forward[here], tasks.backward[here])
+        return Timeline(result.replicas[replica], tasks.forward[here], tasks.backward[here], tasks.late[here])
 
+    at_work = at_work + tasks.at_work
     return _Found(result.makespan, result.lower_bound, held.max(axis=0), alone_.max(axis=0), at_work, slowest)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.cost.sequence_parallel import exchange_bytes
 from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.simulate.given import Given, StepItems, backward_times
+from balancer.simulate.given import Given, StepItems
 
 __all__ = ["ModuleRate", "PipelineTimes", "gradient_seconds"]
 
@@ -42,7 +42,7 @@ class ModuleRate:
         """Return the rate on a device of `shards` GPUs that has so many elements at a time."""
         measured = given.rates[name].get(layout.tp)
         rate = float((measured or given.rates[name][0]).at(max(1.0, elements / (shards / layout.tp))))
-        backward = backward_times(name, tuple(given.models), given.frozen, recompute=layout.recompute)
+        backward = given.backward_times(name, recompute=layout.recompute)
         seconds = _sequence_seconds(given, name, layout)
         if measured is None:
             seconds += _tensor_seconds(given, name, layout)
@@ -104,8 +104,7 @@ class PipelineTimes:
     @classmethod
     def of(cls, given: Given, layout: StepLayout, num_slots: int, parameters: Mapping[str, Floats]) -> "PipelineTimes":
         """Return the times with so many micro-batches; `parameters`, float64[devices] each, are those of a GPU."""
-        names = tuple(layout.modules) if layout.mode == "stages" else tuple(layout.modules)[-1:]
-        counts, last = layout.stage_counts, names[-1]
+        names, counts, llm = layout.piped, layout.stage_counts, layout.llm_name
         parts = given.parts(names, tuple(counts.items()))
         slots = layout.llm.dp * num_slots * len(given.steps)
         elements = {name: given.total(name)[1] / slots for name in names}
@@ -117,8 +116,8 @@ class PipelineTimes:
         ahead, back = _gathers(given, layout, parameters)
         hop = 0.0
         if parts.shape[1] > 1:
-            hidden, per_node = given.models[last].block.hidden, given.cluster.gpus_per_node
-            sent = elements[last] * hidden * _BYTES / layout.llm.device_gpus
+            hidden, per_node = given.models[llm].block.hidden, given.cluster.gpus_per_node
+            sent = elements[llm] * hidden * _BYTES / layout.llm.device_gpus
             hop = given.exposed * (given.cluster.inter_node_latency_s + sent / given.bandwidth(per_node + 1))
         return cls(names, tuple(rates), parts, ahead, back, hop)
 
@@ -168,8 +167,7 @@ def _shared_seconds(given: Given, one: ModuleLayout, parameters: float) -> float
 def _gathers(given: Given, layout: StepLayout, parameters: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Seconds of a forward, and of a backward, at gathering parameters that ranks share, float64[S] each."""
     seconds = np.zeros(layout.num_stages)
-    names = layout.modules if layout.mode == "stages" else list(layout.modules)[-1:]
-    for name in names:
+    for name in layout.piped:
         one = layout.modules[name]
         if one.zero_stage == 3:
             each = [_shared_seconds(given, one, float(p) / one.chunks) for p in parameters[name]]

@@ -1,4 +1,4 @@
-"""The layouts that there are for some GPUs: of the language model, and of encoders beside, before or between."""
+"""The layouts that there are for some GPUs: of the language model, and of what is beside, before or between."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -13,18 +13,17 @@ __all__ = ["Stub", "numbers_of_slots", "stubs_of"]
 
 _SHARDS = (1, 2, 4, 8)  # by tensors, and of samples
 _STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32)
-_ENCODER_STAGES = (1, 2, 3, 4)
+_STAGES_BESIDE = (1, 2, 3, 4)
 _CHUNKS = (1, 2)
 _ZERO_STAGES = (1, 3)  # 0 and 2 take as long as 1 and 3, and hold more or hardly less
 _LEAST_USED = 0.9  # of all GPUs
-_MULTIPLES = (1, 2, 4, 8)  # of the devices: micro-batches
+_MULTIPLES = (1, 2, 4, 6, 8, 12)  # of the devices: micro-batches
 _MOST_CELLS = 512  # micro-batches times stages
-_FEWEST_SAMPLES = 4  # of a micro-batch, where there are so many: fewer are too uneven
 
 
 def _language_layouts(given: Given) -> Iterator[ModuleLayout]:
-    """Yield layouts of the last module, with as many replicas as there are GPUs for."""
-    name = list(given.models)[-1]
+    """Yield layouts of the language model, with as many replicas as there are GPUs for."""
+    name = given.llm
     for tp, shards, pp in product(_SHARDS, _SHARDS, _STAGES):
         for zero_stage, recompute, chunks in product(_ZERO_STAGES, (False, True), _CHUNKS if pp > 1 else (1,)):
             one = ModuleLayout(tp=tp, pp=pp, chunks=chunks, zero_stage=zero_stage, recompute=recompute)
@@ -46,50 +45,80 @@ def _with_shards(given: Given, name: str, one: ModuleLayout, shards: int) -> Mod
 
 
 class Stub(NamedTuple):
-    """A layout in short: the language model's, and one that all encoders have; without the replicas they come to."""
+    """A layout in short: the language model's, one that all encoders have, and one that all generators have."""
 
     mode: str
     llm: ModuleLayout
-    encoder: ModuleLayout | None
+    encoder: ModuleLayout | None = None
+    generator: ModuleLayout | None = None
 
     def layout(self, given: Given) -> StepLayout:
         """Return it in full."""
-        *encoders, last = given.models
-        beside = {} if self.encoder is None else dict.fromkeys(encoders, self.encoder)
-        return StepLayout({**beside, last: self.llm}, self.mode)
+        modules = dict.fromkeys(given.encoders, self.encoder) | {given.llm: self.llm}
+        modules |= dict.fromkeys(given.generators, self.generator)
+        whole = {name: one for name, one in modules.items() if one is not None}
+        return StepLayout(whole, self.mode, generators=given.generators)
 
 
 def stubs_of(given: Given, modes: Collection[str]) -> Iterator[Stub]:
-    """Yield all layouts: those of encoders as stages have fewer replicas, for encoders need GPUs of their own."""
-    encoders, node = list(given.models)[:-1], given.cluster.gpus_per_node
-    shards = [tp for tp in _SHARDS if all(_fits(given, name, ModuleLayout(tp=tp)) for name in encoders)]
-    stages = [
-        ModuleLayout(tp=tp, pp=pp, dp=gpus // tp, recompute=recompute)
-        for gpus, pp, tp, recompute in product(_SHARDS, _ENCODER_STAGES, shards, (False, True))
-        if gpus % tp == 0 and gpus <= node and all(_fits(given, name, ModuleLayout(tp=tp, pp=pp)) for name in encoders)
-    ]
+    """Yield all layouts; those of stages beside the language model's have fewer replicas, for these need GPUs too."""
+    alone = len(given.models) == 1
+    beside = list(_stages_beside(given)) if "stages" in modes and not alone else []
+    apart = list(_apart(given))
     for llm in _language_layouts(given):
-        if not encoders:
-            yield Stub("stages", llm, None)
+        if alone:
+            yield Stub("stages", llm)
             continue
         replica = llm.num_gpus // llm.dp
-        for one in stages if "stages" in modes and llm.chunks == 1 else ():
-            replicas = given.num_gpus // (replica + one.num_gpus)
-            if replicas * (replica + one.num_gpus) >= _LEAST_USED * given.num_gpus:
-                encoder = replace(one, dp=one.dp * replicas, zero_stage=llm.zero_stage)
-                yield Stub("stages", replace(llm, dp=replicas), encoder)
+        for gpus, *both in beside if llm.chunks == 1 else ():
+            replicas = given.num_gpus // (replica + gpus)
+            if replicas * (replica + gpus) >= _LEAST_USED * given.num_gpus:
+                encoder, generator = (_times(one, replicas, llm.zero_stage) for one in both)
+                yield Stub("stages", replace(llm, dp=replicas), encoder, generator)
         if llm.num_gpus < _LEAST_USED * given.num_gpus:
             continue
-        for mode, tp, recompute in product(("before", "multiplexed"), shards, (False, True)):
-            zero_stages = _ZERO_STAGES if mode == "before" else (1,)
+        for mode, one in product(("before", "multiplexed"), apart):
             around = llm.num_gpus if mode == "before" else llm.device_gpus
-            if mode in modes and around % tp == 0 and (mode == "before" or llm.chunks == 1):
-                for zero_stage in zero_stages:
-                    yield Stub(
-                        mode,
-                        llm,
-                        ModuleLayout(tp=tp, dp=llm.num_gpus // tp, zero_stage=zero_stage, recompute=recompute),
-                    )
+            if mode not in modes or around % one.tp or (mode == "multiplexed" and llm.chunks > 1):
+                continue
+            for zero_stage in _ZERO_STAGES if mode == "before" else (1,):
+                whole = replace(one, dp=llm.num_gpus // one.tp, zero_stage=zero_stage)
+                yield Stub(mode, llm, whole if given.encoders else None, whole if given.generators else None)
+
+
+def _stages_beside(given: Given) -> Iterator[tuple[int, ModuleLayout | None, ModuleLayout | None]]:
+    """Yield stages of encoders and of generators for one replica, and how many GPUs they are.
+
+    Where there are both, generators are cut by tensors and recompute as the encoders do.
+    """
+    encoders, generators = (list(_stages(given, names)) for names in (given.encoders, given.generators))
+    for first, last in product(encoders or (None,), generators or (None,)):
+        if first is None or last is None or (first.tp, first.recompute) == (last.tp, last.recompute):
+            yield sum(one.num_gpus for one in (first, last) if one is not None), first, last
+
+
+def _stages(given: Given, names: Collection[str]) -> Iterator[ModuleLayout]:
+    """Yield the stages that all of some modules may have beside the language model's: as many GPUs as a node's each."""
+    for gpus, pp, tp, recompute in product(_SHARDS, _STAGES_BESIDE, _SHARDS, (False, True)):
+        cut = ModuleLayout(tp=tp, pp=pp)
+        if names and gpus % tp == 0 and gpus <= given.cluster.gpus_per_node and _all_fit(given, names, cut):
+            yield replace(cut, dp=gpus // tp, recompute=recompute)
+
+
+def _apart(given: Given) -> Iterator[ModuleLayout]:
+    """Yield what all modules but the language model may have where they are no stages."""
+    names = (*given.encoders, *given.generators)
+    for tp, recompute in product(_SHARDS, (False, True)):
+        if _all_fit(given, names, ModuleLayout(tp=tp)):
+            yield ModuleLayout(tp=tp, recompute=recompute)
+
+
+def _times(one: ModuleLayout | None, replicas: int, zero_stage: int) -> ModuleLayout | None:
+    return None if one is None else replace(one, dp=one.dp * replicas, zero_stage=zero_stage)
+
+
+def _all_fit(given: Given, names: Collection[str], one: ModuleLayout) -> bool:
+    return all(_fits(given, name, one) for name in names)
 
 
 def _fits(given: Given, name: str, one: ModuleLayout) -> bool:
@@ -98,9 +127,9 @@ def _fits(given: Given, name: str, one: ModuleLayout) -> bool:
 
 def numbers_of_slots(given: Given, layout: StepLayout) -> list[int]:
     """Return numbers of micro-batches to try, ascending: some for each device, and no more than samples."""
-    devices = layout.encoder_stages + layout.llm.pp
+    devices = layout.num_devices
     samples = min(step.num_samples for step in given.steps) // layout.llm.dp
-    most = min(max(devices, samples // _FEWEST_SAMPLES), samples, max(1, _MOST_CELLS // layout.num_stages))
+    most = min(samples, max(1, _MOST_CELLS // layout.num_stages))
     found = [devices * times for times in _MULTIPLES if devices * times <= most]
     if layout.llm.chunks > 1:
         return found

@@ -1,6 +1,7 @@
 """Choosing a layout: beside an exhaustive search, again, and where there is none."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,8 @@ SMALL = replace(CLUSTERS["h100"], gpus_per_node=2)
 def log(tmp_path_factory):
     path = tmp_path_factory.mktemp("configure") / "log.parquet"
     rng = np.random.default_rng(0)
-    pq.write_table(pa.table({"patches": rng.integers(0, 9, 24) * 256, "tokens": rng.integers(20, 2000, 24)}), path)
+    columns = {"patches": rng.integers(0, 9, 24) * 256, "tokens": rng.integers(20, 2000, 24)}
+    pq.write_table(pa.table(columns | {"frames": rng.integers(0, 2, 24) * rng.integers(10, 1500, 24)}), path)
     return str(path)
 
 
@@ -40,30 +42,59 @@ def _quick(monkeypatch):
 
 
 def configured(log, num_gpus=4, batch=8, **more):
-    return balancer.configure(log, num_gpus, PHASES, MODELS, batch, **{"cluster": SMALL, **more})
+    asked = {"phases": PHASES, "models": MODELS, "batch": batch, "cluster": SMALL, **more}
+    return balancer.configure(log, num_gpus, **asked)
 
 
-def test_the_winner_beside_an_exhaustive_search(log, monkeypatch):
+def every_layout(given):
+    """All layouts of these GPUs in nodes of 2, by the rules of layouts alone, with all numbers of micro-batches."""
+    names, counts = ("tp", "pp", "dp", "recompute", "cp", "sp"), (1, 2, 3, 4)
+    whole = [ModuleLayout(**dict(zip(names, each, strict=True)))
+             for each in product((1, 2), counts, counts, (False, True), counts, counts)
+             if each[0] * each[1] * each[2] * each[4] * each[5] <= given.num_gpus]  # fmt: skip
+    beside = [one for one in whole if one.sequence_shards == 1]
+    for mode, llm, chunks, *others in product(LAYOUT_MODES, whole, (1, 2), *[beside] * (len(given.models) - 1)):
+        sizes = [one.num_gpus for one in (llm, *others)]
+        if (
+            others[0].recompute != others[-1].recompute
+            or (sum if mode == "stages" else max)(sizes) != given.num_gpus
+            or (chunks == 2 and (llm.pp == 1 or mode != "before"))
+        ):
+            continue
+        order = [*others[:1], replace(llm, chunks=chunks), *others[1:]]
+        try:
+            layout = StepLayout(dict(zip(given.models, order, strict=True)), mode, generators=given.generators)
+            layout.check_models(given.models, 2)
+        except ValueError:
+            continue
+        most, devices = 4 // llm.dp, layout.num_devices
+        yield from ((layout, slots) for slots in range(1, most + 1) if chunks == 1 or slots % devices == 0)
+
+
+@pytest.mark.parametrize(("gpus", "generators"), [(3, ()), (4, ("speech",))])
+def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generators):
     monkeypatch.setattr(layouts_room, "_ZERO_STAGES", (1,))
-    found = configured(log)
-    given, best = found.case.given, np.inf
-    stubs = list(stubs_of(given, LAYOUT_MODES))
+    more = {"phases": PHASES | {"speech": "frames"}, "models": MODELS | {"speech": "whisper-large-v3-encoder"}}
+    found = configured(log, gpus, batch=4, generators=generators, **(more if generators else {}))
+    given, best, tried = found.case.given, np.inf, 0
+    stubs = list(stubs_of(given, list(found.counts)))
     assert sum(sum(counts.values()) for counts in found.counts.values()) == len(stubs)
+    assert ("before" in found.counts) == (not generators)
     assert found.counts["stages"]["bound"] > 0
-    for stub in stubs:
-        layout = stub.layout(given)
-        layout.check_models(given.models, SMALL.gpus_per_node)
-        assert layout.num_gpus <= 4
-        for slots in numbers_of_slots(given, layout):
-            case = LayoutCase.of(given, layout, slots)
-            if case.least_bytes <= room_of(given) and (each := price(case, 1e-4)):
-                best = min(best, each.seconds)
-                assert each.seconds >= each.lower_bound_s * (1 - 1e-6)
-                assert each.seconds >= case.bound_s * (1 - 1e-6)
-                assert each.seconds >= found.lower_bound_s * (1 - 1e-6)
-                assert case.least_bytes <= each.bytes * (1 + 1e-6) <= room_of(given)
-                assert 0 <= each.idle < 1
-                assert 0 < each.mfu < 0.5
+    enumerated = [stub.layout(given) for stub in stubs]
+    listed = {(str(layout), slots) for layout in enumerated for slots in numbers_of_slots(given, layout)}
+    for layout, slots in every_layout(given):
+        case = LayoutCase.of(given, layout, slots)
+        tried += (str(layout), slots) in listed
+        if case.least_bytes <= room_of(given) and (each := price(case, 1e-4)):
+            best = min(best, each.seconds)
+            assert each.seconds >= each.lower_bound_s * (1 - 1e-6)
+            assert each.seconds >= case.bound_s * (1 - 1e-6)
+            assert each.seconds >= found.lower_bound_s * (1 - 1e-6) or (str(layout), slots) not in listed
+            assert case.least_bytes <= each.bytes * (1 + 1e-6) <= room_of(given)
+            assert 0 <= each.idle < 1
+            assert 0 < each.mfu < 0.5
+    assert tried == len(listed)
     assert found.winner.seconds <= 1.01 * best
     assert found.formula.seconds >= found.winner.seconds
     assert timeline(found.case, 1e-4).run.makespan > 0

@@ -82,9 +82,9 @@ def test_a_module_is_refused_by_name(fields, message):
 @pytest.mark.parametrize(
     ("vision", "mode", "message"),
     [
-        (ModuleLayout(dp=24), "stages", r"modules\['vision'\].dp must be a multiple of 16, the last module's replicas"),
+        (ModuleLayout(dp=24), "stages", r"modules\['vision'\].dp must be a multiple of 16, the replicas of 'llm'"),
         (ModuleLayout(pp=2, dp=192), "before", r"modules\['vision'\].pp must be 1 with mode 'before'"),
-        (ModuleLayout(dp=16), "multiplexed", r"modules\['vision'\] must be on the 384 GPUs of the last module"),
+        (ModuleLayout(dp=16), "multiplexed", r"modules\['vision'\] must be on the 384 GPUs of 'llm'"),
         (ModuleLayout(dp=384, zero_stage=3), "multiplexed", "to gather parameters, all devices would have to"),
         (ModuleLayout(dp=16), "behind", "unknown mode 'behind'; known are stages, before, multiplexed"),
     ],
@@ -92,6 +92,25 @@ def test_a_module_is_refused_by_name(fields, message):
 def test_a_step_is_refused_by_name(vision, mode, message):
     with pytest.raises(ValueError, match=message):
         StepLayout({"vision": vision, "llm": LLM}, mode)
+
+
+def test_generators_are_last_stages_or_in_gaps():
+    vision, speech = ModuleLayout(dp=16), ModuleLayout(pp=2, dp=32)
+    layout = StepLayout({"vision": vision, "llm": LLM, "speech": speech}, generators=["speech"])
+    assert (layout.llm_name, layout.num_gpus, layout.num_devices) == ("llm", 16 + 384 + 64, 1 + LLM.pp + 2)
+    assert layout.stage_counts == {"vision": 1, "llm": LLM.pp, "speech": 2}
+    assert StepLayout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    models = {"vision": module("internvit-300m"), "llm": module("qwen2-72b"), "speech": module("qwen2-7b")}
+    frozen = memory_of_devices(layout, models, ["llm", "speech"]).kept
+    assert frozen["speech"][-1] > 0 == frozen["speech"][:-2].max()  # the encoder's gradient comes through both
+    assert memory_of_devices(layout, models, ["vision", "llm"]).kept["llm"].max() == 0
+    with pytest.raises(ValueError, match="'before' has no place for generators"):
+        StepLayout({"vision": vision, "llm": LLM, "speech": speech}, "before", generators=["speech"])
+    with pytest.raises(ValueError, match=r"'speech'\].dp must be a multiple of 16, the replicas of 'llm'"):
+        StepLayout({"llm": LLM, "speech": ModuleLayout(dp=8)}, generators="speech")
+    for names, message in ((["llm"], "must be the last of the phases"), (["voice"], "must be of the phases vision")):
+        with pytest.raises(ValueError, match=message):
+            StepLayout({"vision": vision, "llm": LLM, "speech": speech}, generators=names)
 
 
 def test_a_model_that_cannot_be_cut_so():

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cost import CostModel
+from balancer.planning.lockstep_exchange import Shares, mend_shares
 from balancer.problem.constraints import Cap, Constraints
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
@@ -124,15 +125,17 @@ def _first_of(
             failed = failed or error.within(f"with {k} micro-batches a rank")
             continue
         if best is not None:
-            return min(best, found, key=lambda one: _takes(problem, micro_batches, one))
+            return min(best, found, key=lambda one: _takes(problem, micro_batches, one, one.num_slots))
         best = found
-        if _takes(problem, micro_batches, found) <= found.bound.value + found.bound.value // _CLOSE:
+        if _takes(problem, micro_batches, found, k) <= found.bound.value + found.bound.value // _CLOSE:
             break
     return best or failed or SolverError("there are fewer samples than micro-batches")
 
 
-def _takes(problem: Problem, micro_batches: MicroBatches, found: Schedule) -> int:
-    return micro_batches.makespan(found.slot_loads(problem.costs, problem.topology.num_ranks))
+def _takes(problem: Problem, micro_batches: MicroBatches, found: Schedule | Shares, num_slots: int) -> int:
+    ranks, num_ranks = found.rank_of_sample, problem.topology.num_ranks
+    loads = _ADDITIVE.slot_loads(problem.costs, ranks, found.slot_of_sample, num_ranks, num_slots)
+    return micro_batches.makespan(loads)
 
 
 def _further(problem: Problem, micro_batches: MicroBatches, first: int) -> list[int]:
@@ -165,38 +168,55 @@ def _ranks_first(
     numbered = replace(micro_batches, count=num_slots)
     model = joint if joint.num_slots == num_slots else schedule_jointly(problem, numbered, time_budget)
     limits = _with_room(problem, micro_batches, num_slots)
-    ranks, slots = _best_cut(problem, micro_batches, limits, model, time_budget)
-    held = micro_batches.slots_for(int(slots.max(initial=0)) + 1)  # those behind hold nothing
+    shares = _best_cut(problem, micro_batches, limits, model, time_budget)
+    held = micro_batches.slots_for(int(shares.slot_of_sample.max(initial=0)) + 1)  # those behind hold nothing
     if micro_batches.count is None:  # of `joint`, which says something of all numbers of slots
         model = joint
     elif model.num_slots != held:
         model = schedule_jointly(problem, replace(micro_batches, count=held), time_budget)
     bound = max(_of_ranks(problem), Bound(model.lower_bound, model.bound_name), key=_value)
-    return Schedule(ranks, slots, held, bound)
+    return Schedule(*shares, held, bound)
 
 
 def _best_cut(
     problem: Problem, micro_batches: MicroBatches, limits: Constraints, model: ScheduleResult, time_budget: float
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+) -> Shares:
     """Return rank and slot of every sample, of the best of several ways to say what of the ranks shall be even."""
-    best: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+    best: Shares | None = None
     least, failed = 0, SolverError("")
     for counted in _to_be_even(problem, micro_batches, model):
         try:
             ranks = partition_ranks(problem, limits, time_budget, counted)
-            slots = _cut(problem, micro_batches, ranks, model, time_budget)
+            shares = Shares(ranks, _cut(problem, micro_batches, ranks, model, time_budget))
         except SolverError as error:
             failed = error
             continue
-        loads = _ADDITIVE.slot_loads(problem.costs, ranks, slots, problem.topology.num_ranks, model.num_slots)
-        takes = micro_batches.makespan(loads)
+        enough = model.value + model.value // _CLOSE
+        takes = _takes(problem, micro_batches, shares, model.num_slots)
+        if micro_batches.schedule == "lockstep" and takes > enough:
+            shares = _mended(problem, micro_batches, limits, shares, model)
+            takes = _takes(problem, micro_batches, shares, model.num_slots)
         if best is None or takes < least:
-            best, least = (ranks, slots), takes
-        if least <= model.value + model.value // _CLOSE:
+            best, least = shares, takes
+        if least <= enough:
             break
     if best is None:
         raise failed
     return best
+
+
+def _mended(
+    problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, model: ScheduleResult
+) -> Shares:
+    """Swap samples between ranks whose shares fit the slots of `model` badly."""
+    heights = _heights(model)
+
+    def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
+        some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks
+        return _cut_shares(*some, micro_batches, model.num_slots, heights)
+
+    counted = priced_by(problem, micro_batches, heights).costs
+    return mend_shares(problem, limits, shares, counted, heights, cut)
 
 
 def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleResult) -> Iterator[NDArray[np.int64]]:
@@ -209,6 +229,7 @@ def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleRe
         heights = _heights(model)
         priced = [priced_by(problem, micro_batches, heights, room) for room in _ROOMS]
         if priced[0].tall and all(one.most > 0 for one in priced):
+            priced.append(Priced(problem.costs, int(heights.sum()), 0))  # no rank holds more than all slots
             yield np.stack([(one.costs * (_EVEN / one.most)).astype(np.int64) for one in priced], axis=1)
             yield priced[0].costs
     yield problem.costs
@@ -307,11 +328,24 @@ def cut_at_once(
     targets: NDArray[np.int64] | None,
 ) -> NDArray[np.int32]:
     """Cut all shares by :func:`solvers.packing.cut_shares`: int32[n] of slots. SolverError where one does not fit."""
+    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
+    return _cut_shares(problem.costs, lengths, ranks, num_ranks, micro_batches, num_slots, targets)
+
+
+def _cut_shares(
+    costs: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    ranks: NDArray[np.int32],
+    num_ranks: int,
+    micro_batches: MicroBatches,
+    num_slots: int,
+    targets: NDArray[np.int64] | None,
+) -> NDArray[np.int32]:
     if targets is not None:  # whose sums with costs are to fit int64
-        targets = np.minimum(targets, max(0, INT64_MAX - 1 - int(problem.costs.sum())) // num_slots)
+        targets = np.minimum(targets, max(0, INT64_MAX - 1 - int(costs.sum())) // num_slots)
     return cut_shares(
-        problem.costs, problem.batch.lengths, ranks, problem.topology.num_ranks, micro_batches.max_tokens,
-        num_slots=num_slots, allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
+        costs, lengths, ranks, num_ranks, micro_batches.max_tokens, num_slots=num_slots,
+        allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
     ).slot_of_item  # fmt: skip
 
 

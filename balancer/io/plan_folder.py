@@ -29,7 +29,7 @@ from balancer.io.plan_format import (
     to_json,
 )
 from balancer.io.plan_reader import read_footer
-from balancer.io.plan_writer import make_folder
+from balancer.io.plan_writer import check_folder
 from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
 
 __all__ = ["PlanFolder"]
@@ -71,7 +71,7 @@ class PlanFolder:
             return
         with reported(self._where, "write a plan here"):
             self._folder = os.path.realpath(self._where)
-            self._made = make_folder(self._where, self._folder)
+            self._made = _make_folder(self._where, self._folder)
             if resume:
                 self._check_entries()
             self._file, self._temporary = claim_temporary(self._folder, MANIFEST, self._token)
@@ -187,3 +187,21 @@ class PlanFolder:
         if self._made:
             with suppress(OSError):  # it has parts
                 os.rmdir(self._folder)
+
+
+def _make_folder(where: str, path: str) -> bool:
+    """Create a plan folder if need be (True); refuse one whose manifest belongs to something else."""
+    if not os.path.lexists(path):
+        check_folder(where, os.path.dirname(path))
+        os.mkdir(path)
+        return True
+    check_folder(where, path)
+    if os.path.lexists(os.path.join(path, MANIFEST)):
+        try:
+            is_plan = manifest_of(where).get("format") == FORMAT  # of any version: the new plan takes its place
+        except InputError:
+            is_plan = False
+        if not is_plan:
+            rule = f"the {MANIFEST} in it is not a plan's; choose another folder"
+            raise InputError(f"{where}: cannot write a plan here: {rule}")
+    return False

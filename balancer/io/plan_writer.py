@@ -31,17 +31,13 @@ from balancer.io._atomic import leftovers_of, open_temporary, remove_files, repo
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
-    FORMAT,
     ITEM,
-    MANIFEST,
     METADATA_KEY,
     PART_FORMAT,
-    PART_NAME,
     PIECE,
     TYPES,
     VERSION,
     header,
-    manifest_of,
     to_json,
 )
 from balancer.io.store import as_path, is_remote, put
@@ -49,25 +45,8 @@ from balancer.io.store import as_path, is_remote, put
 ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
 
 
-def make_folder(where: str, path: str) -> bool:
-    """Create a plan folder if need be (True); refuse one whose manifest belongs to something else."""
-    if not os.path.lexists(path):
-        _check_folder(where, os.path.dirname(path))
-        os.mkdir(path)
-        return True
-    _check_folder(where, path)
-    if os.path.lexists(os.path.join(path, MANIFEST)):
-        try:
-            is_plan = manifest_of(where).get("format") == FORMAT  # of any version: the new plan takes its place
-        except InputError:
-            is_plan = False
-        if not is_plan:
-            rule = f"the {MANIFEST} in it is not a plan's; choose another folder"
-            raise InputError(f"{where}: cannot write a plan here: {rule}")
-    return False
-
-
-def _check_folder(where: str, folder: str) -> None:
+def check_folder(where: str, folder: str) -> None:
+    """Refuse a place for a plan below what is no folder."""
     if not os.path.isdir(folder):
         rule = "is not a folder" if os.path.lexists(folder) else "does not exist"
         raise InputError(f"{where}: cannot write a plan here: the folder {folder} {rule}")
@@ -122,16 +101,13 @@ class PlanWriter:
     Parameters
     ----------
     path : str or path
-        With a trailing slash, or an existing folder: parts and a manifest in that folder, which is created if
-        only its last component is missing. Otherwise one file.
+        A file; plans of several are :class:`~balancer.io.plan_folder.PlanFolder`'s.
     extra_columns : bool
         Also store ``length`` and ``home_rank``, for a plan that has no log to go back to.
     item_column : bool
         Also store ``item``, for a plan with several items a sample.
     piece_columns : bool
         Also store ``start``, ``stop`` and ``group``, for a plan whose samples are shared.
-    rows_per_part : int
-        The most rows of a part file (folder form only).
     steps_per_group : int
         A row group ends before each step whose number this divides, and where it has a million rows; by default only
         there.
@@ -162,25 +138,19 @@ class PlanWriter:
         extra_columns: bool = False,
         item_column: bool = False,
         piece_columns: bool = False,
-        rows_per_part: int = 8_000_000,
         steps_per_group: int = 2**62,
     ) -> None:
-        if rows_per_part < 1:
-            raise ValueError(f"rows_per_part must be >= 1, got {rows_per_part}")
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
         arrays |= PIECE if piece_columns else {}
         fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
         self._schema = pa.schema(fields)
         self._names = tuple(arrays)
-        self._rows_per_part, self._steps_per_group = rows_per_part, steps_per_group
-        self._capacity = min(ROWS_PER_GROUP, rows_per_part)
+        self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
         # Step and phase are constant over a call: kept as runs (step, phase code, rows) until flushed.
         self._buffers = [np.empty(self._capacity, dtype) for dtype in arrays.values()]
         self._runs: list[tuple[int, int, int]] = []
         self._phases: dict[str, int] = {}
         self._filled = 0
-        self._parts: list[dict[str, Any]] = []
-        self._sink: _Sink | None = None
         self._where = os.fspath(path)
         with reported(self._where, "write a plan here"):
             self._open_target()
@@ -190,29 +160,16 @@ class PlanWriter:
         where = self._where
         if not where or "\0" in where:
             raise InputError(f"{where!r}: cannot write a plan here: this is not a path")
-        if is_remote(where):
-            self._open_upload()
-            return
         target = os.path.realpath(where)  # what a link points to is replaced, not the link
-        self._in_folder = where.endswith((os.sep, "/")) or os.path.isdir(target)
-        self._made_folder = self._in_folder and make_folder(where, target)
-        self._folder, self._name = (target, MANIFEST) if self._in_folder else os.path.split(target)
-        self._target = os.path.join(self._folder, self._name)
-        if not self._in_folder:
-            _check_folder(where, self._folder)
-            if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-                raise InputError(f"{where}: cannot write a plan here: a plan replaces regular files only")
-        self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
-        if not self._in_folder:
-            self._sink = _Sink(self._file, self._schema)
-
-    def _open_upload(self) -> None:
-        """Write to a local file, which is copied to its store when it is complete."""
-        if self._where.endswith("/"):
-            raise InputError(f"{self._where}: one plan is saved as a file in a store, not as a folder")
-        as_path(self._where)
-        self._folder, self._name, self._in_folder, self._made_folder = tempfile.mkdtemp(), "plan.parquet", False, True
-        self._target = os.path.join(self._folder, self._name)
+        if where.endswith((os.sep, "/")) or (not is_remote(where) and os.path.isdir(target)):
+            raise InputError(f"{where}: cannot write a plan here: it is one file, and this is a folder")
+        if is_remote(where):  # a local file is copied to its store when it is complete
+            as_path(where)
+            target = os.path.join(tempfile.mkdtemp(), "plan.parquet")
+        self._target, (self._folder, self._name) = target, os.path.split(target)
+        check_folder(where, self._folder)
+        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
+            raise InputError(f"{where}: cannot write a plan here: a plan replaces regular files only")
         self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
         self._sink = _Sink(self._file, self._schema)
 
@@ -280,7 +237,7 @@ class PlanWriter:
                 self._flush()
 
     def _flush(self) -> None:
-        """Write the buffered rows as one row group, in a new part if the present one would hold too many."""
+        """Write the buffered rows as one row group."""
         runs, rows = np.array(self._runs, np.int64), self._filled
         step, codes = np.repeat(runs[:, 0], runs[:, 2]), np.repeat(runs[:, 1].astype(np.int32), runs[:, 2])
         phase = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(self._phases), pa.string()))
@@ -288,10 +245,7 @@ class PlanWriter:
         views = [pa.array(buffer[:rows]) for buffer in self._buffers]
         batch = pa.record_batch([pa.array(step), phase, *views], schema=self._schema)
         with self._discarded_on_error():
-            if self._in_folder and self._sink and self._sink.about["rows"] + rows > self._rows_per_part:
-                self._finish_part(self._sink)
-            sink = self._sink = self._sink or self._start_part()
-            sink.write(batch, int(step[0]), int(step[-1]))
+            self._sink.write(batch, int(step[0]), int(step[-1]))
         self._runs.clear()
         self._filled = 0
 
@@ -316,19 +270,6 @@ class PlanWriter:
         if not self._open:
             raise RuntimeError("this plan writer is closed")
 
-    def _start_part(self) -> _Sink:
-        # The run's token keeps its parts apart from those that a manifest already in place names.
-        name = f"part-{self._token}-{len(self._parts):05d}.parquet"
-        self._parts.append({"file": name})
-        return _Sink(open(os.path.join(self._folder, name), "xb"), self._schema)
-
-    def _finish_part(self, sink: _Sink) -> None:
-        number = len(self._parts) - 1
-        sink.finish(to_json({"format": PART_FORMAT, "version": VERSION, "part": number}))
-        sink.file.close()
-        self._parts[number] |= sink.about
-        self._sink = None
-
     def close_part(self, about: Mapping[str, object]) -> dict[str, Any]:
         """Finish a file as one part of a folder; return what it says: `about`, its rows, and its first and last step.
 
@@ -340,9 +281,8 @@ class PlanWriter:
         self._check_open()
         if self._filled:
             self._flush()
-        of_rows = self._sink.about if self._sink else {}
-        described = {**about, **of_rows, "format": PART_FORMAT, "version": VERSION}
-        self._put(to_json(described), described)
+        described = {**about, **self._sink.about, "format": PART_FORMAT, "version": VERSION}
+        self._put(to_json(described))
         return described
 
     def close(self, description: Mapping[str, object]) -> Path:
@@ -359,24 +299,17 @@ class PlanWriter:
         text = to_json(header(description))
         if self._filled:
             self._flush()
-        return self._put(text, description)
+        return self._put(text)
 
-    def _put(self, text: bytes, description: Mapping[str, object]) -> Path:
-        """Finish the file, which says `text`, or the folder of this description, and put it in its place."""
+    def _put(self, text: bytes) -> Path:
+        """Finish the file, which says `text`, and put it in its place."""
         with self._discarded_on_error():
-            if self._in_folder:
-                self._finish_part(self._sink or self._start_part())  # even an empty plan shows its columns
-                self._file.write(to_json(header(description, parts=self._parts)))
-                sync_file(self._file)
-                sync_folder(self._folder)
-            elif self._sink:
-                self._sink.finish(text)
+            self._sink.finish(text)
             if is_remote(self._where):
                 put(self._temporary, self._where)
                 self.discard()
                 return as_path(self._where)
-            part_name = PART_NAME if self._name == MANIFEST else None
-            leftovers = leftovers_of(self._folder, self._name, self._token, part_name)
+            leftovers = leftovers_of(self._folder, self._name, self._token, None)
             self._open = False  # discard nothing from here on: an interrupt may find the plan in place
             os.replace(self._temporary, self._target)
         sync_folder(self._folder)
@@ -389,12 +322,9 @@ class PlanWriter:
         if not self._open:
             return
         self._open = False
-        if self._sink:
-            self._sink.discard()
-        with suppress(OSError):
-            self._file.close()
-        remove_files([os.path.join(self._folder, part["file"]) for part in self._parts] + [self._temporary])
-        if self._made_folder:
+        self._sink.discard()
+        remove_files([self._temporary])
+        if is_remote(self._where):
             with suppress(OSError):
                 os.rmdir(self._folder)
 

@@ -19,13 +19,13 @@ from balancer.problem.setup import Setup
 __all__ = ["append_phase", "open_writer", "save"]
 
 
-def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **sizes: int) -> PlanWriter:
+def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **groups: int) -> PlanWriter:
     """Return a writer with the columns that plans with this setup need; `whole` as in :func:`append_phase`.
 
-    `sizes` of row groups and parts are the writer's.
+    `groups` is the writer's ``steps_per_group``.
     """
     return PlanWriter(
-        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=setup.shares, **sizes
+        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=setup.shares, **groups
     )
 
 

@@ -251,10 +251,9 @@ def test_file_round_trip_of_the_way_back(problem, tmp_path_factory):
     ],
     ids=["no samples", "more ranks than samples", "zeros", "exact", "exact, equal counts", "capped", "uneven", "early"],
 )
-@pytest.mark.parametrize("form", ["plan.parquet", "plan/"])
-def test_file_round_trip_of(make, form, tmp_path):
+def test_file_round_trip_of(make, tmp_path):
     plan = make()
-    found = saved(plan, f"{tmp_path}/{form}")
+    found = saved(plan, tmp_path / "plan.parquet")
     assert found == plan
     assert found.digest() == plan.digest()
     assert (found.status, found.lower_bound, found.bound_name) == (plan.status, plan.lower_bound, plan.bound_name)

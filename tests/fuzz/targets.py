@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pyarrow.parquet as pq
-from plan_files import sealed, with_header, write_plan
+from plan_files import sealed, with_header
 
 import balancer
 from balancer.cost import parse_cost
@@ -19,10 +19,12 @@ from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError, PlanError
 from balancer.io.logs import default_columns, open_log, parse_length, read_columns
 from balancer.io.measurements import read_measurements
+from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.problem.cluster import CLUSTERS, read_cluster
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
+from balancer.report.summary import RunSummary
 from solvers.errors import SolverError
 
 TOLD = (InputError, PlanError, SolverError)
@@ -148,7 +150,7 @@ def _write_plan(folder: Path, out: Path) -> None:
     rows = zip(*BATCH.values(), strict=True)
     (folder / "log.csv").write_text("".join(f"{a},{b}\n" for a, b in (tuple(BATCH), *rows)))
     setup = Setup(balancer.Topology.uniform(2), PHASES, PlanSettings())
-    write_plan(out if out.suffix else f"{out}/", open_log(folder / "log.csv"), LogSettings(setup, 2))
+    plan_run(open_log(folder / "log.csv"), LogSettings(setup, 2), RunSummary, str(out) if out.suffix else f"{out}/")
 
 
 def seeds(name: str) -> dict[str, bytes]:

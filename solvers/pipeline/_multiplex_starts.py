@@ -45,8 +45,8 @@ _MOST, _ROUNDS = 1.9, 5  # times the mean
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
-_FLAT = (_Shape(1.0, 1.0, 1.0, 1.0, 2.0), _Shape(0.8, 1.0, 1.0, 1.0, 2.0))
-"""Where what is held has a cap: then as much of it in all slots that are in flight together."""
+_FLAT = (_Shape(0.8, 0.7, 1.5, 1.5, 2.0), _Shape(0.8, 0.5, 1.5, 2.0, 2.0))
+"""Where what is held has a cap: a steeper ramp, and tasks where what may be held fills gaps, early and late."""
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:

@@ -27,7 +27,7 @@ _SEED = 20_260_101
 
 def no_items() -> tuple[Ints, ...]:
     """Return what the search takes where slots are given."""
-    rest = (read_only(np.zeros(shape, dtype=np.int64)) for shape in ((0, 1), 1, 0, (0, 0), 1))
+    rest = (read_only(np.zeros(shape, dtype=np.int64)) for shape in ((0, 1), 1, 0, (0, 0), 1, 0))
     return (np.zeros(0, dtype=np.int64), *rest)
 
 
@@ -107,10 +107,15 @@ class Gaps:
     def search(self, units: int, goal: int) -> int:
         """Search for so much work; returns what was done."""
         front = self.num_ops - 2 * len(self.device)
+        stages, slots = self.order.num_stages, self.order.num_slots
+        shape = (
+            front, front + len(self.device), 2 * stages, slots, self.tasks.window, self.hop,
+            (stages - 1) % self.order.num_devices,
+        )  # fmt: skip
         rules = self.given.table[3], self.slots, self.given.allowed, self.tasks.caps
         makespan, work = search_gaps(
-            self.state, units, goal, self.sequence, self.ops, self.order.graph, self.hop, front, self.order.num_slots,
-            self.tasks.window, rules, self.device, self.starts, self.items,
+            self.state, units, goal, (self.sequence, self.ops, self.device), self.starts, self.order.graph, shape,
+            rules, self.items,
         )  # fmt: skip
         self.makespan = int(makespan)
         return int(work)

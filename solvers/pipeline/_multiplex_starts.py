@@ -30,7 +30,8 @@ Ints = NDArray[np.int64]
 class _Shape(NamedTuple):
     """What the first and the last S slots have of the pipeline's own ramp, and of tasks, the last on average.
 
-    Tasks are as the ramp with 0 of `even`, and the same in all slots with 2.
+    Early tasks are those of half a window more: their forwards fill the gaps before the first backward. Tasks are as
+    the ramp with 0 of `even`, and the same in all slots with 2.
     """
 
     up: float
@@ -42,10 +43,10 @@ class _Shape(NamedTuple):
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
 _SHAPES = (
-    _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.8, 1.6, 1.5, 0.8), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.8, 1.0, 1.0, 1.0),
+    _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
-_FLAT = (_Shape(1.0, 1.0, 1.0, 1.0, 2.0), _Shape(0.8, 1.0, 1.0, 1.0, 2.0))
-"""Where what is held has a cap: then as much of it in all slots that are in flight together."""
+_FLAT = (_Shape(0.8, 0.7, 1.5, 1.5, 2.0), _Shape(0.8, 0.5, 1.5, 2.0, 2.0))
+"""Where what is held has a cap: a steeper ramp, and tasks where what may be held fills gaps, early and late."""
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
@@ -58,7 +59,7 @@ def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: in
     both = _with_tasks(problem, spent // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
     shapes = (*_FLAT, *_SHAPES) if (tasks.caps < NO_CAP).any() else _SHAPES
-    wanted = [_shaped(own, share, shape, problem.order.num_devices) for shape in shapes]
+    wanted = [_shaped(own, share, shape, problem.order.num_devices, tasks.window) for shape in shapes]
     even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
     wanted.append(np.broadcast_to(even, wanted[0].shape))
     for each in wanted:
@@ -79,14 +80,14 @@ def _with_tasks(problem: PipelineProblem, spent: Ints) -> PipelineProblem:
     )  # fmt: skip
 
 
-def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int) -> NDArray[np.float64]:
+def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int, window: int) -> NDArray[np.float64]:
     """Return targets of modules and tasks, float64[R, K, M + 1], whose sums are as before."""
     slots = own.shape[1]
     width = min(width, slots)
     bend, more = np.ones(slots), np.ones(slots)
     bend[:width] *= shape.up
     bend[slots - width :] *= np.linspace(1.0, shape.down, width)
-    more[:width] *= shape.early
+    more[: width + window // 2] *= shape.early
     more[slots - width :] *= np.linspace(1.0, shape.late, width)
     more[0] = 0.0 if slots > 1 else 1.0
     bent = own * bend[:, None]

@@ -152,7 +152,15 @@ class _Replica:
             by_item = np.argsort(at, kind="stable")
             first = np.searchsorted(at[by_item], np.arange(len(members) + 1)).astype(np.int64)
             sizes = np.ascontiguousarray(problem.sizes[:, members])
-            items = (slots, read_only(rows), read_only(first), read_only(by_item), read_only(sizes), problem.caps)
+            items = (
+                slots,
+                read_only(rows),
+                read_only(first),
+                read_only(by_item),
+                read_only(sizes),
+                problem.caps,
+                read_only(at),
+            )
         gaps = Gaps.listed(durations, problem.order, problem.merged.hop, tasks, given, items, units, goal)
         return cls(members, slots, chosen, gaps)
 

@@ -435,7 +435,7 @@ class _Room(NamedTuple):
 
     @classmethod
     def unlimited(cls, shape: tuple[int, ...]) -> "_Room":
-        return cls(np.zeros((0, *shape), dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return cls(read_only(np.zeros((0, *shape), dtype=np.int64)), read_only(np.zeros(0, dtype=np.int64)))
 
     def keeps(self, level: Ints, first: Ints, ranks: Ints) -> bool:
         """Whether every rank has room for what it gets."""
@@ -460,7 +460,7 @@ def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[in
     if held.size and (held.min() < 0 or int(held.max()) * shape[1] >= MOST_RANK_TIME):
         wrong = held.min() if held.min() < 0 else held.max()
         raise ArgumentError("shares", "be >= 0, and their sums below 2**58", int(wrong))
-    return held.astype(np.int64), limits
+    return held.astype(np.int64), read_only(limits)
 
 
 def _places(order: Ints, degree: Ints, first: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -185,7 +185,7 @@ def _laid(
 
 
 def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Placed | None:
-    """Give each item that all but fills a group one of its own, near home, and relocate all others; None if that fails.
+    """Give each item that all but fills a group one of its own, and relocate all others; None if that fails.
 
     Relocation alone would have to empty those groups first.
     """
@@ -195,9 +195,8 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
     if not 0 < len(large) < topology.num_ranks or groups.constraints.names():
         return None
     rank, free = np.empty(len(area), dtype=np.int32), np.ones(topology.num_ranks, dtype=bool)
-    for item in large.tolist():  # at home, else on the next that is free
-        rank[item] = (home[item] + np.argmax(np.roll(free, -home[item]))) % topology.num_ranks
-        free[rank[item]] = False
+    rank[large] = _emptied(groups, large, rest, room)
+    free[rank[large]] = False
     ranks = np.flatnonzero(free)
     place_of_rank = np.cumsum(free) - 1
     there = np.flatnonzero(free[home[rest]])
@@ -213,6 +212,27 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
     placed = _laid(others, even.makespan, even.group_of_item, room, settings)
     rank[rest] = ranks[placed.rank_of_sample]
     return None if placed.fell_back else Placed(rank)
+
+
+def _emptied(groups: Problem, large: Ints, rest: Ints, room: Fraction) -> NDArray[np.int32]:
+    """Return which group each large item is to have: that of which least moves, the item and what lies there counted.
+
+    Of what lies there only that counts for which there is room: the rest moves in any case. The item that takes most to
+    move chooses first.
+    """
+    home, volumes, node = groups.batch.home.rank_of_sample, groups.move_volumes, groups.topology.node_of_rank
+    count = groups.topology.num_ranks
+    held = np.zeros((2, count), dtype=np.int64)
+    np.add.at(held[0], home[rest], volumes[rest])
+    np.add.at(held[1], home[rest], groups.costs[rest])
+    stays = [int(v * min(Fraction(1), room / max(1, area))) for v, area in held.T.tolist()]
+    leaves, rank = np.array(stays), np.empty(len(large), dtype=np.int32)
+    for i in np.argsort(-volumes[large], kind="stable").tolist():
+        item = large[i]
+        moved = leaves + volumes[item] * (node != node[home[item]])
+        rank[i] = np.argmin(moved)
+        leaves[rank[i]] = np.iinfo(np.int64).max // 2
+    return rank
 
 
 class _Shared(NamedTuple):

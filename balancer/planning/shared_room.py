@@ -16,6 +16,7 @@ __all__ = ["Held", "Room"]
 
 Ints = NDArray[np.int64]
 _COUNTS = "max_samples_per_rank"
+_PARTS = (12, 15, 16)  # sixteenths of what a group's ranks hold: what is less full is easier to share out
 _BUDGET = 0.01  # seconds' worth of looking for a cap that does
 
 
@@ -81,10 +82,10 @@ class Room(NamedTuple):
         return {"shares": self.shares[:, ::-1], "caps": self.caps} if self.names else {}
 
     def of_groups(self, cut: LongShort) -> Iterator[Held]:
-        """Yield what groups may hold: first so that all fits if all ranks share all, then what they hold at most."""
+        """Yield what groups may hold: first so that all fits if all ranks share all, then up to what they can hold."""
         yield Held(self.names, self.shares[:, 0], self.caps)
-        if self.names:
-            yield Held(self.names, self._least(cut), self.caps * cut.size)
+        for part in _PARTS if self.names else ():
+            yield Held(self.names, self._least(cut), self.caps * cut.size * part // _PARTS[-1])
 
     def _least(self, cut: LongShort) -> Ints:
         """Return what all ranks together hold of each unit at least: int64[q, units]."""

@@ -57,35 +57,42 @@ class LongShortResult(Proven):
 
 
 @helper
-def _has_room(held, shares, caps, d, i, start, stop):
-    """Whether ranks from `start` to `stop` have room for an item's shares at a level."""
-    for q in range(len(caps)):
-        most = caps[q] - shares[q, d, i]
-        for r in range(start, stop):
-            if held[q, r] > most:
-                return False
-    return True
+def _parts(amount, whole):
+    """Return how many 1024th parts of a whole an amount is, rounded; both below 2**58."""
+    return amount // (whole >> 10) if whole >> 48 else (amount << 10) // max(1, whole)
 
 
 @helper
-def _place_under(target, table, shares, caps, ranks, floor, loads, held, level, first):
-    """Place items in order, each at the least level from its `floor` up that has time and room, in the fullest group.
+def _filled(held, shares, caps, d, i, start, stop):
+    """Return in how many 1024ths ranks are full with an item's shares at a level, `start` to `stop`; -1: too full."""
+    most = 0
+    for q in range(len(caps)):
+        for r in range(start, stop):
+            holds = held[q, r] + shares[q, d, i]
+            if holds > caps[q]:
+                return -1
+            most = max(most, _parts(holds, caps[q]))
+    return most
 
-    Changes `loads` and `held`, by rank, and `level` and `first`, by item. Returns the largest load, or -1 if one had no
-    place.
-    """
+
+@helper
+def _place_by(even, target, table, shares, caps, ranks, floor, loads, held, level, first):
+    """Place items as `_place_under` does, in the group that is busiest, or if `even` in that which is least full."""
     loads[:] = 0
     held[:] = 0
     for i in range(table.shape[1]):
-        best, fullest = -1, -1
+        best, chosen = -1, -1
         for d in range(floor[i], len(ranks)):
             for start in range(0, len(loads), ranks[d]):
                 load = loads[start]
                 for r in range(start + 1, start + ranks[d]):
                     load = max(load, loads[r])
-                fits = load > fullest and load + table[d, i] <= target
-                if fits and _has_room(held, shares, caps, d, i, start, start + ranks[d]):
-                    best, fullest = start, load
+                if load + table[d, i] > target or not (even or load > chosen):
+                    continue
+                filled = _filled(held, shares, caps, d, i, start, start + ranks[d])
+                rating = 1100 - max(filled, _parts(load + table[d, i], target)) if even else load
+                if filled >= 0 and rating > chosen:
+                    best, chosen = start, rating
             if best >= 0:
                 level[i], first[i] = d, best
                 for r in range(best, best + ranks[d]):
@@ -98,6 +105,19 @@ def _place_under(target, table, shares, caps, ranks, floor, loads, held, level, 
     most = 0
     for load in loads:
         most = max(most, load)
+    return most
+
+
+@helper
+def _place_under(target, table, shares, caps, ranks, floor, loads, held, level, first):
+    """Place items in order, each at the least level from its `floor` up that has time and room, in the busiest group.
+
+    Where that leaves some no room, in the one that is least full. Changes `loads` and `held`, by rank, and `level` and
+    `first`, by item. Returns the largest load, or -1 if one had no place.
+    """
+    most = _place_by(False, target, table, shares, caps, ranks, floor, loads, held, level, first)
+    if most < 0 and len(caps) > 0:
+        most = _place_by(True, target, table, shares, caps, ranks, floor, loads, held, level, first)
     return most
 
 
@@ -415,10 +435,12 @@ class _Room(NamedTuple):
 
     @classmethod
     def unlimited(cls, shape: tuple[int, ...]) -> "_Room":
-        return cls(np.zeros((0, *shape), dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return cls(read_only(np.zeros((0, *shape), dtype=np.int64)), read_only(np.zeros(0, dtype=np.int64)))
 
     def keeps(self, level: Ints, first: Ints, ranks: Ints) -> bool:
         """Whether every rank has room for what it gets."""
+        if not len(self.caps):
+            return True
         held, item = np.zeros((len(self.caps), int(ranks[-1])), dtype=np.int64), np.arange(len(level))
         for place in range(int(ranks[-1])):
             mine = item[(first <= place) & (place < first + ranks[level])]
@@ -430,7 +452,7 @@ def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[in
     """Return what ranks hold of items and at most, or raise."""
     if shares is None and caps is None:
         return _Room.unlimited(shape)
-    limits = as_int64("caps", [] if caps is None else caps)
+    limits = np.minimum(as_int64("caps", [] if caps is None else caps), MOST_RANK_TIME - 1)
     held = np.asarray([] if shares is None else shares)
     if held.dtype.kind not in "iu" or held.shape != (len(limits), *shape):
         rule = f"be integers of shape {(len(limits), *shape)}: a table for each of {{caps}}, by degree and item"
@@ -438,7 +460,7 @@ def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[in
     if held.size and (held.min() < 0 or int(held.max()) * shape[1] >= MOST_RANK_TIME):
         wrong = held.min() if held.min() < 0 else held.max()
         raise ArgumentError("shares", "be >= 0, and their sums below 2**58", int(wrong))
-    return held.astype(np.int64), limits
+    return held.astype(np.int64), read_only(limits)
 
 
 def _places(order: Ints, degree: Ints, first: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -363,6 +363,18 @@ def test_what_lies_beside_an_item_that_fills_a_group_leaves_and_all_else_stays()
         assert feeder == llm  # the language model computes a sample near its images, as balance allows
 
 
+def test_an_item_that_fills_a_group_goes_where_least_moves_for_it():
+    """Its own group has more to move than it is long, another less; what there is no room for moves in any case."""
+    images = [[300]] + [[60]] * 6 + [[20]] * 8
+    homes = np.array([0] * 7 + [4] * 3 + [8] * 5)
+    step = orchestrate(batch_of(images, [1] * 15), phases(4), Topology.uniform(16, 4), home_rank=homes)
+    vision = step["vision"]
+    node = vision.rank_of_sample // 4
+    assert node[0] == 3
+    assert (node[1:] == homes[1:] // 4).all()
+    assert vision.makespan == vision.lower_bound
+
+
 def test_groups_of_ranks_plan_by_themselves():
     case = (*LONG, 8, 4, 2, np.arange(8), {"group_size": 4})
     step = planned(case)

@@ -93,6 +93,19 @@ def test_caps_are_kept_and_a_way_is_found_where_all_fits_on_all_ranks(groups, ov
             solvers.check_long_short_groups(*given_items, num_ranks=4, group_size=4, makespan=int(taken[g]), **only)
 
 
+def test_caps_on_sums_and_counts_are_kept_where_filling_one_rank_after_another_keeps_neither():
+    """Ranks with the long items would have no room, those with the short ones too many."""
+    alone = np.array([100] + [10] * 12 + [1] * 24)
+    shared = np.array([-(-alone // 2) + 1, -(-alone // 4) + 1])
+    shares = np.array([[-(-alone // d) for d in (1, 2, 4)], np.ones((3, len(alone)), dtype=np.int64)])
+    rules = {"degrees": [2, 4], "shares": shares, "caps": [65, 10]}
+    degree, first, taken = solvers.long_short_groups(alone, shared, np.zeros(len(alone), int), 1, 4, **rules)
+    assert taken[0] > 0
+    solvers.check_long_short_groups(
+        alone, shared, degree, first, num_ranks=4, group_size=4, makespan=int(taken[0]), **rules
+    )  # fmt: skip
+
+
 def clips(n, seed):
     alone = np.random.default_rng(seed).lognormal(8, 1.4, n).astype(np.int64) + 1
     return alone, np.array([np.ceil(alone / d * 1.04 ** np.log2(d)).astype(np.int64) for d in (2, 4, 8)])

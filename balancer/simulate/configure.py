@@ -175,10 +175,8 @@ class _Search:
                 InfeasibilityCertificate("memory", [], [], len(self.stubs), 0), "give more {gpus}, or larger ones",
             )  # fmt: skip
         first = min(found, key=lambda case: found[case].seconds)
-        better = price(first, _LAST_S)
-        if better is not None and better.seconds < found[first].seconds:
-            found[first] = self.priced[first] = better
-            self.best_s = better.seconds
+        found[first] = self.priced[first] = longer = _longer(first, found[first]) or found[first]
+        self.best_s = longer.seconds
         table: list[Priced] = []
         best: dict[str, Priced] = {}
         for each in sorted(found.values(), key=lambda each: (each.seconds, each.bytes)):
@@ -192,24 +190,32 @@ class _Search:
     def _begin(self, numbers: Iterable[tuple[float, int]]) -> None:
         """Schedule those whose estimates are best; none further on has a better one."""
         fitting: list[LayoutCase] = []
+        least = inf
         for bound, i in numbers:
-            if len(fitting) >= _FIRST and bound >= min(case.estimate_s for case in fitting):
+            if len(fitting) >= _FIRST and bound >= least:
                 break
             fitting += self.cases_of(i)
+            least = min(least, *(case.estimate_s for case in self.cases_of(i)), inf)
         for case in sorted(fitting, key=lambda each: each.estimate_s)[:_FIRST]:
             self.schedule(case)
 
 
-def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: float = 1.0) -> list[Priced | None]:
+def _longer(case: LayoutCase, found: Priced | None) -> Priced | None:
+    """Return what a longer search finds, or what there is if that is no faster."""
+    better = price(case, _LAST_S)
+    return found if better is None or (found is not None and found.seconds <= better.seconds) else better
+
+
+def price_layouts(given: Given, layouts: Sequence[StepLayout]) -> list[Priced | None]:
     """Schedule layouts for the same steps, each with its number of micro-batches, or the best of some.
+
+    Searches are as long as :func:`configure` gives its winner, so that both say the same of it.
 
     Parameters
     ----------
     given : Given
         As :func:`balancer.simulate.given.given_of` makes it.
     layouts : sequence of StepLayout
-    time_budget : float
-        Seconds' worth of work, for each.
 
     Returns
     -------
@@ -232,9 +238,10 @@ def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: floa
             rule = f"have at most {samples} micro-batches, the samples of a step: more would be empty"
             raise ArgumentError("layouts", rule, layout.micro_batches)
         numbers = [layout.micro_batches] if layout.micro_batches else numbers_of_slots(given, layout)
-        each_s = as_budget(time_budget) / max(1, len(numbers) * len(given.steps))
-        priced = [price(LayoutCase.of(given, layout, k), each_s) for k in numbers]
-        found.append(min((each for each in priced if each), key=lambda each: each.seconds, default=None))
+        cases = [LayoutCase.of(given, layout, k) for k in numbers]
+        priced = {case: price(case, _EACH_S) for case in cases}
+        first = min(cases, key=lambda case: each.seconds if (each := priced[case]) else inf, default=None)
+        found.append(None if first is None else _longer(first, priced[first]))
     return found
 
 

@@ -118,7 +118,7 @@ def test_a_layout_that_is_given(log):
     given = configured(log, mode="stages", time_budget=1e-6).case.given
     llm = ModuleLayout(tp=2, pp=2)
     layouts = [StepLayout({"vision": ModuleLayout(dp=4), "llm": llm}, mode) for mode in ("before", "multiplexed")]
-    before, between = room.price_layouts(given, layouts, 0.01)
+    before, between = room.price_layouts(given, layouts)
     assert before.encoder_s > 0 == between.encoder_s
     assert before.layout.micro_batch_tokens > 0
     with pytest.raises(ValueError, match="layouts must be of at most 4 GPUs, got 8"):

@@ -30,6 +30,7 @@ faster; it was scheduled; or the budget ended before."""
 _CLOSE = 0.03
 _EACH_S = 0.02  # of a schedule's search, for each step
 _LAST_S = 0.2  # of the winner's
+_FORMULA_SAMPLES = 4  # of a mean micro-batch
 _FIRST = 2  # of each mode that are scheduled before all others
 
 
@@ -125,11 +126,15 @@ class _Search:
         return found
 
     def formula_pick(self) -> tuple[LayoutCase, float] | None:
-        """Return what DFLOP's formula chooses among encoders as stages, and what it says."""
+        """Return what DFLOP's formula chooses among encoders as stages, and what it says.
+
+        It sees mean micro-batches alone, and so would have one sample in each: those of fewer than some are left out.
+        """
         best: tuple[LayoutCase, float] | None = None
         for bound, i in self.stubs:
             if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
-                for case in self.cases_of(i):
+                cases = self.cases_of(i)
+                for case in [each for each in cases if each.samples >= _FORMULA_SAMPLES] or cases[:1]:
                     if best is None or case.formula_s < best[1]:
                         best = case, case.formula_s
         return best

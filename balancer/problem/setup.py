@@ -108,9 +108,9 @@ class Setup:
         meshes = {name: self.gpus.get(name) or Mesh.of(each) for name, each in modules.items()}
         if layout is not None:
             layout.check_phases([phase.name for phase in self.phases])
-            if layout.mode != "before" and layout.encoders:
+            if layout.mode != "before" and len(layout.modules) > 1:
                 raise UsageError(
-                    "{layouts} of mode {given!r} are not planned here: encoders in the pipeline take its slots and "
+                    "{layouts} of mode {given!r} are not planned here: what else is in the pipeline takes its slots and "
                     "ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,
                 )  # fmt: skip
             if layout.num_gpus != count:

@@ -128,15 +128,15 @@ class _Search:
     def formula_pick(self) -> tuple[LayoutCase, float] | None:
         """Return what DFLOP's formula chooses among encoders as stages, and what it says.
 
-        It sees mean micro-batches alone, and so would have one sample in each: those of fewer than some are left out.
+        It sees mean micro-batches alone, and so would have one sample in each: fewer than some are a last resort.
         """
         best: tuple[LayoutCase, float] | None = None
-        for bound, i in self.stubs:
-            if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
-                cases = self.cases_of(i)
-                for case in [each for each in cases if each.samples >= _FORMULA_SAMPLES] or cases[:1]:
-                    if best is None or case.formula_s < best[1]:
-                        best = case, case.formula_s
+        for least in (_FORMULA_SAMPLES, 0):
+            for bound, i in self.stubs if best is None else ():
+                if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
+                    for case in self.cases_of(i):
+                        if case.samples >= least and (best is None or case.formula_s < best[1]):
+                            best = case, case.formula_s
         return best
 
     def reasons(self) -> dict[str, dict[str, int]]:

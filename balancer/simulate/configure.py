@@ -30,6 +30,7 @@ faster; it was scheduled; or the budget ended before."""
 _CLOSE = 0.03
 _EACH_S = 0.02  # of a schedule's search, for each step
 _LAST_S = 0.2  # of the winner's
+_AGAIN = 0.01  # longer a layout is taken to be with every further number of micro-batches, so that many have a turn
 _FORMULA_SAMPLES = 4  # of a mean micro-batch
 _FIRST = 2  # of each mode that are scheduled before all others
 
@@ -95,10 +96,12 @@ class _Search:
         """Schedule the most promising of each mode; then all that no bound excludes, as far as the budget goes."""
         for mode in dict.fromkeys(stub.mode for stub in self.stub_of):
             self._begin(pair for pair in self.stubs if self.stub_of[pair[1]].mode == mode)
-        alive = [case for bound, i in self.stubs if bound < self.best_s for case in self.cases_of(i)]
-        alive.sort(key=lambda case: case.estimate_s)
+        alive: dict[LayoutCase, float] = {}
+        for bound, i in self.stubs:
+            cases = sorted(self.cases_of(i) if bound < self.best_s else (), key=lambda case: case.estimate_s)
+            alive |= {case: (1 + _AGAIN * k) * case.estimate_s for k, case in enumerate(cases)}
         for close in (_CLOSE, 0.0):  # first what may be much faster
-            for case in alive:
+            for case in sorted(alive, key=lambda case: alive[case]):
                 if case not in self.priced and case.bound_s < self.best_s / (1 + close):
                     self.schedule(case)
 

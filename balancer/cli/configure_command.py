@@ -119,6 +119,6 @@ def _next_command(log: str, found: Configuration, out: str, options: dict[str, A
                          ("pieces", options["pieces"]), ("throughput", options["curves"]),
                          ("frozen", options["frozen"])):  # fmt: skip
         words += [word for value in values for word in (f"--{name}", value)]
-    for name, usual in (("efficiency", 0.5), ("overlap", 0.0)):
-        words += [f"--{name}", options[name]] * (options[name] != usual)
+    for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
+        words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
     return shlex.join(map(str, words))

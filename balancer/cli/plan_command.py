@@ -17,8 +17,9 @@ from balancer.io.store import is_remote
 from balancer.offline.engines import Engine
 from balancer.offline.run import is_folder, plan_run
 from balancer.offline.steps import plan_log
-from balancer.problem.settings import PLACEMENTS
+from balancer.problem.settings import EPS, PLACEMENTS
 from balancer.report.summary import RunSummary
+from solvers.relocation import is_knee
 
 __all__ = ["plan_command"]
 
@@ -88,7 +89,8 @@ def _other_placements(job: Job) -> dict[str, RunSummary]:
     for placement in PLACEMENTS:
         if placement != setup.settings.placement:
             others[placement] = RunSummary()
-            settings = replace(setup.settings, placement=placement, objective="sum")
+            eps = EPS if is_knee(setup.settings.eps) else setup.settings.eps
+            settings = replace(setup.settings, placement=placement, objective="sum", eps=eps)
             for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
                 others[placement].add_step(plan)
     return others

@@ -88,6 +88,9 @@ def simulate_command(
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
     if options["layouts"] and strategies is None:
+        for name, given in (("--html", page), ("--plot", plot)):
+            if given is not None:
+                raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
         compare_layouts(log, options, cluster, steps or 1, as_json)
         return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])

@@ -12,7 +12,7 @@ from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.sequence_groups import SequenceGroups
 from solvers.arguments import as_budget, as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
-from solvers.relocation import as_eps, is_knee
+from solvers.relocation import KNEE, as_eps, is_knee
 
 __all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "PlanSettings", "check_method",
            "default_placement", "one_of", "slots_from_json"]  # fmt: skip
@@ -36,6 +36,16 @@ MODES = ("separate", "joint", "auto")
 
 EPS = 1e-3
 """How much larger relocation may make the makespan by default, as a fraction of it."""
+
+
+def _as_eps(eps: Any) -> Fraction:
+    """Return a tolerance; of a word that is none, say which word is."""
+    try:
+        return as_eps(eps)
+    except ArgumentTypeError:
+        if isinstance(eps, str):
+            raise ArgumentTypeError("eps", f"be {{a finite number or Fraction}}, or {KNEE!r}", repr(eps)) from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,14 @@ class PlanSettings:
                 asked=self.objective, given=self.placement,
             )  # fmt: skip
         if is_knee(self.eps):
+            if self.placement != "relocate":
+                raise UsageError(
+                    "{eps} = 'knee' is what relocation aims at; give {placement} = 'relocate', not {given!r}",
+                    given=self.placement,
+                )  # fmt: skip
             if self.micro_batches is not None:
                 raise UsageError("{eps} = 'knee' is for steps that are not cut into slots; give a number")
-        elif as_eps(self.eps) > _LARGEST_EPS:
+        elif _as_eps(self.eps) > _LARGEST_EPS:
             raise ArgumentError("eps", "be a number that a float can hold", f"{self.eps!r:.60}")
         as_budget(self.time_budget)
         if self.mode not in MODES:

@@ -108,10 +108,10 @@ class Setup:
         meshes = {name: self.gpus.get(name) or Mesh.of(each) for name, each in modules.items()}
         if layout is not None:
             layout.check_phases([phase.name for phase in self.phases])
-            if layout.mode != "before" and layout.encoders:
+            if layout.mode != "before" and len(layout.modules) > 1:
                 raise UsageError(
-                    "{layouts} of mode {given!r} are not planned here: encoders in the pipeline take its slots and "
-                    "ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,
+                    "{layouts} of mode {given!r} are not planned here: all that is in the pipeline takes its slots "
+                    "and ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,
                 )  # fmt: skip
             if layout.num_gpus != count:
                 raise ArgumentError("layouts", f"be of the {count} GPUs there are", layout.num_gpus)

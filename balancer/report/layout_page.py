@@ -51,10 +51,11 @@ def _card(name: str, each: Priced, first: Priced) -> str:
 
 def _sections(found: Configuration) -> list[str]:
     svg = svg_of("pareto", lambda figure: _pareto(figure, found), 3.2, 6.0)
-    columns = [("layout", False), ("mode", False), ("s a step", True), ("over its bound", True), ("idle", True),
-               ("MFU", True), ("GiB", True)]  # fmt: skip
+    columns = [("layout", False), ("s a step", True), ("over its bound", True), ("idle", True), ("MFU", True),
+               ("GiB", True)]  # fmt: skip
     rows = [
-        [escaped(in_words(each)), each.layout.mode, f"{each.seconds:.4g}", *numbers_of(each)] for each in found.table
+        [f"{each.layout.mode}; {escaped(in_words(each))}", f"{each.seconds:.4g}", *numbers_of(each)]
+        for each in found.table
     ]
     words = (
         "The layouts that no other one beats in both time and memory, of all that were scheduled, the fastest first."
@@ -70,7 +71,12 @@ def _sections(found: Configuration) -> list[str]:
     parts.append(section("Layouts, and what was assumed", first, after=lines))
     run = timeline(found.case, _TIMELINE_S)
     if run is not None:
-        words = "The replica that takes longest in the first step. Numbers are micro-batches; what is blank is idle."
+        words = (
+            "The replica that takes longest in the first step. Numbers are micro-batches; what is blank is idle. "
+            f"Besides, a step has {as_seconds(found.winner.sync_s)} at gradients and parameters"
+        )
+        first_s = found.winner.encoder_s
+        words += f", and {as_seconds(first_s)} of encoders before the pipeline and after it." if first_s else "."
         parts.append(timeline_section("Timeline of the fastest layout", words, run, (1e10, "seconds")))
     return parts
 

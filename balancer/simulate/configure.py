@@ -30,6 +30,8 @@ faster; it was scheduled; or the budget ended before."""
 _CLOSE = 0.03
 _EACH_S = 0.02  # of a schedule's search, for each step
 _LAST_S = 0.2  # of the winner's
+_AGAIN = 0.01  # longer a layout is taken to be with every further number of micro-batches, so that many have a turn
+_FORMULA_SAMPLES = 4  # of a mean micro-batch
 _FIRST = 2  # of each mode that are scheduled before all others
 
 
@@ -94,10 +96,12 @@ class _Search:
         """Schedule the most promising of each mode; then all that no bound excludes, as far as the budget goes."""
         for mode in dict.fromkeys(stub.mode for stub in self.stub_of):
             self._begin(pair for pair in self.stubs if self.stub_of[pair[1]].mode == mode)
-        alive = [case for bound, i in self.stubs if bound < self.best_s for case in self.cases_of(i)]
-        alive.sort(key=lambda case: case.estimate_s)
+        alive: dict[LayoutCase, float] = {}
+        for bound, i in self.stubs:
+            cases = sorted(self.cases_of(i) if bound < self.best_s else (), key=lambda case: case.estimate_s)
+            alive |= {case: (1 + _AGAIN * k) * case.estimate_s for k, case in enumerate(cases)}
         for close in (_CLOSE, 0.0):  # first what may be much faster
-            for case in alive:
+            for case in sorted(alive, key=lambda case: alive[case]):
                 if case not in self.priced and case.bound_s < self.best_s / (1 + close):
                     self.schedule(case)
 
@@ -125,13 +129,17 @@ class _Search:
         return found
 
     def formula_pick(self) -> tuple[LayoutCase, float] | None:
-        """Return what DFLOP's formula chooses among encoders as stages, and what it says."""
+        """Return what DFLOP's formula chooses among encoders as stages, and what it says.
+
+        It sees mean micro-batches alone, and so would have one sample in each: fewer than some are a last resort.
+        """
         best: tuple[LayoutCase, float] | None = None
-        for bound, i in self.stubs:
-            if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
-                for case in self.cases_of(i):
-                    if best is None or case.formula_s < best[1]:
-                        best = case, case.formula_s
+        for least in (_FORMULA_SAMPLES, 0):
+            for bound, i in self.stubs if best is None else ():
+                if self.stub_of[i].mode == "stages" and (best is None or bound < best[1]):
+                    for case in self.cases_of(i):
+                        if case.samples >= least and (best is None or case.formula_s < best[1]):
+                            best = case, case.formula_s
         return best
 
     def reasons(self) -> dict[str, dict[str, int]]:
@@ -175,10 +183,8 @@ class _Search:
                 InfeasibilityCertificate("memory", [], [], len(self.stubs), 0), "give more {gpus}, or larger ones",
             )  # fmt: skip
         first = min(found, key=lambda case: found[case].seconds)
-        better = price(first, _LAST_S)
-        if better is not None and better.seconds < found[first].seconds:
-            found[first] = self.priced[first] = better
-            self.best_s = better.seconds
+        found[first] = self.priced[first] = longer = _longer(first, found[first]) or found[first]
+        self.best_s = longer.seconds
         table: list[Priced] = []
         best: dict[str, Priced] = {}
         for each in sorted(found.values(), key=lambda each: (each.seconds, each.bytes)):
@@ -192,24 +198,32 @@ class _Search:
     def _begin(self, numbers: Iterable[tuple[float, int]]) -> None:
         """Schedule those whose estimates are best; none further on has a better one."""
         fitting: list[LayoutCase] = []
+        least = inf
         for bound, i in numbers:
-            if len(fitting) >= _FIRST and bound >= min(case.estimate_s for case in fitting):
+            if len(fitting) >= _FIRST and bound >= least:
                 break
             fitting += self.cases_of(i)
+            least = min(least, *(case.estimate_s for case in self.cases_of(i)), inf)
         for case in sorted(fitting, key=lambda each: each.estimate_s)[:_FIRST]:
             self.schedule(case)
 
 
-def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: float = 1.0) -> list[Priced | None]:
+def _longer(case: LayoutCase, found: Priced | None) -> Priced | None:
+    """Return what a longer search finds, or what there is if that is no faster."""
+    better = price(case, _LAST_S)
+    return found if better is None or (found is not None and found.seconds <= better.seconds) else better
+
+
+def price_layouts(given: Given, layouts: Sequence[StepLayout]) -> list[Priced | None]:
     """Schedule layouts for the same steps, each with its number of micro-batches, or the best of some.
+
+    Searches are as long as :func:`configure` gives its winner, so that both say the same of it.
 
     Parameters
     ----------
     given : Given
         As :func:`balancer.simulate.given.given_of` makes it.
     layouts : sequence of StepLayout
-    time_budget : float
-        Seconds' worth of work, for each.
 
     Returns
     -------
@@ -232,9 +246,10 @@ def price_layouts(given: Given, layouts: Sequence[StepLayout], time_budget: floa
             rule = f"have at most {samples} micro-batches, the samples of a step: more would be empty"
             raise ArgumentError("layouts", rule, layout.micro_batches)
         numbers = [layout.micro_batches] if layout.micro_batches else numbers_of_slots(given, layout)
-        each_s = as_budget(time_budget) / max(1, len(numbers) * len(given.steps))
-        priced = [price(LayoutCase.of(given, layout, k), each_s) for k in numbers]
-        found.append(min((each for each in priced if each), key=lambda each: each.seconds, default=None))
+        cases = [LayoutCase.of(given, layout, k) for k in numbers]
+        priced = {case: price(case, _EACH_S) for case in cases}
+        first = min(cases, key=lambda case: each.seconds if (each := priced[case]) else inf, default=None)
+        found.append(None if first is None else _longer(first, priced[first]))
     return found
 
 

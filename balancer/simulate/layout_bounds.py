@@ -73,15 +73,19 @@ class LayoutCase:
         work = sum(float(self._busy(step).max()) for step in self.given.steps) / len(self.given.steps)
         return work * (self.num_slots + self.layout.num_stages - 1) / self.num_slots
 
+    @property
+    def samples(self) -> float:
+        """Of a mean micro-batch."""
+        samples = sum(step.num_samples for step in self.given.steps) / len(self.given.steps)
+        return samples / (self.layout.llm.dp * self.num_slots)
+
     @cached_property
     def estimate_s(self) -> float:
         """What it may take: the bound, most of an even pipeline's ramps, and for few samples a slot, or little room."""
-        samples = sum(step.num_samples for step in self.given.steps) / len(self.given.steps)
-        each = samples / (self.layout.llm.dp * self.num_slots)
         ramps = (0.2 if self.layout.mode == "multiplexed" else 0.6) * (self.layout.num_stages - 1) / self.num_slots
         likely, room = self._likely_bytes, room_of(self.given)
         full = 0.1 * (likely > 0.8 * room) + 0.2 * (likely > room)
-        return self.bound_s * (1 + ramps + 0.2 / each + full)
+        return self.bound_s * (1 + ramps + 0.2 / self.samples + full)
 
     @cached_property
     def least_bytes(self) -> float:

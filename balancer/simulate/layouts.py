@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -65,16 +66,21 @@ def stubs_of(given: Given, modes: Collection[str]) -> Iterator[Stub]:
     alone = len(given.models) == 1
     beside = list(_stages_beside(given)) if "stages" in modes and not alone else []
     apart = list(_apart(given))
+
+    @cache  # few differ
+    def times(one: ModuleLayout, replicas: int, zero_stage: int) -> ModuleLayout:
+        return replace(one, dp=one.dp * replicas, zero_stage=zero_stage)
+
     for llm in _language_layouts(given):
         if alone:
             yield Stub("stages", llm)
             continue
-        replica = llm.num_gpus // llm.dp
+        replica, once = llm.num_gpus // llm.dp, replace(llm, dp=1)
         for gpus, *both in beside if llm.chunks == 1 else ():
             replicas = given.num_gpus // (replica + gpus)
             if replicas * (replica + gpus) >= _LEAST_USED * given.num_gpus:
-                encoder, generator = (_times(one, replicas, llm.zero_stage) for one in both)
-                yield Stub("stages", replace(llm, dp=replicas), encoder, generator)
+                first, last = (one and times(one, replicas, llm.zero_stage) for one in both)
+                yield Stub("stages", times(once, replicas, llm.zero_stage), first, last)
         if llm.num_gpus < _LEAST_USED * given.num_gpus:
             continue
         for mode, one in product(("before", "multiplexed"), apart):
@@ -89,12 +95,13 @@ def stubs_of(given: Given, modes: Collection[str]) -> Iterator[Stub]:
 def _stages_beside(given: Given) -> Iterator[tuple[int, ModuleLayout | None, ModuleLayout | None]]:
     """Yield stages of encoders and of generators for one replica, and how many GPUs they are.
 
-    Where there are both, generators are cut by tensors and recompute as the encoders do.
+    Where there are both, generators have two at most, are cut by tensors as encoders are, and recompute as these do.
     """
     encoders, generators = (list(_stages(given, names)) for names in (given.encoders, given.generators))
     for first, last in product(encoders or (None,), generators or (None,)):
-        if first is None or last is None or (first.tp, first.recompute) == (last.tp, last.recompute):
-            yield sum(one.num_gpus for one in (first, last) if one is not None), first, last
+        if first and last and (last.pp > 2 or (first.tp, first.recompute) != (last.tp, last.recompute)):
+            continue
+        yield sum(one.num_gpus for one in (first, last) if one is not None), first, last
 
 
 def _stages(given: Given, names: Collection[str]) -> Iterator[ModuleLayout]:
@@ -111,10 +118,6 @@ def _apart(given: Given) -> Iterator[ModuleLayout]:
     for tp, recompute in product(_SHARDS, (False, True)):
         if _all_fit(given, names, ModuleLayout(tp=tp)):
             yield ModuleLayout(tp=tp, recompute=recompute)
-
-
-def _times(one: ModuleLayout | None, replicas: int, zero_stage: int) -> ModuleLayout | None:
-    return None if one is None else replace(one, dp=one.dp * replicas, zero_stage=zero_stage)
 
 
 def _all_fit(given: Given, names: Collection[str], one: ModuleLayout) -> bool:

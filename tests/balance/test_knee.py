@@ -41,8 +41,6 @@ def test_a_plan_says_which_eps_was_taken() -> None:
     assert plan.makespan <= (1 + plan.trade[1].eps) * plan.lower_bound * Fraction(101, 100)
     other = balancer.balance(LENGTHS, 16, ranks_per_node=4, home_rank=HOMES, eps=0.001)
     assert (other.trade, other.eps) == ((), 0.001)
-    rearranged = balancer.balance(LENGTHS, 16, ranks_per_node=4, home_rank=HOMES, eps="knee", placement="rearrange")
-    assert (rearranged.trade, rearranged.eps) == ((), 0.0)
 
 
 def test_what_has_no_knee_is_refused() -> None:
@@ -50,7 +48,9 @@ def test_what_has_no_knee_is_refused() -> None:
         balancer.balance(LENGTHS, 16, home_rank=HOMES, eps="knee", micro_batch_tokens=8000)
     with pytest.raises(ValueError, match="chooses cap itself"):
         solvers.relocate(LENGTHS, HOMES, NODES, eps="knee", cap=9000)
-    with pytest.raises(TypeError, match="eps must be a finite number"):
+    with pytest.raises(ValueError, match="eps = 'knee' is what relocation aims at; give placement = 'relocate', not"):
+        balancer.balance(LENGTHS, 16, ranks_per_node=4, home_rank=HOMES, eps="knee", placement="rearrange")
+    with pytest.raises(TypeError, match="eps must be a finite number or Fraction, or 'knee', got 'elbow'"):
         balancer.balance(LENGTHS, 16, home_rank=HOMES, eps="elbow")
 
 

@@ -13,6 +13,7 @@ from balancer import ModuleLayout, Phase, orchestrate
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from balancer.simulate import configure as room
 
+SAME = ("seconds", "idle", "mfu", "bytes", "encoder_s", "sync_s")
 PHASES = ("--phase", "vision=patches", "--phase", "llm=tokens")
 MODELS = ("--model", "vision=internvit-300m", "--model", "llm=qwen2-7b", "--cluster", "h200")
 COSTS = ("--cost", "vision=flops:internvit-300m", "--cost", "llm=flops:qwen2-7b")
@@ -31,15 +32,18 @@ def log(tmp_path, monkeypatch):
 def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
     files = [tmp_path / f"{mode}.json" for mode in ("stages", "before")]
     page = tmp_path / "page.html"
-    for path in files:
-        asked = ("--gpus", 2, "--batch", 16, "--mode", path.stem, "--out", path, "--time-budget", 0.1)
+    for path, steps in zip(files, ((), ("--steps", 2)), strict=True):
+        asked = ("--gpus", 2, "--batch", 16, "--mode", path.stem, "--out", path, "--time-budget", 0.1, *steps)
         ran = command("configure", log, *PHASES, *MODELS, *asked, *(("--html", page) * (path.stem == "before")))
         assert "proven" in ran.out
-        assert "Assumed: 2 GPUs, 1 step of 16 samples" in ran.out
+        assert f"Assumed: 2 GPUs, {'2 steps' if steps else '1 step'} of 16 samples" in ran.out
         assert json.loads(path.read_text())["mode"] == path.stem
         told = next(line for line in ran.out.splitlines() if line.startswith("  balancer simulate "))
         again = json.loads(command(*shlex.split(told)[1:], "--json").out)["layouts"][str(path)]
         assert again["layout"]["mode"] == path.stem
+        assert {name: again[name] for name in SAME} == {
+            name: json.loads(path.read_text())["found"][name] for name in SAME
+        }
         assert f"plan takes --ranks {again['layout']['modules']['llm']['dp']} with it" in ran.out
         assert ("with it, its replicas, or --ranks 2, its GPUs" in ran.out) == (path.stem == "before")
     assert page.read_text().count("<svg") == 2

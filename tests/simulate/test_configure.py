@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import balancer
+import solvers
 from balancer.cost import ThroughputCurve
 from balancer.errors import InputError
 from balancer.problem.cluster import CLUSTERS
@@ -23,6 +24,7 @@ from solvers.errors import InfeasibleError
 
 PHASES = {"vision": "patches", "llm": "tokens"}
 MODELS = {"vision": "internvit-300m", "llm": "qwen2-7b"}
+GENERATES = {"phases": PHASES | {"speech": "frames"}, "models": MODELS | {"speech": "whisper-large-v3-encoder"}}
 SMALL = replace(CLUSTERS["h100"], gpus_per_node=2)
 
 
@@ -74,8 +76,7 @@ def every_layout(given):
 @pytest.mark.parametrize(("gpus", "generators"), [(3, ()), (4, ("speech",))])
 def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generators):
     monkeypatch.setattr(layouts_room, "_ZERO_STAGES", (1,))
-    more = {"phases": PHASES | {"speech": "frames"}, "models": MODELS | {"speech": "whisper-large-v3-encoder"}}
-    found = configured(log, gpus, batch=4, generators=generators, **(more if generators else {}))
+    found = configured(log, gpus, batch=4, generators=generators, **(GENERATES if generators else {}))
     given, best, tried = found.case.given, np.inf, 0
     stubs = list(stubs_of(given, list(found.counts)))
     assert sum(sum(counts.values()) for counts in found.counts.values()) == len(stubs)
@@ -100,6 +101,29 @@ def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generato
     assert timeline(found.case, 1e-4).run.makespan > 0
 
 
+def test_generators_in_gaps_run_between_their_forward_and_backward(log, monkeypatch):
+    asked, plain = [], solvers.schedule_multiplexed
+
+    def remembered(**given):
+        asked.append((given, plain(**given)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(solvers, "schedule_multiplexed", remembered)
+    found = configured(log, mode="multiplexed", time_budget=1e-6, generators="speech", **GENERATES)
+    names = ("work", "forward", "backward", "task_item", "task_forward", "task_backward")
+    not_rules = {*names, "num_replicas", "num_slots", "chunks", "time_budget"}
+    for given, result in asked:
+        rules = {name: value for name, value in given.items() if name not in not_rules}
+        solvers.check_multiplexed(*(given[name] for name in names), result, **rules)
+        frames = found.case.given.steps[0].of_sample["speech"][1]
+        assert set(given["task_item"][given["task_after"]]) == set(np.flatnonzero(frames))
+        assert 0 < given["task_after"].sum() < len(given["task_after"])
+        assert (given["task_backward"] >= 2 * given["task_forward"] - 1).all()
+    for frozen, times in (((), (2, 2, 2)), (("speech", "vision"), (0, 2, 1)), (("llm", "vision"), (0, 0, 2))):
+        given = replace(found.case.given, frozen=frozenset(frozen))
+        assert tuple(given.backward_times(name, recompute=False) for name in given.models) == times
+
+
 def test_the_same_again(log):
     first, second = (configured(log, mode="stages", num_steps=2) for _ in range(2))
     assert first.to_json() == second.to_json()
@@ -118,7 +142,7 @@ def test_a_layout_that_is_given(log):
     given = configured(log, mode="stages", time_budget=1e-6).case.given
     llm = ModuleLayout(tp=2, pp=2)
     layouts = [StepLayout({"vision": ModuleLayout(dp=4), "llm": llm}, mode) for mode in ("before", "multiplexed")]
-    before, between = room.price_layouts(given, layouts, 0.01)
+    before, between = room.price_layouts(given, layouts)
     assert before.encoder_s > 0 == between.encoder_s
     assert before.layout.micro_batch_tokens > 0
     with pytest.raises(ValueError, match="layouts must be of at most 4 GPUs, got 8"):

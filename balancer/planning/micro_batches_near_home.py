@@ -38,12 +38,13 @@ from solvers.arguments import INT64_MAX
 from solvers.errors import SolverError
 from solvers.relocation import as_eps
 
-__all__ = ["relocate_schedule"]
+__all__ = ["LEAST_PART", "PARTS", "of_nodes", "relocate_schedule", "with_less_room",
+           "without_slots"]  # fmt: skip
 
-_LEAST_PART = Fraction(1, 10_000)
+LEAST_PART = Fraction(1, 10_000)
 """Of the makespan, that relocation is tried with."""
 
-_PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
+PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
 """Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
 
 _MOST_PLACES = 2**30
@@ -111,31 +112,31 @@ def _by_sums(asked: _Asked, eps: Fraction) -> Iterator[Schedule]:
 
     The less relocation has, the more alike are the ranks' tokens.
     """
-    whole, part = _whole(asked, asked.problem.costs), eps
+    whole, part = without_slots(asked.problem, asked.micro_batches, asked.num_slots, asked.problem.costs), eps
     while True:
         yield from _in_shares(asked, whole, asked.found.rank_of_sample, part)
         part /= 4
-        if part < _LEAST_PART:
+        if part < LEAST_PART:
             return
 
 
 def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
     """Relocate within what ranks of slots as high as `targets` hold; then within what nodes of such ranks do."""
     priced, sizes = priced_by(asked.problem, asked.micro_batches, targets), asked.problem.topology.node_sizes
-    whole = _whole(asked, priced.costs)
+    whole = without_slots(asked.problem, asked.micro_batches, asked.num_slots, priced.costs)
     even, most = int(priced.costs.sum()), priced.most * len(asked.problem.topology.node_of_rank)
-    room = max(_LEAST_PART, Fraction(most - even, max(even, 1)))
+    room = max(LEAST_PART, Fraction(most - even, max(even, 1)))
     ranks = partition_ranks(whole, asked.problem.constraints, asked.time_budget)
-    for part in _PARTS:
-        yield from _in_shares(asked, _with_less_room(whole, part), ranks, part * room)
+    for part in PARTS:
+        yield from _in_shares(asked, with_less_room(whole, part), ranks, part * room)
     places = len(ranks) * sizes[0] * asked.num_slots
     if len(set(sizes)) > 1 or len(sizes) == 1 or sizes[0] == 1 or places > _MOST_PLACES:
         return
     if not asked.problem.constraints.names():
-        nodes = _of_nodes(whole, sizes[0])
+        nodes = of_nodes(whole, sizes[0])
         groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
-        for part in _PARTS:
-            yield from _in_nodes(asked, _with_less_room(nodes, part), groups, part * room, np.repeat(targets, sizes[0]))
+        for part in PARTS:
+            yield from _in_nodes(asked, with_less_room(nodes, part), groups, part * room, np.repeat(targets, sizes[0]))
 
 
 def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
@@ -166,7 +167,7 @@ def _in_nodes(
             yield found
 
 
-def _of_nodes(whole: Problem, size: int) -> Problem:
+def of_nodes(whole: Problem, size: int) -> Problem:
     """Return the problem as if nodes, of `size` ranks each, were ranks of which none is near another."""
     topology, node = Topology([1] * whole.topology.num_nodes), whole.topology.node_of_rank
     home = Placement.by_sample_order(node[whole.batch.home.rank_of_sample], topology.num_ranks)
@@ -178,7 +179,7 @@ def _of_nodes(whole: Problem, size: int) -> Problem:
     return replace(whole, batch=batch, topology=topology, constraints=kept, affinity=affinity)
 
 
-def _with_less_room(whole: Problem, part: Fraction) -> Problem:
+def with_less_room(whole: Problem, part: Fraction) -> Problem:
     """Return the problem with only `part` of the room for tokens that there is beyond an even share."""
     kept = whole.constraints
     even = -(-int(whole.batch.lengths.sum()) // whole.topology.num_ranks)
@@ -208,17 +209,17 @@ def _targets(
     return targets
 
 
-def _whole(asked: _Asked, costs: NDArray[np.int64]) -> Problem:
+def without_slots(problem: Problem, micro_batches: MicroBatches, num_slots: int, costs: NDArray[np.int64]) -> Problem:
     """Return the problem without micro-batches, but with what a rank's hold, as far as relocation can keep to it."""
-    problem, cap = asked.problem, asked.micro_batches.max_tokens
+    cap = micro_batches.max_tokens
     given, lengths, batch, volumes = problem.constraints, problem.batch.lengths, problem.batch, problem.volumes
-    room = asked.num_slots * cap
+    room = num_slots * cap
     if given.max_tokens_per_rank is None:  # a sample over the cap has a micro-batch of its own, and no more
         batch, volumes = replace(batch, lengths=np.minimum(lengths, cap)), problem.move_volumes
     else:
         room = min(given.max_tokens_per_rank, room if (lengths <= cap).all() else given.max_tokens_per_rank)
     given = replace(given, max_tokens_per_rank=min(room, INT64_MAX))
-    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None)
+    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None, work=None)
 
 
 def _with_samples_enough(asked: _Asked, ranks: NDArray[np.int32]) -> NDArray[np.int32]:

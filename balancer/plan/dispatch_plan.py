@@ -487,7 +487,8 @@ class DispatchPlan(Record):
         full = 0
         if isinstance(cut := self.micro_batches, MicroBatches):
             tokens, room = np.minimum(self.lengths, cut.max_tokens), min(cut.max_tokens * self.num_slots, INT64_MAX)
-            full = relocation_bound(tokens, home, node, self.lengths, room)
+            taken = cut.taken_tokens(costs, self.lengths, self.makespan, self.num_slots)
+            full = relocation_bound(taken, home, node, self.lengths, room)
             if self._piped is not None:
                 stages, work = self._piped
                 costs, most = stages.held_by_a_rank(work, self.makespan, self.num_ranks, self.num_slots)

@@ -69,7 +69,7 @@ def _near_home(
     longest, least = int((1 + eps) * found.makespan), 0
     whole = prepared(num_slots=num_slots, **_keywords(problem, cut))
     costs, most = held_by_replica(whole, longest)
-    nodes = of_nodes(without_slots(problem, cut, num_slots, costs), sizes[0])
+    nodes = of_nodes(without_slots(problem, cut, num_slots, longest, costs), sizes[0])
     even = int(costs.sum())
     room = Fraction(max(0, most * topology.num_ranks - even), max(even, 1))
     with contextlib.suppress(SolverError):

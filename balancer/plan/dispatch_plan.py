@@ -474,7 +474,7 @@ class DispatchPlan(Record):
         for.
         """
         plain = self.cost.additive and self.constraints.rank_speeds is None
-        if not plain or self.constraints.initial_loads is not None or self.work is not None:
+        if not plain or self.constraints.initial_loads is not None:
             return 0
         costs, home = self.cost.sample_costs(self.lengths), self.home.rank_of_sample
         most, node = min(self.makespan, INT64_MAX), self.topology.node_of_rank
@@ -484,8 +484,13 @@ class DispatchPlan(Record):
         full = 0
         if isinstance(cut := self.micro_batches, MicroBatches):
             tokens, room = np.minimum(self.lengths, cut.max_tokens), min(cut.max_tokens * self.num_slots, INT64_MAX)
-            full = relocation_bound(tokens, home, node, self.lengths, room)
-            costs, most = cut.held_by_a_rank(costs, tokens, self.makespan, self.num_ranks, self.num_slots)
+            taken = cut.taken_tokens(costs, self.lengths, self.makespan, self.num_slots)
+            full = relocation_bound(taken, home, node, self.lengths, room)
+            if self._piped is not None:
+                stages, work = self._piped
+                costs, most = stages.held_by_a_rank(work, self.makespan, self.num_ranks, self.num_slots)
+            else:
+                costs, most = cut.held_by_a_rank(costs, tokens, self.makespan, self.num_ranks, self.num_slots)
         arrays = read_only(costs), read_only(self.lengths), read_only(home), read_only(node)
         if (bound := int(plain_inter_bound(*arrays, self.topology.num_nodes, most))) >= 0:
             return max(full, bound)

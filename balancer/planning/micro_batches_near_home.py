@@ -36,15 +36,26 @@ from balancer.problem.problem import Affinity, Problem
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.errors import SolverError
+from solvers.packing import schedule_micro_batches
 from solvers.relocation import as_eps
 
-__all__ = ["relocate_schedule"]
+__all__ = ["LEAST_PART", "PARTS", "of_nodes", "relocate_schedule", "with_less_room",
+           "without_slots"]  # fmt: skip
 
-_LEAST_PART = Fraction(1, 10_000)
+LEAST_PART = Fraction(1, 10_000)
 """Of the makespan, that relocation is tried with."""
 
-_PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
+PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
 """Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
+
+_TRIED = {
+    "lockstep": tuple((part, False) for part in PARTS),
+    "pipeline": ((PARTS[0], False), (PARTS[1], False), (PARTS[2], True), (PARTS[1], True)),
+}
+"""Of these, in order; and whether nodes may be joined, if one by itself takes too long."""
+
+_MOST_JOINED = 16
+"""Times that nodes are."""
 
 _MOST_PLACES = 2**30
 """Where the samples of a node are laid out: samples times micro-batches that are looked at, at most."""
@@ -111,31 +122,36 @@ def _by_sums(asked: _Asked, eps: Fraction) -> Iterator[Schedule]:
 
     The less relocation has, the more alike are the ranks' tokens.
     """
-    whole, part = _whole(asked, asked.problem.costs), eps
+    whole, part = (
+        without_slots(asked.problem, asked.micro_batches, asked.num_slots, asked.longest, asked.problem.costs),
+        eps,
+    )
     while True:
         yield from _in_shares(asked, whole, asked.found.rank_of_sample, part)
         part /= 4
-        if part < _LEAST_PART:
+        if part < LEAST_PART:
             return
 
 
 def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
     """Relocate within what ranks of slots as high as `targets` hold; then within what nodes of such ranks do."""
     priced, sizes = priced_by(asked.problem, asked.micro_batches, targets), asked.problem.topology.node_sizes
-    whole = _whole(asked, priced.costs)
+    whole = without_slots(asked.problem, asked.micro_batches, asked.num_slots, asked.longest, priced.costs)
     even, most = int(priced.costs.sum()), priced.most * len(asked.problem.topology.node_of_rank)
-    room = max(_LEAST_PART, Fraction(most - even, max(even, 1)))
+    room = max(LEAST_PART, Fraction(most - even, max(even, 1)))
     ranks = partition_ranks(whole, asked.problem.constraints, asked.time_budget)
-    for part in _PARTS:
-        yield from _in_shares(asked, _with_less_room(whole, part), ranks, part * room)
+    for part in PARTS:
+        yield from _in_shares(asked, with_less_room(whole, part), ranks, part * room)
     places = len(ranks) * sizes[0] * asked.num_slots
     if len(set(sizes)) > 1 or len(sizes) == 1 or sizes[0] == 1 or places > _MOST_PLACES:
         return
     if not asked.problem.constraints.names():
-        nodes = _of_nodes(whole, sizes[0])
+        nodes = of_nodes(whole, sizes[0])
         groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
-        for part in _PARTS:
-            yield from _in_nodes(asked, _with_less_room(nodes, part), groups, part * room, np.repeat(targets, sizes[0]))
+        bins = np.repeat(targets, sizes[0])
+        for part, join in _TRIED[asked.micro_batches.schedule]:
+            less = with_less_room(nodes, part)
+            yield from _in_nodes(asked, less, groups, part * room, bins, join)
 
 
 def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
@@ -150,15 +166,13 @@ def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fr
 
 
 def _in_nodes(
-    asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64]
+    asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64], join: bool
 ) -> Iterator[Schedule]:
     """Relocate samples between nodes, lay out those of each, and give the micro-batches to its ranks."""
     placed, size = place(nodes, groups, "relocate", part, asked.time_budget), len(targets) // asked.num_slots
     if not placed.fell_back:
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
-            node, own = placed.rank_of_sample, replace(nodes, costs=asked.problem.costs)
-            bins = cut_at_once(own, asked.micro_batches, node, len(targets), targets)
-            found = asked.schedule(node * np.int32(size) + bins % np.int32(size), bins // np.int32(size))
+            found = asked.schedule(*_bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, join))
             if asked.takes(found) <= asked.longest:
                 where, slots = found.rank_of_sample, found.slot_of_sample
                 where = place_slots(asked.problem, slots, where, found.num_slots, asked.time_budget)
@@ -166,7 +180,51 @@ def _in_nodes(
             yield found
 
 
-def _of_nodes(whole: Problem, size: int) -> Problem:
+def _bins_of_nodes(
+    asked: _Asked, nodes: Problem, node: NDArray[np.int32], size: int, targets: NDArray[np.int64], join: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Lay out the samples of each node, of `size` ranks, over its micro-batches: rank and slot."""
+    problem, micro_batches = asked.problem, asked.micro_batches
+    if micro_batches.schedule != "pipeline":  # whose micro-batches may cost what they do, up to a target each
+        own = replace(nodes, batch=replace(nodes.batch, lengths=problem.batch.lengths), costs=problem.costs)
+        bins = cut_at_once(own, micro_batches, node, len(targets), targets)
+        return node * np.int32(size) + bins % np.int32(size), bins // np.int32(size)
+    return _searched(asked, node, size, int(targets[0]), nodes.topology.num_ranks, join)
+
+
+def _searched(
+    asked: _Asked, node: NDArray[np.int32], size: int, height: int, num_nodes: int, join: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Search the micro-batches of each node for a schedule below `height`: rank and slot.
+
+    Where there is none, `join` the node with that which is lowest, as often as there are few of them.
+    """
+    ranks, slots = np.empty_like(node), np.empty_like(node)
+    heights: dict[tuple[int, ...], int] = {}
+
+    def search(some: tuple[int, ...]) -> None:
+        mine = np.flatnonzero(np.isin(node, some))
+        part = schedule_micro_batches(
+            asked.problem.costs[mine], asked.problem.batch.lengths[mine], size * len(some),
+            time_budget=asked.time_budget * len(some) / num_nodes,
+            **replace(asked.micro_batches, count=asked.num_slots).solver_keywords(),
+        )  # fmt: skip
+        of = np.array(some, dtype=np.int32)[part.rank_of_item // size] * np.int32(size)
+        ranks[mine], slots[mine] = of + part.rank_of_item % np.int32(size), part.slot_of_item
+        heights[some] = int(part.slot_loads.max())
+
+    for first in range(num_nodes):
+        search((first,))
+    for _ in range(_MOST_JOINED if join else 0):
+        worst, lowest = max(heights, key=heights.__getitem__), min(heights, key=heights.__getitem__)
+        if heights[worst] <= height or worst == lowest:
+            break
+        del heights[worst], heights[lowest]
+        search(tuple(sorted(worst + lowest)))
+    return ranks, slots
+
+
+def of_nodes(whole: Problem, size: int) -> Problem:
     """Return the problem as if nodes, of `size` ranks each, were ranks of which none is near another."""
     topology, node = Topology([1] * whole.topology.num_nodes), whole.topology.node_of_rank
     home = Placement.by_sample_order(node[whole.batch.home.rank_of_sample], topology.num_ranks)
@@ -178,7 +236,7 @@ def _of_nodes(whole: Problem, size: int) -> Problem:
     return replace(whole, batch=batch, topology=topology, constraints=kept, affinity=affinity)
 
 
-def _with_less_room(whole: Problem, part: Fraction) -> Problem:
+def with_less_room(whole: Problem, part: Fraction) -> Problem:
     """Return the problem with only `part` of the room for tokens that there is beyond an even share."""
     kept = whole.constraints
     even = -(-int(whole.batch.lengths.sum()) // whole.topology.num_ranks)
@@ -208,17 +266,20 @@ def _targets(
     return targets
 
 
-def _whole(asked: _Asked, costs: NDArray[np.int64]) -> Problem:
+def without_slots(
+    problem: Problem, micro_batches: MicroBatches, num_slots: int, longest: int, costs: NDArray[np.int64]
+) -> Problem:
     """Return the problem without micro-batches, but with what a rank's hold, as far as relocation can keep to it."""
-    problem, cap = asked.problem, asked.micro_batches.max_tokens
+    cap = micro_batches.max_tokens
     given, lengths, batch, volumes = problem.constraints, problem.batch.lengths, problem.batch, problem.volumes
-    room = asked.num_slots * cap
+    room = num_slots * cap
     if given.max_tokens_per_rank is None:  # a sample over the cap has a micro-batch of its own, and no more
-        batch, volumes = replace(batch, lengths=np.minimum(lengths, cap)), problem.move_volumes
+        taken = micro_batches.taken_tokens(problem.costs, lengths, longest, num_slots)
+        batch, volumes = replace(batch, lengths=taken), problem.move_volumes
     else:
         room = min(given.max_tokens_per_rank, room if (lengths <= cap).all() else given.max_tokens_per_rank)
     given = replace(given, max_tokens_per_rank=min(room, INT64_MAX))
-    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None)
+    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None, work=None)
 
 
 def _with_samples_enough(asked: _Asked, ranks: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,6 +1,8 @@
 """Pipelines of a step: which samples run in which slot of which replica, and which rank is which replica."""
 
+import contextlib
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,9 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.reasons import Reason
+from balancer.planning.micro_batches import partition_ranks
+from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
 from balancer.planning.ranks import effective, place
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
@@ -16,6 +21,9 @@ from balancer.problem.settings import PlanSettings
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import PipelineResult
+from solvers.pipeline.parts import held_by_replica, prepared, schedule_parts
+from solvers.relocation import as_eps
+from solvers.types import SolveStatus
 
 __all__ = ["pipeline_bound", "plan_pipelines"]
 
@@ -26,16 +34,62 @@ _MOST_TRIED = 4
 def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
     found = _fastest(problem, cut, settings.time_budget)
-    placed = place(
-        problem, found.replica_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
-    )
-    ranks, slots = placed.rank_of_sample, found.slot_of_item
+    replicas, slots = found.replica_of_item, found.slot_of_item
+    status: SolveStatus | None = found.status
+    fell_back, placement = "", settings.placement
+    if placement == "relocate":
+        placement, moved = "rearrange", _near_home(problem, cut, found, settings)
+        if isinstance(moved, str):
+            fell_back = moved
+        else:
+            replicas, slots, status = moved
+    ranks = place(problem, replicas, placement, 0, settings.time_budget, settings.objective).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
     bound = Bound(found.lower_bound, found.bound_name)
     return DispatchPlan.of(
         problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(slots, found.num_slots), status=found.status, fell_back=placed.fell_back, started=started,
+        slots=(slots, found.num_slots), status=status, fell_back=fell_back, started=started,
     )  # fmt: skip
+
+
+def _near_home(
+    problem: Problem, cut: MicroBatches, found: PipelineResult, settings: PlanSettings
+) -> tuple[NDArray[np.int32], NDArray[np.int32], SolveStatus | None] | str:
+    """Divide samples among nodes by where they lie, and plan the pipelines of each; or say why that was not done.
+
+    What a node may hold is a sum, with room for what `eps` allows and for what the found plan is over its bound: less
+    is taken where pipelines do not end in time. They aim at the ramp of the whole step, and stop when they do.
+    """
+    topology, num_slots = problem.topology, found.num_slots
+    sizes, eps = topology.node_sizes, as_eps(settings.eps)
+    if len(sizes) == 1:
+        return found.replica_of_item, found.slot_of_item, found.status
+    if len(set(sizes)) > 1:
+        return "pipelines are planned by nodes only where all have as many replicas"
+    longest, least = int((1 + eps) * found.makespan), 0
+    whole = prepared(num_slots=num_slots, **_keywords(problem, cut))
+    costs, most = held_by_replica(whole, longest)
+    nodes = of_nodes(without_slots(problem, cut, num_slots, longest, costs), sizes[0])
+    even = int(costs.sum())
+    room = Fraction(max(0, most * topology.num_ranks - even), max(even, 1))
+    with contextlib.suppress(SolverError):
+        groups = partition_ranks(nodes, nodes.constraints, settings.time_budget)
+        for part in PARTS:
+            placed = place(with_less_room(nodes, part), groups, "relocate", part * room, settings.time_budget)
+            if placed.fell_back:
+                continue
+            node = placed.rank_of_sample
+            replicas, slots, _ = schedule_parts(whole, node, len(sizes), longest, settings.time_budget)
+            takes = cut.makespan(problem.slot_loads(replicas, slots, num_slots))
+            if takes <= longest:
+                return replicas, slots, None
+            least = min(least or takes, takes)
+            if takes - longest > part * room * longest:  # more than less to hold could make up for
+                break
+    if not least:
+        return "the samples of a node were not found to fit its pipelines"
+    over = float(f"{100 * (least / found.makespan - 1):.3g}")
+    return Reason("by nodes, pipelines would take", over, f"longer than the best found, more than eps = {float(eps):g}")
 
 
 def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> Bound:

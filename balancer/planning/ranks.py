@@ -96,8 +96,6 @@ def why_not_relocate(problem: Problem) -> str:
     """Say why relocation cannot be had for a problem of this kind; empty if it can."""
     if not problem.cost.additive:
         return f"relocation takes no cost '{problem.cost}'"
-    if problem.micro_batches is not None and problem.micro_batches.stages is not None:
-        return "the samples of a pipeline's micro-batches are chosen together"
     names = problem.constraints.names()
     together, whole = problem.constraints.keep_together, problem.micro_batches is None
     if together is not None and "equal_counts" in names and not (whole and _alike(together)):

@@ -13,7 +13,7 @@ from balancer.problem.smallest_cap import needed
 from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
-from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for
+from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_for, taken_tokens
 
 __all__ = [
     "ENCODERS",
@@ -212,6 +212,15 @@ class MicroBatches:
             rests = [makespan]
         priced = price_tokens(costs, tokens, rests, num_ranks, cap)
         return priced.costs, min(priced.most, INT64_MAX)
+
+    def taken_tokens(
+        self, costs: NDArray[np.int64], lengths: NDArray[np.int64], makespan: int, num_slots: int
+    ) -> NDArray[np.int64]:
+        """Return what samples take of the tokens of a rank's micro-batches in a step of no more than `makespan`."""
+        tokens = np.minimum(lengths, self.max_tokens)
+        if self.schedule != "pipeline" or self.stages is not None:
+            return tokens
+        return taken_tokens(costs, tokens, makespan // (num_slots + self.pipeline_stages - 1), self.max_tokens)
 
     def perfect(self, total: int, num_ranks: int, num_slots: int) -> tuple[int, int]:
         """Return what a perfectly even step would take, as a fraction: numerator and denominator."""

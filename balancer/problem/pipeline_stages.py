@@ -15,6 +15,7 @@ from balancer.problem.phases import SINGLE_PHASE
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.pipeline import OpOrder, PipelineRun, interleaved, one_f_one_b, run
+from solvers.pipeline.parts import held_by_replica, prepared
 
 __all__ = ["PipelineStages"]
 
@@ -292,6 +293,11 @@ class PipelineStages:
         busy = sum(int(t) * sum(row) for t, row in zip(totals, self.both_ways.tolist(), strict=True))
         ops = 2 * self.num_stages - self.forward_only
         return busy + num_replicas * num_slots * ops * self.overhead, num_replicas * self.num_devices
+
+    def held_by_a_rank(self, work: Ints, makespan: int, num_ranks: int, num_slots: int) -> tuple[Ints, int]:
+        """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
+        keywords = self.solver_keywords() | {"in_flight_cap": None, "allow_empty": True}
+        return held_by_replica(prepared(work, num_replicas=num_ranks, num_slots=num_slots, **keywords), makespan)
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 
 from solvers.arguments import as_budget, unknown
 from solvers.packing._arguments import MOST_BINS, slots_for
+from solvers.packing._schedule_bounds import taken_tokens
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit, best_fit_decreasing
 from solvers.packing.bounds import groups_lower_bound
@@ -22,7 +23,7 @@ __all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "Sch
            "SplitResult", "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares",
            "check_split", "cut_shares", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
            "price_tokens", "rests_of_lockstep", "schedule_micro_batches", "slots_for", "split_contiguous",
-           "split_fewest"]  # fmt: skip
+           "split_fewest", "taken_tokens"]  # fmt: skip
 
 
 class Packer(Protocol):

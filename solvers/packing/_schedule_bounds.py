@@ -16,10 +16,12 @@ name            why no schedule does better
 ``largest``     pipeline, times K + stages - 1 and for the K at which that is least
 ``pigeonhole``
 ``tall_slots``  lockstep: the argument above, for the best j >= 1
+``room``        a pipeline: beside a long sample there is room in cost for less than the rest of a cap of tokens
 =============== =================================================================================================
 """
 
 import itertools
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -27,9 +29,13 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound, best_bound
 
-__all__ = ["absorbed", "forced_heights", "least_micro_batches", "lockstep_bound", "pipeline_bound", "slot_counts"]
+__all__ = ["absorbed", "forced_heights", "least_micro_batches", "lockstep_bound", "pipeline_bound", "slot_counts",
+           "taken_tokens"]  # fmt: skip
 
 _MOST_TALL_SLOTS = 64  # j beyond which no bound is tried: each is O(n)
+_ALLOWED = 2.0**-40  # for rounding: a quotient is off by far less
+_CLOSE_BITS = 20  # of a height
+_MOST_CAP = 2**61
 
 
 def least_micro_batches(tokens: NDArray[np.int64], cap: int) -> int:
@@ -103,14 +109,70 @@ def lockstep_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], total: i
     return best
 
 
-def pipeline_bound(costs: NDArray[np.int64], total: int, num_ranks: int, slots: Iterable[int], stages: int) -> Bound:
+def taken_tokens(costs: NDArray[np.int64], tokens: NDArray[np.int64], height: int, cap: int) -> NDArray[np.int64]:
+    """Return what samples take of a micro-batch that costs at most `height`: int64[n] of tokens, no less than theirs.
+
+    With a the least cost of a token, what lies beside a sample of cost c is at most (height - c) / a tokens, so that it
+    takes cap - (height - c) / a. Two such samples take at most a cap together, and what is beside them too, as long as
+    a cap of the cheapest tokens fits below `height`; else nothing is known. `tokens` are at most `cap`.
+
+    Examples
+    --------
+    >>> taken_tokens(np.array([64, 9, 4, 2, 5, 5]), np.array([8, 3, 2, 2, 5, 5]), height=70, cap=20).tolist()
+    [13, 3, 2, 2, 5, 5]
+    """
+    least = _least_density(costs, tokens)
+    if cap >= min(int(tokens.sum()), _MOST_CAP) or not 0 < least * cap <= height:
+        return tokens
+    return _taken(costs, tokens, height, cap, least)
+
+
+def _taken(
+    costs: NDArray[np.int64], tokens: NDArray[np.int64], height: int, cap: int, least: float
+) -> NDArray[np.int64]:
+    beside = np.minimum((height - costs) / least * (1 + _ALLOWED) + 1, float(cap)).astype(np.int64)
+    taken: NDArray[np.int64] = np.maximum(tokens, cap - beside)
+    return taken
+
+
+def _least_density(costs: NDArray[np.int64], tokens: NDArray[np.int64]) -> float:
+    """Return what every token costs at least, less what rounding may have added."""
+    some = tokens > 0
+    return float((costs[some] / tokens[some]).min()) * (1 - _ALLOWED) if some.any() else 0.0
+
+
+def _room_bound(costs: NDArray[np.int64], tokens: NDArray[np.int64], num_bins: int, cap: int, bound: Bound) -> Bound:
+    """Return a height below which samples take more than all micro-batches have, if it is above `bound`."""
+    least, spare = _least_density(costs, tokens), num_bins * cap - int(tokens.sum())
+    if spare < 0 or least <= 0 or cap >= min(int(tokens.sum()), _MOST_CAP):
+        return bound
+    low = max(bound.value, math.ceil(least * cap))
+    long = _taken(costs, tokens, low, cap, least) > tokens  # at greater heights fewer are
+    costs, tokens = costs[long], tokens[long]
+
+    def fit(height: int) -> bool:
+        return int((_taken(costs, tokens, height, cap, least) - tokens).sum()) <= spare
+
+    high = low + math.ceil(least * cap) + 1  # beside the costliest sample there is room for a cap then
+    if fit(low) or not fit(high):
+        return bound
+    while high - low > 1 + (low >> _CLOSE_BITS):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fit(middle) else (middle, high)
+    return Bound(low + 1, "room")
+
+
+def pipeline_bound(
+    costs: NDArray[np.int64], tokens: NDArray[np.int64], total: int, num_ranks: int, cap: int, slots: Iterable[int],
+    stages: int,
+) -> Bound:  # fmt: skip
     """Return the least of (K + stages - 1) * (bound on the largest of R * K micro-batches) over ascending `slots`."""
     best: Bound | None = None
     largest = int(costs[0]) if len(costs) else 0
     for k in slots:
         if best is not None and (k + stages - 1) * largest >= best.value:
             break
-        bound = best_bound(costs, total, num_ranks * k)
+        bound = _room_bound(costs, tokens, num_ranks * k, cap, best_bound(costs, total, num_ranks * k))
         if best is None or (k + stages - 1) * bound.value < best.value:
             best = Bound((k + stages - 1) * bound.value, bound.name)
     return best or Bound(0, "mean")

@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -174,9 +175,11 @@ def _check_bound(result: ScheduleResult, samples: list[tuple[int, int]], slots: 
     costs = [cost for cost, _ in samples]
     if name == "tall_slots" and result.objective == "lockstep":
         proven = _tall_slots(samples, ranks, result.cap)
+    elif result.objective == "pipeline" and name in ("mean", "largest", "pigeonhole", "room"):
+        room = result.cap if name == "room" else None
+        proven = _best_pipeline(samples, ranks, slots, stages, room)
     elif name in ("mean", "largest", "pigeonhole"):
-        pipeline = result.objective == "pipeline"
-        proven = _best_pipeline(costs, ranks, slots, stages) if pipeline else _largest_group(costs, ranks)
+        proven = _largest_group(costs, ranks)
     else:
         raise CertificateError(f"lower_bound is by an unknown argument {name!r}")
     require(result.lower_bound <= proven, f"lower_bound = {result.lower_bound}, but '{name}' proves {proven} at most")
@@ -201,14 +204,36 @@ def _largest_group(costs: list[int], m: int) -> int:
     return max(-(-sums[-1] // m), costs[0], together)
 
 
-def _best_pipeline(costs: list[int], ranks: int, slots: Iterable[int], stages: int) -> int:
+def _best_pipeline(
+    samples: list[tuple[int, int]], ranks: int, slots: Iterable[int], stages: int, cap: int | None
+) -> int:
+    costs = [cost for cost, _ in samples]
     best: int | None = None
     for k in slots:
         if best is not None and (k + stages - 1) * max(costs, default=0) >= best:
             break
-        here = (k + stages - 1) * _largest_group(costs, ranks * k)
+        height = _largest_group(costs, ranks * k)
+        here = (k + stages - 1) * (height if cap is None else max(height, _with_room(samples, ranks * k, cap, height)))
         best = here if best is None else min(best, here)
     return best or 0
+
+
+def _with_room(samples: list[tuple[int, int]], bins: int, cap: int, height: int) -> int:
+    """Return the least height, from `height` on, at which samples with what cannot be beside them fit all bins.
+
+    Known where a cap of the cheapest tokens fits below a height, and then below all greater ones.
+    """
+    least = min((Fraction(cost, t) for cost, t in samples if t), default=Fraction(0))
+    if not least or sum(t for _, t in samples) > bins * cap:
+        return height
+
+    def fits(top: int) -> bool:
+        return sum(max(Fraction(t), cap - (top - cost) / least) for cost, t in samples) <= bins * cap
+
+    known = max(height, math.ceil(least * cap))
+    if fits(known):
+        return height
+    return known + 1 + bisect_left(range(known + 1, known + math.ceil(least * cap) + 2), True, key=fits)
 
 
 def _denser(a: tuple[int, int], b: tuple[int, int]) -> int:

@@ -176,11 +176,11 @@ def _bound(prepared: _Prepared, request: _Request, num_slots: int | None) -> Bou
     if request.objective == "lockstep":
         return lockstep_bound(costs, prepared.clipped, total, num_ranks, instance.cap)
     if num_slots is not None:
-        return pipeline_bound(costs, total, num_ranks, [num_slots], request.stages)
+        return pipeline_bound(costs, prepared.clipped, total, num_ranks, instance.cap, [num_slots], request.stages)
     least = least_micro_batches(prepared.clipped, instance.cap)
     most = None if request.allow_empty else len(costs) // num_ranks
     slots = slot_counts(least, num_ranks, request.min_slots, request.multiple, most)
-    return pipeline_bound(costs, total, num_ranks, slots, request.stages)
+    return pipeline_bound(costs, prepared.clipped, total, num_ranks, instance.cap, slots, request.stages)
 
 
 def _search(
@@ -195,7 +195,7 @@ def _search(
         found = search_step(instance, num_slots, bound.value, work)
     else:
         scale = num_slots + request.stages - 1
-        here = pipeline_bound(instance.costs, instance.total, instance.num_ranks, [num_slots], request.stages)
+        here = _bound(prepared, request, num_slots)
         found = search_pipeline(instance, num_slots, here.value // scale, work)
     if found is None:
         return None
@@ -217,7 +217,7 @@ def _free_slots(prepared: _Prepared, request: _Request, first: int) -> Iterator[
     for k in range(first, most + 1, request.multiple):
         if least is not None and (k + request.stages - 1) * largest >= least:
             break
-        value = pipeline_bound(instance.costs, instance.total, instance.num_ranks, [k], request.stages).value
+        value = _bound(prepared, request, k).value
         bounds.append((value, k))
         least = value if least is None else min(least, value)
     yield from (k for _, k in sorted(bounds)[:_MOST_TRIED])

@@ -87,13 +87,12 @@ class PipelineProblem:
             table, stages, items, merged, volumes, read_only(np.append(caps, int(bool(allow_empty)))), flight, ops,
             replicas, bool(tied),
         )  # fmt: skip
-        problem._check_room(bool(allow_empty))
-        return problem
+        return problem.checked()
 
-    def _check_room(self, allow_empty: bool) -> None:
-        """Raise InfeasibleError where items are too few, too large, or too large together."""
+    def checked(self) -> "PipelineProblem":
+        """Raise InfeasibleError where items are too few, too large, or too large together; else return this."""
         n, cells = len(self.work), self.num_cells
-        if n < cells and not allow_empty:
+        if n < cells and not self.caps[-1]:
             raise InfeasibleError(
                 f"{n} {{items}} are too few for {self.num_slots} slots on each of {self.num_replicas} replicas: one of "
                 f"{cells} slots would be empty",
@@ -115,6 +114,7 @@ class PipelineProblem:
                     InfeasibilityCertificate("cap", range(n), range(cells), int(column.sum()), cap * cells),
                     "give more {num_slots}, or a larger {cap}",
                 )
+        return self
 
 
 def _as_order(order: str | OpOrder, chunks: SupportsIndex, num_slots: int, stages: Stages) -> OpOrder:

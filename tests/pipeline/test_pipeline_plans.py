@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipeline_oracles import ends_by_events
 
@@ -19,6 +19,7 @@ from balancer.cost import flops
 from balancer.planning.step import make_step, plan_step
 from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
+from balancer.problem.problem import work_of_slots
 
 CAP = 400
 
@@ -254,18 +255,47 @@ def test_tied_replicas_wait_for_the_slowest_in_every_op(tmp_path):
     assert balancer.load_plan(tmp_path / "plan.parquet") == plan
 
 
-def test_whole_replicas_are_laid_on_nodes():
-    lengths, home = np.random.default_rng(1).integers(1, 100, 96), np.repeat(np.arange(4), 24)
-    made = {
+def placed(stages, eps=0.02, **more):
+    lengths, home = np.random.default_rng(1).integers(1, 100, 144), np.repeat(np.arange(4), 36)
+    return {
         name: balancer.balance(
-            lengths, 4, ranks_per_node=2, home_rank=home, placement=name, micro_batches=cut(PipelineStages.of(2), 6)
+            lengths, 4, ranks_per_node=2, home_rank=home, placement=name, micro_batches=cut(stages, 6, **more), eps=eps,
+            cost="quadratic:a=100,b=1", time_budget=0.05,
         )
         for name in ("any", "rearrange", "relocate")
-    }
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, {"tied": True}, {"in_flight_tokens": 1500}])
+def test_samples_of_pipelines_stay_near_home(tmp_path, more):
+    made = placed(PipelineStages.of(3, hop=5, **more), eps=0.1)
     assert made["rearrange"].inter_node_volume < made["any"].inter_node_volume
     assert made["rearrange"].makespan == made["any"].makespan
-    assert made["relocate"].placement == "rearrange"
-    assert "chosen together" in made["relocate"].fell_back
+    near = made["relocate"]
+    assert near.fell_back == ""
+    assert near.makespan <= 1.1 * made["any"].makespan
+    assert near.makespan == near.micro_batches.makespan(near.work_of_slots)
+    assert near.inter_node_volume < 0.2 * made["rearrange"].inter_node_volume
+    assert near.micro_batches.violation(near.lengths, near.rank_of_sample, near.slot_of_sample, 4, 6) is None
+    near.save(tmp_path / "plan.parquet")
+    assert balancer.load_plan(tmp_path / "plan.parquet") == near
+
+
+def test_pipelines_that_do_not_end_in_time_near_home_are_laid_out_for_all():
+    made = placed(PipelineStages.of(3, tied=True), eps=0)
+    assert made["relocate"].rank_of_sample.tolist() == made["rearrange"].rank_of_sample.tolist()
+    assert "by nodes, pipelines would take" in made["relocate"].fell_back
+
+
+@given(stages_of_one_phase(), st.integers(1, 4), st.lists(st.integers(0, 40), max_size=12), st.integers(0, 99))
+def test_no_replica_holds_more_than_its_time_allows(stages, num_slots, lengths, seed):
+    """The bound on what must cross nodes rests on it, whatever runs where."""
+    assume(stages.chunks == 1 or stages.forward_only == 0)
+    rng, num_slots = np.random.default_rng(seed), num_slots * stages.num_devices
+    work, (rank, slot) = np.array([lengths]).T.astype(np.int64), rng.integers(0, [[3], [num_slots]], (2, len(lengths)))
+    makespan = int(stages.makespans(work_of_slots(work, rank, slot, 3, num_slots)).max())
+    costs, most = stages.held_by_a_rank(work, makespan, 3, num_slots)
+    assert np.bincount(rank, weights=costs, minlength=3).max() <= most
 
 
 @pytest.mark.parametrize("count", [None, "fewest"])

@@ -1,6 +1,7 @@
 """Schedules against all schedules, on cases small enough to try them all."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from nightly import examples
 from schedule_oracles import optimal_value
 
-from solvers.errors import InfeasibleError
+from solvers.bounds import Bound
+from solvers.errors import CertificateError, InfeasibleError
+from solvers.packing._schedule_bounds import _room_bound
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=6)
@@ -104,3 +107,29 @@ def test_all_small_shapes_with_equal_samples():
         result = schedule_micro_batches([7] * n, [5] * n, num_ranks, 5 * each, num_slots=num_slots)
         assert result.value == result.perfect == 7 * each * num_slots
         assert result.status == "optimal"
+
+
+def test_what_long_samples_leave_no_room_for_is_proven():
+    """Micro-batches are all but full of tokens, and beside a long sample there is room in cost for few."""
+    lengths = np.random.default_rng(8).lognormal(np.log(2000) - 0.5, 1, 4096).clip(1, 32_768).astype(np.int64)
+    costs, rules = 24_576 * lengths + lengths**2, {"objective": "pipeline", "num_slots": 2}
+    result = schedule_micro_batches(costs, lengths, 64, 65_536, **rules)
+    assert result.bound_name == "room"
+    assert result.gap < 0.01
+    check_schedule(costs, lengths, result, num_ranks=64, cap=65_536, **rules)
+    claimed = replace(result, lower_bound=result.lower_bound + result.lower_bound // 1000)
+    with pytest.raises(CertificateError, match="'room' proves"):
+        check_schedule(costs, lengths, claimed, num_ranks=64, cap=65_536, **rules)
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.integers(0, 11), min_size=3, max_size=6), st.integers(0, 7), SHAPES, st.integers(0, 3))
+def test_room_is_never_more_than_the_optimum(lengths, linear, shape, spare):
+    tokens = -np.sort(-np.array(lengths))
+    costs, bins = linear * tokens + tokens**2, shape[0] * shape[1]
+    cap = max(int(tokens[0]), int(tokens.sum()) // bins + spare, 1)
+    best = optimal_value(
+        costs.tolist(), tokens.tolist(), shape[0], cap, shape[1], objective="pipeline", allow_empty=True
+    )
+    bound = _room_bound(costs, tokens, bins, cap, Bound(int(costs[0]), "largest"))
+    assert best is None or shape[1] * bound.value <= best

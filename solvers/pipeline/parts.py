@@ -1,0 +1,109 @@
+"""Pipelines that must not share all items: each part's items in slots of its own replicas, by one ramp for all.
+
+What a replica may hold for its pipeline to end in time is, to first order, a sum: no pipeline is shorter than the paths
+of a cut, on which a module's work counts at least as in the slot where it counts least. So items can be divided among
+parts by that sum alone; then every part is scheduled by itself, and is done as soon as it ends in time.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.groups import read_only
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._profile import profile_of
+from solvers.pipeline._search import makespans_of
+from solvers.pipeline._stages import Stages
+from solvers.pipeline.bounds import priced
+from solvers.pipeline.methods import PIPELINERS
+
+__all__ = ["held_by_replica", "prepared", "schedule_parts"]
+
+_BITS = 62  # of the sum of all costs
+
+
+def prepared(
+    work: ArrayLike, forward: ArrayLike, backward: ArrayLike, num_replicas: int, num_slots: int, *,
+    forward_overhead: ArrayLike | None = None, backward_overhead: ArrayLike | None = None,
+    sizes: ArrayLike | None = None, cap: ArrayLike | None = None, in_flight_cap: ArrayLike | None = None,
+    chunks: int = 1, hop: int = 0, tied: bool = False, slots_multiple_of: int = 1, allow_empty: bool = False,
+) -> PipelineProblem:  # fmt: skip
+    """Check what :func:`solvers.schedule_pipeline` takes, with 1F1B as the order."""
+    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
+    return PipelineProblem.prepare(
+        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, "1f1b", chunks, tied, slots_multiple_of,
+        allow_empty,
+    )  # fmt: skip
+
+
+def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np.int64], int]:
+    """Return a cost of every item, int64[n], and how much of it a replica holds at most that ends by `makespan`.
+
+    Proven by the cut of the linear program, in exact integers: any other would do, but say less.
+
+    Examples
+    --------
+    >>> costs, most = held_by_replica(prepared([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1), 55)
+    >>> (costs / costs[1]).tolist(), most // costs[1]  # no item is beside another: 9 stages' times each
+    ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
+    """
+    totals = problem.items.sum(axis=1)
+    cut = profile_of(totals, problem.merged, problem.order, problem.num_replicas).cut
+    prices, constant = priced(cut, problem.merged.unit, problem.merged.fixed, problem.merged.hop, problem.order)
+    least: list[Any] = prices.min(axis=0).tolist()
+    all_of_it = sum(price * int(total) for price, total in zip(least, totals, strict=True))
+    shift = max(0, all_of_it.bit_length() - _BITS)  # what is cut off makes a sum no larger
+    costs = np.zeros(problem.items.shape[1], dtype=object)
+    for price, row in zip(least, problem.items, strict=True):
+        costs += price * row.astype(object)
+    return (costs >> shift).astype(np.int64), max(0, (makespan << cut.bits) - constant) >> shift
+
+
+def schedule_parts(
+    problem: PipelineProblem, part_of_item: NDArray[np.int32], num_parts: int, longest: int, time_budget: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+    """Schedule the items of each part on as many replicas of its own, until no pipeline takes more than `longest`.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+        Of all parts together.
+    part_of_item : int32[n]
+    num_parts : int
+        It divides the replicas: part p has the p-th so many.
+    longest : int
+    time_budget : float
+        Seconds' worth of work, for all parts; one that needs none leaves it to no other.
+
+    Returns
+    -------
+    (int32[n], int32[n], int)
+        Replica and slot of every item, and the longest part's makespan (of replicas that are tied: within parts alone).
+
+    Raises
+    ------
+    InfeasibleError, TimeLimitError
+        A part does not fit its slots, or was not found to.
+    """
+    each = problem.num_replicas // num_parts
+    profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
+    replica, slot = np.empty(len(part_of_item), dtype=np.int32), np.empty(len(part_of_item), dtype=np.int32)
+    most = 0
+    for part in range(num_parts):
+        mine = np.flatnonzero(part_of_item == part)
+        own = _of_items(problem, mine, each)
+        found = PIPELINERS["auto"](own, profile, longest, time_budget / num_parts)
+        most = max(most, int(makespans_of(own, found.cell_of_item).max()))
+        replica[mine], slot[mine] = np.divmod(found.cell_of_item, problem.num_slots)
+        replica[mine] += np.int32(part * each)
+    return replica, slot, most
+
+
+def _of_items(problem: PipelineProblem, items: NDArray[np.int64], num_replicas: int) -> PipelineProblem:
+    """Return the problem of some of the items on fewer replicas, checked."""
+    return replace(
+        problem, work=read_only(problem.work[items]), items=read_only(np.ascontiguousarray(problem.items[:, items])),
+        sizes=read_only(np.ascontiguousarray(problem.sizes[:, items])), num_replicas=num_replicas,
+    ).checked()  # fmt: skip

@@ -1,17 +1,21 @@
-"""Plan the shipped log repeated to a hundred million rows by one process, by several, and by a local Ray cluster.
+"""Plan the shipped log repeated to ten and a hundred million rows by one process, several, and a local Ray cluster.
 
 Every run has a folder of its own, and all folders must be the same byte for byte. Cores are pinned: one for one
-process, as many as there are workers for the others, the driver included. What 10**9 and 10**10 rows take on more cores
-is arithmetic from these figures: the rows' time on one core over the cores, and what the driver does for each part, one
-after the other.
+process, as many as there are workers for the others, the driver included. *Side by side* are runs of one process at
+once, a core each, that have nothing to do with one another: what the machine gives at most. What 10**9 and 10**10 rows
+take on more cores is arithmetic from the last figures: the rows' time on one core over the cores, and what the driver
+does for each part, one after the other.
 
-Run: python benchmarks/plan_cluster.py [--rows N] [--workers W] [--placement P] [--method M] [--no-ray]. Linux alone.
+Run: python benchmarks/plan_cluster.py [--rows N ...] [--workers W] [--placement P] [--method M] [--no-ray]. On Linux.
 """
 
 import argparse
+import contextlib
+import ctypes
 import hashlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +29,7 @@ import pyarrow.parquet as pq
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 ROWS_A_PART = 1_000_000
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 RUN = "from balancer.cli.main import main; main()"
 ON_RAY = "import ray, sys; ray.init(num_cpus=int(sys.argv.pop(1)), log_to_driver=False, logging_level='error'); " + RUN
 
@@ -62,7 +67,7 @@ def planning(pid: int) -> bool:
 
 
 class Peaks(threading.Thread):
-    """The most memory that any process below one has held: resident, less what it shares."""
+    """The most memory that any process below one that plans has held, what it shares with others included."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -80,23 +85,47 @@ class Peaks(threading.Thread):
                         self.most = max(self.most, int(status.partition("VmHWM:")[2].split()[0]))
 
 
+def pinned(command: list[str], cores: list[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )  # fmt: skip
+
+
+def spent() -> float:
+    """Return the processor's seconds of all that have ended below this process, whoever started them."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def timed(command: list[str], cores: int) -> tuple[float, float, int]:
     """Return seconds of the whole command by the clock and of processors, and the peak memory of a worker in MiB."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    pinned = sorted(os.sched_getaffinity(0))[:cores]
-    started = time.perf_counter()
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, pinned)
-    )
+    before, started = spent(), time.perf_counter()
+    child = pinned(command, sorted(os.sched_getaffinity(0))[:cores])
     peaks = Peaks(child.pid)
     peaks.start()
-    child.communicate()
+    child.wait()
+    seconds = time.perf_counter() - started
     peaks.over.set()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if child.returncode:
         sys.exit(f"failed: {command}")
-    return time.perf_counter() - started, spent, peaks.most >> 10
+    return seconds, spent() - before, peaks.most >> 10
+
+
+def side_by_side(command: list[str], out: Path, copies: int) -> tuple[float, float, int]:
+    """As :func:`timed`, of as many runs by themselves at once, a core each: no engine can be faster on this machine."""
+    before, started = spent(), time.perf_counter()
+    cores = sorted(os.sched_getaffinity(0))[:copies]
+    for child in [pinned([*command, "--out", f"{out}-{core}/"], [core]) for core in cores]:
+        if child.wait():
+            sys.exit(f"failed: {command}")
+    seconds = time.perf_counter() - started
+    for core in cores:
+        shutil.rmtree(f"{out}-{core}")
+    return seconds / copies, (spent() - before) / copies, 0
 
 
 def digest_of(folder: Path) -> str:
@@ -132,49 +161,62 @@ def driver_s_a_part(engine: str, workers: int) -> float:
     return (spent[0] - spent[1]) / 999
 
 
+def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, float]:
+    """Plan a log of so many rows in every way; print a table, and return rows a second by way."""
+    write_log(folder / "log.parquet", rows)
+    shape = ["plan", str(folder / "log.parquet"), "--json", "--ranks", "64", "--ranks-per-node", "8"]
+    shape += ["--batch-per-rank", "16", "--length", "+".join(LENGTH), "--method", asked.method]
+    shape += ["--placement", asked.placement]
+    workers, here = asked.workers, [sys.executable, "-c", RUN]
+    ways = {
+        "serial": ([*here, *shape, "--engine", "serial"], 1),
+        "side by side": ([*here, *shape, "--engine", "serial"], workers),
+        "processes": ([*here, *shape, "--jobs", str(workers)], workers),
+    }
+    if not asked.no_ray:
+        ways["ray"] = [sys.executable, "-c", ON_RAY, str(workers), *shape, "--engine", "ray"], workers
+    rates, digests = {}, set()
+    print(f"\n{rows:,} rows\n")
+    print("| | cores | seconds | of processors | rows a second | of one process | peak memory of a process, MiB |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for way, (command, cores) in ways.items():
+        out = folder / way.replace(" ", "-")
+        if way == "side by side":
+            seconds, processors, peak = side_by_side(command, out, workers)
+        else:
+            seconds, processors, peak = timed([*command, "--out", f"{out}/"], cores)
+            digests.add(digest_of(out))
+            shutil.rmtree(out)
+        rates[way] = rows / seconds
+        told = f"{seconds:.1f} | {processors:.1f} | {rates[way]:,.0f} | {rates[way] / rates['serial']:.2f} | {peak}"
+        print(f"| {way} | {cores} | {told} |", flush=True)
+    assert len(digests) == 1, "the folders differ"
+    print("all folders are the same byte for byte", flush=True)
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000, 100_000_000])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--placement", default="any")
     parser.add_argument("--method", default="lpt")
     parser.add_argument("--no-ray", action="store_true")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_log(folder / "log.parquet", asked.rows)
-        shape = ["plan", str(folder / "log.parquet"), "--json", "--ranks", "64", "--ranks-per-node", "8"]
-        shape += ["--batch-per-rank", "16", "--length", "+".join(LENGTH), "--method", asked.method]
-        shape += ["--placement", asked.placement]
-        ways = {
-            "one process": ([sys.executable, "-c", RUN], ["--engine", "serial"], 1),
-            f"{asked.workers} processes": ([sys.executable, "-c", RUN], ["--jobs", str(asked.workers)], asked.workers),
-        }
-        if not asked.no_ray:
-            ray = [sys.executable, "-c", ON_RAY, str(asked.workers)]
-            ways[f"Ray, {asked.workers} workers"] = ray, ["--engine", "ray"], asked.workers
-        rates, digests = {}, set()
-        print("| | cores | seconds | of processors | rows a second | of one process | peak memory of a process, MiB |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
-        for way, (program, engine, cores) in ways.items():
-            out = folder / way.replace(" ", "-")
-            seconds, spent, peak = timed([*program, *shape, *engine, "--out", f"{out}/"], cores)
-            rates[way] = asked.rows / seconds
-            digests.add(digest_of(out))
-            ratio = rates[way] / rates["one process"]
-            told = f"{seconds:.1f} | {spent:.1f} | {rates[way]:,.0f} | {ratio:.2f} | {peak}"
-            print(f"| {way} | {cores} | {told} |", flush=True)
-        assert len(digests) == 1, "the folders differ"
-        print(f"all folders are the same byte for byte; {asked.rows:,} rows")
-    each, part = rates.pop("one process"), 1_000_000 // 1024 * 1024
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that workers and daemons whose parents end come to be ours
+    for number in asked.rows:
+        with tempfile.TemporaryDirectory() as name:
+            rates = measured(Path(name), number, asked)
+    part = ROWS_A_PART // 1024 * 1024
     print("\n| rows | engine | cores | seconds of cores | and of the driver |\n|---|---|--:|--:|--:|")
     for rows in (10**9, 10**10):
-        print(f"| {rows:.0e} | serial | 1 | {rows / each:,.0f} | |")
-    for engine, cores, rate in zip(("processes", "ray"), (64, 1024), rates.values(), strict=False):
-        driver = driver_s_a_part(engine, asked.workers)
-        for rows in (10**9, 10**10):
-            told = f"{rows / (rate / asked.workers * cores):,.1f} | {rows / part * driver:.1f}"
-            print(f"| {rows:.0e} | {engine}, {1e3 * driver:.2f} ms a part | {cores} | {told} |", flush=True)
+        print(f"| {rows:.0e} | serial | 1 | {rows / rates['serial']:,.0f} | |")
+    for engine, cores in (("processes", 64), ("ray", 1024)):
+        if engine in rates:
+            driver, rate = driver_s_a_part(engine, asked.workers), rates[engine] / asked.workers
+            for rows in (10**9, 10**10):
+                told = f"{rows / (rate * cores):,.1f} | {rows / part * driver:.1f}"
+                print(f"| {rows:.0e} | {engine}, {1e3 * driver:.2f} ms a part | {cores} | {told} |", flush=True)
 
 
 if __name__ == "__main__":

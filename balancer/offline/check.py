@@ -11,7 +11,7 @@ from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_format import MANIFEST, read_manifest
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.description import PlanDigest
-from balancer.offline.engines import Engine, Serial, Tick
+from balancer.offline.engines import Engine, Processes, Serial, Tick
 from balancer.offline.load import load_steps, replayed, settings_of, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.run import NOT_COUNTED, sorted_rows
@@ -48,6 +48,8 @@ def check_run(
     InputError, PlanError
         As :func:`balancer.load_steps`.
     """
+    if isinstance(engine, Processes):
+        engine.start(totals.__module__)
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, totals, log, engine, tick)
     plan_file = open_plan(path)

@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from typing import Any, Protocol
 
 from balancer.errors import InputError
@@ -19,6 +21,7 @@ Tick = Callable[[int], None]
 Tasks = Iterable[tuple[int, Any]]
 """What is to do, numbered in ascending order."""
 
+_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 _AHEAD = 2  # tasks that wait for each worker
 _CONNECT_S = 10.0
 _TRIES = 4  # of a task whose worker was killed
@@ -48,11 +51,27 @@ class Processes:
     """Processes on this machine, `jobs` of them; by default one a core.
 
     A worker that is killed costs what it was doing: the pool is started anew, and its tasks are done again, up to four
-    times each.
+    times each. Workers are not forked from this process, which may have threads, and locks that they hold; on Linux
+    they are forked from one that has imported what they need, and has no threads, elsewhere each begins by itself.
     """
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs or cores()
+
+    def start(self, *modules: str) -> None:
+        """Begin to import what workers need, these modules too, while this process goes on; before :meth:`run`."""
+        if _METHOD != "forkserver":
+            return
+        multiprocessing.set_forkserver_preload(["balancer.offline.preloaded", *modules])
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # that process is told no other way where modules are
+        try:
+            forkserver.ensure_running()
+        finally:
+            if before is None:
+                del os.environ["PYTHONPATH"]
+            else:
+                os.environ["PYTHONPATH"] = before
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
         """As :class:`Engine` has it."""
@@ -101,9 +120,9 @@ class _Pool:
     """A pool of processes, and which task each of its futures does."""
 
     def __init__(self, work: Callable[..., Any], jobs: int) -> None:
-        # Not forked: this process may have threads, and locks that they hold.
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+        self._pool = ProcessPoolExecutor(
+            jobs, mp_context=multiprocessing.get_context(_METHOD), initializer=_begin, initargs=(dict(os.environ),)
+        )
         self._work = work
         self.running: dict[Future[Any], int] = {}
         self.tasks: dict[int, tuple[Any, int]] = {}
@@ -142,8 +161,13 @@ class _Pool:
                 failed[number] = error
 
 
-def _end_with_parent() -> None:
-    """Let this worker end when the process that started it is killed; it would wait for tasks for ever."""
+def _begin(environment: Mapping[str, str]) -> None:
+    """Take over the environment, and end when the process that asked for this worker is killed.
+
+    Else it would wait for tasks for ever. Its own environment is what that process had when it asked for the first one.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

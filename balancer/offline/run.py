@@ -127,6 +127,8 @@ def _in_parts(
     counts: Sequence[int] | None, resume: bool, tick: Tick,
 ) -> SomeTotals:  # fmt: skip
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
+    if isinstance(engine, Processes):
+        engine.start(totals.__module__)  # while the log is hashed
     sources = [] if out is None else sources_of(log, settings)
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:

@@ -114,8 +114,7 @@ def _of(
 def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batch]:
     """Yield the global batches of one epoch, or of a part of it, that is not shuffled."""
     for block in global_batches(blocks, settings.samples_per_step, settings.drop_last):
-        numbers = np.arange(block.first_row, block.first_row + len(block))
-        yield block, numbers if settings.epochs > 1 else None
+        yield block, np.arange(block.first_row, block.first_row + len(block)) if settings.epochs > 1 else None
 
 
 def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batch]:

@@ -454,7 +454,9 @@ class DispatchPlan(Record):
     @property
     def traffic(self) -> Traffic:
         """What dispatch moves, in elements."""
-        return self.stream.traffic(self.topology)
+        if self.group_table is not None:
+            return self.stream.traffic(self.topology)
+        return Traffic.of(self.home.rank_of_sample, self.target.rank_of_sample, self.lengths, self.topology)
 
     @property
     def inter_node_volume(self) -> int:
@@ -609,7 +611,7 @@ def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int |
     if len(costs) == 0:
         return None
     costs = costs if costs.ndim == 1 else costs.sum(axis=1)
-    largest = int(np.argmax(costs))
+    largest = int(costs.argmax())
     fair_share = -(-int(loads.sum()) // len(loads))
     return largest if costs[largest] > fair_share else None
 
@@ -622,11 +624,27 @@ def placements_digest(
     dropped: NDArray[np.int64] | None = None,
 ) -> str:
     """SHA-256, in hex, over counts, node sizes, ranks, positions, slots and dropped as little-endian integers."""
-    header = topology.num_nodes, len(home.samples), *topology.node_sizes
-    digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
-    arrays = [home.rank_of_sample, home.position_of_sample, target.rank_of_sample, target.position_of_sample]
+    digest = _digest_of_homes(topology, home)
+    arrays = [target.rank_of_sample, target.position_of_sample]
     for array in arrays if slots is None else [*arrays, slots]:
         digest.update(np.ascontiguousarray(array, dtype="<i4").data)
     if dropped is not None:
         digest.update(np.ascontiguousarray(dropped, dtype="<i8").data)
     return digest.hexdigest()
+
+
+_LAST_HOMES: list[tuple[Topology, Placement, "hashlib._Hash"]] = []
+"""What was digested last of where samples lie: in a log, all steps but the last have the same homes."""
+
+
+def _digest_of_homes(topology: Topology, home: Placement) -> "hashlib._Hash":
+    """Return the digest of what a plan begins with, to go on from."""
+    for known, before, digest in _LAST_HOMES:
+        if known is topology and before is home:
+            return digest.copy()
+    header = topology.num_nodes, len(home.samples), *topology.node_sizes
+    digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
+    for array in (home.rank_of_sample, home.position_of_sample):
+        digest.update(np.ascontiguousarray(array, dtype="<i4").data)
+    _LAST_HOMES[:] = [(topology, home, digest)]
+    return digest.copy()

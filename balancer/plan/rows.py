@@ -48,15 +48,17 @@ def append_phase(
     whole : bool
         With lengths and homes, for a file that has no log to go back to.
     """
-    rows = batch.rows_of(batch.kept[items.sample_of_item], first_row)
-    slots, lengths, homes = plan.slot_of_sample, items.lengths, batch.home.rank_of_sample[items.sample_of_item]
+    samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
+    rows, slots, lengths = batch.rows_of(samples, first_row), plan.slot_of_sample, items.lengths
+    homes = batch.home.rank_of_sample[items.sample_of_item] if whole else None
     item, place, piece = items.item_in_sample.astype(np.int32) if setup.several_items else None, plan.target, None
     if setup.shares:
         held, groups = plan.pieces, plan.group_table
         of, place = held.sample, held.place
         group = np.full(len(of), -1, dtype=np.int32) if groups is None else groups.group_of_sample[of]
         piece = held.start, held.stop, group
-        rows, slots, lengths, homes = (of_sample[of] for of_sample in (rows, slots, lengths, homes))
+        rows, slots, lengths = (of_sample[of] for of_sample in (rows, slots, lengths))
+        homes = None if homes is None else homes[of]
         item = None if item is None else item[of]
     writer.append(
         number,

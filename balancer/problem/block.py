@@ -97,10 +97,8 @@ class Block:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError(f"rows must be consecutive, got a step of {step}")
-        rows = slice(start, max(start, stop))
-        return Block(
-            {name: column[rows] for name, column in self.sums.items()},
-            {name: column[rows] for name, column in self.keys.items()},
-            {name: column[rows] for name, column in self.lists.items()},
-            self.first_row + start,
-        )
+        rows, part = slice(start, max(start, stop)), object.__new__(Block)  # of what is checked: not checked again
+        for kind in ("sums", "keys", "lists"):
+            object.__setattr__(part, kind, {name: column[rows] for name, column in getattr(self, kind).items()})
+        object.__setattr__(part, "first_row", self.first_row + start)
+        return part

@@ -111,9 +111,11 @@ class Constraints:
 
     def names(self) -> tuple[str, ...]:
         """Names of the constraints that are set."""
+        if self is NONE:
+            return ()
         return tuple(
             name for name in self.__slots__ if (value := getattr(self, name)) is not None
-            and not (isinstance(value, bool | int | tuple) and value == getattr(_NONE, name))
+            and not (isinstance(value, bool | int | tuple) and value == getattr(NONE, name))
         )  # fmt: skip
 
     def of_samples(self, members: NDArray[np.int64], ranks: slice = slice(None)) -> "Constraints":
@@ -230,7 +232,8 @@ class Constraints:
         return None
 
 
-_NONE = Constraints()
+NONE = Constraints()
+"""No constraint: what most steps have, and it is one object for all of them."""
 
 
 def _as_keys(keys: ArrayLike, num_samples: int) -> NDArray[Any]:

@@ -4,6 +4,7 @@ An encoder's items are parts of samples: the images of a page, the clips of a vi
 the last one, computes whole samples: one item a sample.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import on_a_line
-from balancer.problem.constraints import MAX_TOKENS, Constraints
+from balancer.problem.constraints import MAX_TOKENS, NONE, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_count, as_int64, as_integer
@@ -141,6 +142,15 @@ class Phase:
         return tuple(name for name in CONSTRAINTS if getattr(self, name))
 
     @property
+    def _is_free(self) -> bool:
+        """Whether nothing is asked of its plan, not even in vain; `every_rank_nonempty` does not count."""
+        given = (
+            self.max_tokens_per_rank, self.max_samples_per_rank, self.keep_together, self.allowed_ranks,
+            self.initial_loads, self.rank_speeds,
+        )  # fmt: skip
+        return given.count(None) == len(given) and not (self.equal_counts or self.min_samples_per_rank or self.caps)
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """Every expression here that adds up columns of numbers."""
         return tuple(text for text in self._expressions() if "(" not in text)
@@ -231,6 +241,8 @@ class PhaseItems(Record):
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
         phase, mask = self.phase, None
+        if not least and phase._is_free:
+            return NONE
         if self.allowed_ranks is not None:
             mask = np.zeros((len(self.lengths), num_ranks), dtype=np.bool_)
             mask[self.allowed_ranks.row_of_value, self.allowed_ranks.values] = True
@@ -310,12 +322,15 @@ def resolve_phases(
         if phase.totals is not None:
             batch.check_totals(phase, phase.totals, items)
         outputs = items if phase.outputs is None else batch.items(phase.outputs, phase, whole, like=items)
-        sample_of_item = np.arange(batch.num_samples) if whole else items.row_of_value
-        own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         if whole:
+            sample_of_item = one_each(batch.num_samples)[:-1]
             own = batch.own(phase, items, [found[name] for name in fed_by[phase.name]])
+        else:
+            sample_of_item = items.row_of_value
+            own = Ragged(np.empty(0, dtype=np.int64), np.zeros(batch.num_samples + 1, dtype=np.int64))
         check_volumes(phase, "bytes_in", phase.bytes_in, items.values, own.values)
-        check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
+        if outputs is not items or phase.bytes_out > phase.bytes_in:
+            check_volumes(phase, "bytes_out", phase.bytes_out, outputs.values)
         found[phase.name] = PhaseItems(
             phase, parse_cost(phase.cost), feeds[phase.name], fed_by[phase.name], sample_of_item, items.values,
             outputs.values, own, asked.keys(phase, sample_of_item),
@@ -327,7 +342,8 @@ def resolve_phases(
 
 def check_volumes(phase: Phase, name: str, size: int, *lengths: NDArray[np.int64]) -> None:
     """Refuse bytes whose sums would wrap around; in floats, which do not, and with room for their rounding."""
-    if sum(int(array.max(initial=0)) * len(array) for array in lengths) * size < 2**62:
+    distinct = {id(array): array for array in lengths}.values()
+    if len(lengths) * max(int(array.max(initial=0)) * len(array) for array in distinct) * size < 2**62:
         return
     if (
         phase.name == SINGLE_PHASE and size == 1
@@ -424,7 +440,7 @@ class _Batch:
         else:
             lengths = self._numbers(expression)
             if whole:
-                return Ragged(lengths, np.arange(len(lengths) + 1))
+                return Ragged(lengths, one_each(len(lengths)))
             there = lengths > 0
             if like is not None and bool((like.counts <= 1).all()):
                 there = like.counts == 1
@@ -500,9 +516,17 @@ def default_own(lengths: NDArray[np.int64], feeders: Sequence[PhaseItems]) -> Ra
 
 def _pieces(lengths: NDArray[np.int64]) -> Ragged:
     """Return one piece a sample, and none of length 0."""
-    if len(lengths) and lengths.min() > 0:
-        return Ragged(lengths, np.arange(len(lengths) + 1))
+    if len(lengths) and np.count_nonzero(lengths) == len(lengths):
+        return Ragged(lengths, one_each(len(lengths)))
     return Ragged(lengths[lengths > 0], offsets_of(lengths > 0))
+
+
+@functools.lru_cache(maxsize=4)
+def one_each(count: int) -> NDArray[np.int64]:
+    """Return the offsets of rows of one value each: int64[count + 1], read-only; most steps have the same."""
+    offsets: NDArray[np.int64] = np.arange(count + 1)
+    offsets.flags.writeable = False
+    return offsets
 
 
 def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, tuple[str, ...]]]:

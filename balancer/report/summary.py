@@ -440,12 +440,14 @@ class RunSummary:
 
     def _add_dropped(self, plan: StepPlan) -> None:
         batch = plan.batch
-        if len(batch.dropped) and not self.dropped:
+        self.kept_volume += int(batch.lengths.sum())
+        if not len(batch.dropped):
+            return
+        if not self.dropped:
             self.first_dropped = int(batch.rows_of(batch.dropped[0], self.first_row + self.rows))
         self.dropped += len(batch.dropped)
-        self.kept_volume += int(batch.lengths.sum())
         self.dropped_volume += int(batch.dropped_lengths.sum())
-        self.longest_dropped = max(self.longest_dropped, int(batch.dropped_lengths.max(initial=0)))
+        self.longest_dropped = max(self.longest_dropped, int(batch.dropped_lengths.max()))
 
     @property
     def rows(self) -> int:

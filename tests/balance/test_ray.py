@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):  # noqa: F
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert one.as_json(1.0) == two.as_json(1.0)
     assert check_run(f"{tmp_path}/two/", RunSummary, engine=Cluster()).as_json(1.0) == one.as_json(1.0)
+
+
+def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):  # noqa: F811
+    """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
+    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Cluster())
+    wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
+    for _ in range(100):  # workers report every second
+        if wanted <= {event["cat"] for event in ray.timeline()}:
+            return
+        time.sleep(0.1)
+    assert wanted <= {event["cat"] for event in ray.timeline()}
 
 
 def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp_path):  # noqa: F811

@@ -439,7 +439,8 @@ def called(pids, what):
 
 
 def workers_of(driver):
-    return called(children_of(driver), b"spawn_main")
+    """Those that the process has forked which the driver started for that."""
+    return [pid for server in called(children_of(driver), b"forkserver import main") for pid in children_of(server)]
 
 
 def kill_at_random(log, folder, kills, workers, *engine):

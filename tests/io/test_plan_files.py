@@ -229,6 +229,14 @@ def test_encodings_are_standard_and_small(tmp_path):
     assert (group.column(0).statistics.min, group.column(0).statistics.max) == (0, 199)
 
 
+def test_writing_loads_no_pandas(tmp_path):
+    """It takes as long to load as planning half a million samples; pyarrow does so for ``pa.array``."""
+    code = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)\n", "sys.exit('pandas' in sys.modules)\n")
+    run = [sys.executable, "-c", code, str(tmp_path / "p"), "closing"]
+    subprocess.run(run, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    assert open_plan(tmp_path / "p").num_rows == 6000
+
+
 def test_manifest_and_parts(tmp_path):
     write(target(tmp_path, "plan/"), make_steps([4, 5, 6]))
     manifest = json.loads((tmp_path / "plan/manifest.json").read_bytes())

@@ -23,9 +23,9 @@ from solvers.pipeline._gap_run import NEVER, NO_CAP, critical, run, set_after, s
 
 __all__ = ["search_gaps"]
 
-_PASS = 300  # units of work that a step takes besides running ops anew
+_PASS = 180  # units of work that a step takes besides running ops anew
 _UNITS = 1  # of work that running an op anew takes
-_ACCEPTED = 6  # of work for each op that keeping a schedule takes
+_ACCEPTED = 8  # of work for each op that keeping a schedule takes
 
 
 @inlined

@@ -42,6 +42,7 @@ class _Shape(NamedTuple):
 
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
+_EXCHANGES = 3  # of items, for each replica
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
@@ -51,12 +52,15 @@ _FLAT = (_Shape(0.8, 0.7, 1.5, 1.5, 2.0), _Shape(0.8, 0.5, 1.5, 2.0, 2.0))
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
     """Yield cells of all items, some ways: the pipeline's own ramp, others for both, and even slots."""
+    for cells in _filled(problem, tasks, profile, goal, seconds):
+        yield cells if len(problem.sizes) else _evened(problem, tasks, cells)
+
+
+def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
     yield PIPELINERS["auto"](problem, profile, goal, seconds).cell_of_item
     targets, large = targets_of(problem, profile)
     own = targets.reshape(problem.num_replicas, problem.num_slots, -1)
-    spent = np.zeros(len(problem.work), dtype=np.int64)
-    np.add.at(spent, tasks.owner, tasks.forward + tasks.backward)
-    both = _with_tasks(problem, spent // (2 * problem.order.num_devices))
+    both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
     shapes = (*_FLAT, *_SHAPES) if (tasks.caps < NO_CAP).any() else _SHAPES
     wanted = [_shaped(own, share, shape, problem.order.num_devices, tasks.window) for shape in shapes]
@@ -67,6 +71,40 @@ def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: in
             yield Solution.filled(both, each.reshape(problem.num_cells, -1).copy(), large.copy()).cell_of_item()
         except TimeLimitError:  # caps: then the first start is what there is
             continue
+
+
+def _spent(problem: PipelineProblem, tasks: Tasks) -> Ints:
+    """Return what each item's tasks take."""
+    spent = np.zeros(len(problem.work), dtype=np.int64)
+    np.add.at(spent, tasks.owner, tasks.forward + tasks.backward)
+    return spent
+
+
+def _evened(problem: PipelineProblem, tasks: Tasks, cells: Ints) -> Ints:
+    """Exchange items of the same slot of two replicas until all have as much work, most of it with unlike tasks."""
+    cells, replicas, slots = cells.copy(), problem.num_replicas, problem.num_slots
+    own = problem.items.T @ problem.merged.unit.sum(axis=1)
+    work = own + _spent(problem, tasks)
+    by_cell, counts = np.argsort(cells, kind="stable"), np.bincount(cells, minlength=problem.num_cells)
+    rows = np.full((problem.num_cells, int(counts.max(initial=0))), -1)
+    rows[np.arange(rows.shape[1]) < counts[:, None]] = by_cell
+    table = rows.reshape(replicas, slots, -1)
+    totals = np.bincount(cells // slots, weights=work, minlength=replicas)
+    for _ in range(_EXCHANGES * replicas):
+        high, low = int(np.argmax(totals)), int(np.argmin(totals))
+        more = work[table[high]][:, :, None] - work[table[low]][:, None, :]
+        both = (table[high] >= 0)[:, :, None] & (table[low] >= 0)[:, None, :]
+        off = np.where(both, np.abs(2 * more - (totals[high] - totals[low])), np.inf)
+        off += np.abs(own[table[high]][:, :, None] - own[table[low]][:, None, :])
+        k, a, b = np.unravel_index(int(np.argmin(off)), off.shape)
+        if off[k, a, b] >= totals[high] - totals[low]:
+            break
+        one, other = (high, k, a), (low, k, b)
+        table[one], table[other] = table[other], table[one]
+        totals[high] -= more[k, a, b]
+        totals[low] += more[k, a, b]
+        cells[table[one]], cells[table[other]] = high * slots + k, low * slots + k
+    return cells
 
 
 def _with_tasks(problem: PipelineProblem, spent: Ints) -> PipelineProblem:

@@ -1,7 +1,6 @@
 """Tasks that run beside a pipeline, checked once and sorted by slot."""
 
 from dataclasses import dataclass
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_costs, as_count, as_labels
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 from solvers.groups import read_only
+from solvers.pipeline._request import TaskRequest
 from solvers.pipeline._stages import MOST_TIME
 from solvers.pipeline.orders import OpOrder
 
@@ -50,37 +50,28 @@ class Tasks:
     window: int
 
     @classmethod
-    def of(
-        cls, name: str, owner: ArrayLike, num_owners: int, forward: ArrayLike, backward: ArrayLike,
-        size: ArrayLike | None, late: ArrayLike | None, devices: ArrayLike | str, held_cap: ArrayLike | None,
-        window: SupportsIndex, order: OpOrder,
-    ) -> "Tasks":  # fmt: skip
+    def of(cls, asked: TaskRequest, num_owners: int, order: OpOrder) -> "Tasks":
         """Check. Raises TypeError, ValueError that name argument, entry and rule."""
         num_devices = order.num_devices
         begun = order.slot[(order.stage == 0) & ~order.backward]
         if (np.diff(begun) < 0).any():
             raise ArgumentError("order", "begin slots 0, 1, ... in turn, where tasks come before them", begun.tolist())
-        owners = as_labels(name, owner, num_owners).astype(np.int64)
+        owners = as_labels(asked.name, asked.owner, num_owners).astype(np.int64)
         n = len(owners)
-        ahead, back = _as_column("task_forward", forward, n), _as_column("task_backward", backward, n)
-        sizes = _as_column("task_size", np.ones(n, dtype=np.int64) if size is None else size, n)
+        ahead, back = _as_column("task_forward", asked.forward, n), _as_column("task_backward", asked.backward, n)
+        sizes = _as_column("task_size", np.ones(n, dtype=np.int64) if asked.size is None else asked.size, n)
         spent = sum(map(int, ahead)) + sum(map(int, back))
         if spent >= MOST_TIME:
             raise UsageError(f"all tasks together must be below 2**58, got {spent}: measure times in larger units")
-        after = _as_late(late, n)
+        after = _as_late(asked.after, n)
         then = np.where(after & (back > 0), ahead, -1)
         ahead, back = np.where(after, ahead + back, ahead), np.where(after, 0, back)
         if order.forward_only and back.any():
             where = int(np.argmax(back > 0))
             rule = "be 0 where the first stage has no backward: no gradient comes to a task"
             raise ArgumentError("task_backward", rule, back[where], where)
-        caps = np.full(num_devices, NO_CAP)
-        if held_cap is not None:
-            caps = as_costs(np.atleast_1d(np.asarray(held_cap)), "held_cap")[0]
-            if len(caps) not in (1, num_devices):
-                raise ArgumentError("held_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
-            caps = np.broadcast_to(caps, num_devices).astype(np.int64)
-        allowed = _as_allowed(devices, n, num_devices)
+        caps = _as_caps(asked.held_cap, num_devices)
+        allowed = _as_allowed(asked.devices, n, num_devices)
         over = (back > 0) & ~(allowed & (sizes[:, None] <= caps)).any(axis=1)
         if over.any():
             where = int(np.argmax(over))
@@ -89,7 +80,7 @@ class Tasks:
             )
         return cls(
             read_only(owners), read_only(ahead), read_only(back), sizes, read_only(after), read_only(then),
-            read_only(allowed), read_only(caps), as_count("window", window),
+            read_only(allowed), read_only(caps), as_count("window", asked.window),
         )  # fmt: skip
 
     def of_slots(self, slot: Ints, num_slots: int, chosen: Ints) -> "SlotTasks":
@@ -178,6 +169,15 @@ def _as_late(late: ArrayLike | None, n: int) -> NDArray[np.bool_]:
     if table.dtype != np.bool_ or table.shape != (n,):
         raise ArgumentError("task_after", f"hold True or False for each of {n} tasks", f"{table.dtype}{table.shape}")
     return table
+
+
+def _as_caps(held_cap: ArrayLike | None, num_devices: int) -> Ints:
+    if held_cap is None:
+        return np.full(num_devices, NO_CAP)
+    caps = as_costs(np.atleast_1d(np.asarray(held_cap)), "held_cap")[0]
+    if len(caps) not in (1, num_devices):
+        raise ArgumentError("held_cap", f"be one number, or one for each of {num_devices} devices", len(caps))
+    return np.broadcast_to(caps, num_devices).astype(np.int64)
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Ints:

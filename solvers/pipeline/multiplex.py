@@ -10,6 +10,7 @@ from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.errors import ArgumentError
 from solvers.pipeline._gaps import Gaps, no_items
+from solvers.pipeline._request import TaskRequest
 from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline._tasks import Tasks, held_by_given
 from solvers.pipeline.multiplex_bounds import multiplex_bound
@@ -108,10 +109,10 @@ def multiplex(
         rule = f"be of {len(table)} slots and {stages.num_stages} stages"
         raise ArgumentError("order", rule, f"{ops.num_slots} and {ops.num_stages}")
     stages.check_sums(table.sum(axis=0, dtype=object), len(table))
-    tasks = Tasks.of(
-        "task_slot", task_slot, len(table), task_forward, task_backward, task_size, task_after, task_devices,
-        held_cap, window, ops,
-    )  # fmt: skip
+    asked = TaskRequest(
+        "task_slot", task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
+    )
+    tasks = Tasks.of(asked, len(table), ops)
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
     tasks.check_room(ops, held_by_given(ops, given))
     durations, units = stages.durations(table), work_units(seconds)

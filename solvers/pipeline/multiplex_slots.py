@@ -18,6 +18,7 @@ from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._multiplex_starts import starts_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
+from solvers.pipeline._request import TaskRequest
 from solvers.pipeline._stages import Stages
 from solvers.pipeline._tasks import Tasks, held_by_any
 from solvers.pipeline.multiplex import result_of
@@ -105,17 +106,20 @@ def schedule_multiplexed(
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    units = work_units(seconds)
     stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
     problem = PipelineProblem.prepare(
         work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, order, chunks, False, slots_multiple_of,
         allow_empty,
     )  # fmt: skip
-    tasks = Tasks.of(
-        "task_item", task_item, len(problem.work), task_forward, task_backward, task_size, task_after,
-        task_devices, held_cap, window, problem.order,
-    )  # fmt: skip
+    asked = TaskRequest(
+        "task_item", task_item, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
+    )
+    return _scheduled(problem, Tasks.of(asked, len(problem.work), problem.order), seconds, started)
+
+
+def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: float) -> MultiplexedResult:
     tasks.check_room(problem.order, held_by_any(problem.order, tasks, problem.num_replicas))
+    units = work_units(seconds)
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
     bound = multiplexed_bound(problem, tasks, profile)
     starts = starts_of(problem, tasks, profile, bound.value, seconds / 20)

@@ -1,11 +1,13 @@
 """The check of tasks in pipelines' gaps, from scratch, with no code of the solver: plain loops, exact numbers."""
 
+import operator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from solvers.pipeline._request import TaskRequest
 from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
 from solvers.pipeline.types import PipelineResult
 from solvers.pipeline.verify import _check_bound, _check_caps, _check_items, _check_ops, _needed, _require, _run
@@ -55,32 +57,53 @@ task_devices, forward_overhead, backward_overhead, hop
     >>> from solvers.pipeline import check_multiplex, multiplex
     >>> check_multiplex(*given, multiplex(*given, window=2, time_budget=1e-4), window=2)
     """
-    order, stages = result.order, result.order.num_stages
-    rows = [list(map(int, row)) for row in np.asarray(loads)]
-    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
-    fixed = _fixed(stages, forward_overhead, backward_overhead)
-    durations = [[f + sum(x * u[j] for x, u in zip(row, unit, strict=True)) for j, f in enumerate(fixed)]
+    asked = TaskRequest(
+        "task_slot", task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
+    )
+    pipe = _Pipe.of(forward, backward, forward_overhead, backward_overhead, hop)
+    _check_one([list(map(int, row)) for row in np.asarray(loads)], pipe, asked, result)
+
+
+class _Pipe(NamedTuple):
+    """Time of a unit of each module's work in all stages, forwards and backwards; what every op takes besides; hop."""
+
+    unit: list[list[int]]
+    fixed: list[int]
+    hop: int
+
+    @classmethod
+    def of(cls, forward: ArrayLike, backward: ArrayLike, *besides: Any) -> "_Pipe":
+        unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
+        half = len(unit[0]) // 2
+        fixed = [np.zeros(half, dtype=np.int64) if each is None else np.asarray(each) for each in besides[:2]]
+        return cls(unit, [int(x) for each in fixed for x in each], int(besides[2]))
+
+
+def _check_one(rows: list[list[int]], pipe: _Pipe, asked: TaskRequest, result: MultiplexResult) -> None:
+    """Check one replica, whose slots have these loads."""
+    order, stages, unit = result.order, result.order.num_stages, pipe.unit
+    durations = [[f + sum(x * u[j] for x, u in zip(row, unit, strict=True)) for j, f in enumerate(pipe.fixed)]
                  for row in rows]  # fmt: skip
     _require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
     ops = [order.ops_of(d) for d in range(order.num_devices)]
-    _check_ops(ops, len(rows), stages, [any(u[stages + s] for u in unit) or fixed[stages + s] > 0
+    _check_ops(ops, len(rows), stages, [any(u[stages + s] for u in unit) or pipe.fixed[stages + s] > 0
                                         for s in range(stages)])  # fmt: skip
-    tasks = [list(map(int, np.asarray(column))) for column in (task_slot, task_forward, task_backward)]
-    spans = _pipeline_spans(result, ops, durations, hop)
-    late = [False] * len(tasks[0]) if task_after is None else [bool(x) for x in np.asarray(task_after)]
-    _check_tasks(result, tasks, late, spans, task_devices, hop, window)
-    _check_held(result, tasks, late, task_size, held_cap)
+    tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
+    late = _late(asked, len(tasks[0]))
+    spans = _pipeline_spans(result, ops, durations, pipe.hop)
+    _check_tasks(result, tasks, late, spans, asked, pipe.hop)
+    _check_held(result, tasks, late, asked)
     last = max((end for each in spans for _, end, _ in each), default=0)
     _require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
     for device, each in enumerate(spans):
         busy = sum(end - start for start, end, _ in each)
         _require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
         _require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
-    _check_own_bound(result, durations, tasks, late, ops, task_devices, hop)
+    _check_own_bound(result, durations, tasks, late, ops, asked.devices, pipe.hop)
 
 
-def _fixed(stages: int, *given: ArrayLike | None) -> list[int]:
-    return [int(x) for each in given for x in (np.zeros(stages, dtype=np.int64) if each is None else np.asarray(each))]
+def _late(asked: TaskRequest, n: int) -> list[bool]:
+    return [False] * n if asked.after is None else [bool(x) for x in np.asarray(asked.after)]
 
 
 def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[list[int]], hop: int) -> list[list[_Span]]:
@@ -110,10 +133,11 @@ def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[lis
 
 
 def _check_tasks(
-    result: MultiplexResult, tasks: list[list[int]], late: list[bool], spans: list[list[_Span]], devices: Any, hop: int,
-    window: int,
+    result: MultiplexResult, tasks: list[list[int]], late: list[bool], spans: list[list[_Span]], asked: TaskRequest,
+    hop: int,
 ) -> None:  # fmt: skip
     """Check every task against its slot, add it to its device's spans, and check that none overlap."""
+    devices, window = asked.devices, operator.index(asked.window)
     for i, (slot, ahead, back) in enumerate(zip(*tasks, strict=True)):
         device, start = int(result.task_device[i]), int(result.task_forward_start[i])
         _require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
@@ -158,10 +182,10 @@ def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int]
 
 
 def _check_held(
-    result: MultiplexResult, tasks: list[list[int]], late: list[bool], sizes: Any, held_cap: Any
+    result: MultiplexResult, tasks: list[list[int]], late: list[bool], asked: TaskRequest
 ) -> None:  # fmt: skip
-    devices = result.order.num_devices
-    given = [1] * len(tasks[0]) if sizes is None else list(map(int, np.asarray(sizes)))
+    devices, held_cap = result.order.num_devices, asked.held_cap
+    given = [1] * len(tasks[0]) if asked.size is None else list(map(int, np.asarray(asked.size)))
     caps = None if held_cap is None else [int(x) for x in np.broadcast_to(np.asarray(held_cap), devices)]
     for device in range(devices):
         changes = []
@@ -265,45 +289,48 @@ task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, ho
     >>> found = solvers.schedule_multiplexed(*given, 1, 4, window=2, time_budget=1e-4)
     >>> solvers.check_multiplexed(*given, found, window=2)
     """
+    asked = TaskRequest(
+        "task_item", task_item, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
+    )
+    pipe = _Pipe.of(forward, backward, forward_overhead, backward_overhead, hop)
     table, order = np.asarray(work), result.order
     slots = PipelineResult(
         result.replica_of_item, result.slot_of_item, result.makespans, result.makespan, result.lower_bound,
         result.bound_name, result.cut, order, result.status, "auto", 0.0,
     )  # fmt: skip
     cells = _check_items(slots, len(table), slots_multiple_of, allow_empty)
-    ops = [order.ops_of(d) for d in range(order.num_devices)]
     if sizes is not None:
-        given = np.asarray(sizes)
+        given, ops = np.asarray(sizes), [order.ops_of(d) for d in range(order.num_devices)]
         _check_caps(slots, cells, [given.tolist()] if given.ndim == 1 else given.T.tolist(), ops, cap, in_flight_cap)
-    owner = [int(i) for i in np.asarray(task_item)]
+    _check_replicas(table, cells, pipe, asked, result)
+    most = max(result.makespans.tolist())
+    _require(most == result.makespan, f"makespan is {most}")
+    _check_bound_of_all(slots, [list(map(int, row)) for row in table], pipe, asked)
+
+
+def _check_replicas(
+    table: NDArray[Any], cells: dict[tuple[int, int], list[int]], pipe: _Pipe, asked: TaskRequest,
+    result: MultiplexedResult,
+) -> None:  # fmt: skip
+    """Check that tasks are where their items are, and every replica by itself."""
+    owner = [int(i) for i in np.asarray(asked.owner)]
     replicas = [int(result.replica_of_item[i]) for i in owner]
     _require(replicas == result.replica_of_task.tolist(), "a task is not on its item's replica")
-    rules: dict[str, Any] = {"window": window, "held_cap": held_cap, "hop": hop, "forward_overhead": forward_overhead,
-                             "backward_overhead": backward_overhead}  # fmt: skip
     for r, each in enumerate(result.replicas):
-        _require(each.order == order, f"replica {r} has an order of its own")
+        _require(each.order == result.order, f"replica {r} has an order of its own")
         loads = [[sum(int(table[i, m]) for i in cells.get((r, k), [])) for m in range(table.shape[1])]
                  for k in range(result.num_slots)]  # fmt: skip
         mine = [t for t, replica in enumerate(replicas) if replica == r]
-        rules["task_size"] = None if task_size is None else np.asarray(task_size)[mine]
-        rules["task_after"] = None if task_after is None else np.asarray(task_after)[mine]
-        rules["task_devices"] = task_devices if isinstance(task_devices, str) else np.asarray(task_devices)[mine]
         slot = [int(result.slot_of_item[owner[t]]) for t in mine]
-        spent = np.asarray(task_forward)[mine], np.asarray(task_backward)[mine]
-        check_multiplex(loads, forward, backward, slot, *spent, each, **rules)
-    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
-    spent_by_all = [list(map(int, np.asarray(column))) for column in (task_forward, task_backward)]
-    fixed = _fixed(order.num_stages, forward_overhead, backward_overhead)
-    _require(max(slots.makespans.tolist()) == result.makespan, f"makespan is {max(slots.makespans.tolist())}")
-    late = [False] * len(owner) if task_after is None else [bool(x) for x in np.asarray(task_after)]
-    _check_bound_of_all(slots, [list(map(int, row)) for row in table], unit, fixed, owner, spent_by_all, late, hop)
+        _check_one(loads, pipe, asked.of_slots(slot, np.array(mine, dtype=np.int64)), each)
 
 
 def _check_bound_of_all(
-    slots: PipelineResult, items: list[list[int]], unit: list[list[int]], fixed: list[int], owner: list[int],
-    tasks: list[list[int]], late: list[bool], hop: int,
+    slots: PipelineResult, items: list[list[int]], pipe: _Pipe, asked: TaskRequest
 ) -> None:  # fmt: skip
-    order = slots.order
+    order, (unit, fixed, hop) = slots.order, pipe
+    owner, *tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
+    late = _late(asked, len(owner))
     ops = [order.ops_of(d) for d in range(order.num_devices)]
     trips = [sum(x * sum(u) for x, u in zip(row, unit, strict=True)) for row in items]
     if slots.bound_name == "all_work":

@@ -8,21 +8,23 @@ that is left out here, where it takes half the time.
 
 import contextlib
 import functools
-from collections import Counter
 from collections.abc import Iterator
 from types import BuiltinFunctionType
 from typing import Any
 
 import numba
-from numba.core import ir, target_extension, types
-from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs, must_use_alloca
+from numba import extending
+from numba.core import config, ir, target_extension, targetconfig, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
-from numba.core.lowering import Lower
+from numba.core.postproc import PostProcessor, VariableLifetime
 from numba.core.transforms import canonicalize_cfg
 from numba.core.typed_passes import NativeLowering, NopythonRewrites
 from numba.core.typing import Context
+from numba.np import arrayobj
+
+from solvers._lowering import KernelLowering, is_counted
 
 __all__ = ["HelperCompiler", "KernelCompiler"]
 
@@ -35,8 +37,19 @@ class _KernelCode(JITCodeLibrary):  # type: ignore[misc]
         if isinstance(library, _HelperCode):
             self._linking_libraries += library._linking_libraries
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        super().add_ir_module(ir_module)
+        for function in ir_module.functions:  # that refer to one another in circles
+            for block in function.blocks:
+                block.instructions.clear()
+
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        """Optimize all at once: numba does so twice, to find more references that cancel out, of which we have few."""
+        passes, builder = self._codegen._module_pass_manager(opt=min(config.OPT, 2))
+        passes.run(self._final_module, builder)
 
 
 class _NoMachineCode:
@@ -89,41 +102,8 @@ class _Types(Context):  # type: ignore[misc]
 _types_of = functools.cache(_Types)
 
 
-class _Lower(Lower):  # type: ignore[misc]
-    """numba's way from typed code to LLVM's, with fewer variables in memory."""
-
-    def _find_singly_assigned_variable(self) -> None:
-        """Find variables that are values: assigned once, before each use, and not counted in several blocks."""
-        blocks = self.func_ir.blocks
-        self._blk_local_varmap: dict[str, Any] = {}
-        dominators = compute_cfg_from_blocks(blocks).dominators()
-        assigned = Counter(inst.target.name for block in blocks.values() for inst in block.find_insts(ir.Assign))
-        found = compute_use_defs(blocks)
-        values = {name: at for at, names in found.defmap.items() for name in names if assigned[name] == 1}
-        for name in must_use_alloca(blocks):
-            values.pop(name, None)
-        for at, names in found.usemap.items():
-            for name in names & values.keys():
-                if at <= values[name] or values[name] not in dominators[at] or self._is_counted(name):
-                    del values[name]
-        self._singly_assigned_vars = set(values)
-
-    def _is_counted(self, name: str) -> bool:
-        return self.context.enable_nrt and _is_counted(self.context, self.typeof(name))
-
-    def delvar(self, name: str) -> None:
-        if self._is_counted(name):
-            super().delvar(name)
-
-
-def _is_counted(context: Any, kind: Any) -> bool:
-    """Whether values of a type have references to memory that ends with the last of them."""
-    counted: bool = context.data_model_manager[kind].contains_nrt_meminfo()
-    return counted
-
-
 def _owns(state: Any) -> bool:
-    """Whether a function makes arrays, or returns any. Others work on what outlives them, and need not count."""
+    """Whether a function makes, copies or returns arrays. Others work on what outlives them, and need not count."""
     expressions = [
         inst
         for block in state.func_ir.blocks.values()
@@ -131,12 +111,19 @@ def _owns(state: Any) -> bool:
         if isinstance(inst.value, ir.Expr)
     ]
     kinds = [state.typemap[inst.target.name] for inst in expressions if not _is_view(inst.value, state)]
-    return any(_is_counted(state.targetctx, kind) for kind in [*kinds, state.return_type])
+    return any(is_counted(state.targetctx, kind) for kind in [*kinds, *_put_into_slices(state), state.return_type])
+
+
+def _put_into_slices(state: Any) -> list[Any]:
+    """Types of what is put into arrays: of an array that overlaps with where it goes, numba makes a copy."""
+    blocks = state.func_ir.blocks.values()
+    found = [inst for block in blocks for kind in (ir.SetItem, ir.StaticSetItem) for inst in block.find_insts(kind)]
+    return [state.typemap[inst.value.name] for inst in found]
 
 
 def _is_view(expression: Any, state: Any) -> bool:
     if expression.op == "getitem":  # by numbers and slices; by an array it is a copy
-        return not _is_counted(state.targetctx, state.typemap[expression.index.name])
+        return not is_counted(state.targetctx, state.typemap[expression.index.name])
     return expression.op in ("getattr", "static_getitem", "build_tuple", "cast", "exhaust_iter")
 
 
@@ -151,7 +138,7 @@ class _Lowering(NativeLowering):  # type: ignore[misc]
 
     @property
     def lowering_class(self) -> Any:
-        return _Lower
+        return KernelLowering
 
     def run_pass(self, state: Any) -> bool:
         if not _is_numbas(state) and not _owns(state):
@@ -213,17 +200,64 @@ class HelperCompiler(Compiler):  # type: ignore[misc]
             return super()._compile_core()
 
 
+def _shapes_differ(src_shapes: Any, index_shape: Any) -> None:
+    """Say that an array does not fit into a slice, without the numbers, which take strings."""
+
+
+@extending.overload(_shapes_differ)  # type: ignore[untyped-decorator]
+def _shapes_that_differ(src_shapes: Any, index_shape: Any) -> Any:
+    def said(src_shapes: Any, index_shape: Any) -> None:
+        raise ValueError("cannot assign slice from input of different size")
+
+    return said
+
+
+_analyzed = PostProcessor.run
+
+
+def _analyzed_when_asked(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    """Find out how long variables live only where that is asked for: numba does so again after every pass."""
+    if emit_dels or self.func_ir.is_generator:
+        _analyzed(self, emit_dels, extend_lifetimes)
+    else:
+        self.func_ir.blocks = canonicalize_cfg(self.func_ir.blocks)
+        self.func_ir.variable_lifetime = VariableLifetime(self.func_ir.blocks)
+        self.func_ir.generator_info = None
+
+
+def _values(self: Any) -> dict[str, Any]:
+    """Return all options of a compilation, by which numba looks up what it knows, without asking for each."""
+    return {**_defaults(self.__class__), **self._values}
+
+
+@functools.cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {name: option.default for name, option in kind.options.items()}
+
+
+_QUICKER = (
+    (PostProcessor, "run", _analyzed_when_asked),
+    (targetconfig.TargetConfig, "values", _values),
+    (arrayobj, "raise_with_shape_context", _shapes_differ),
+)
+"""What numba does within our compilations: where, its name, and ours."""
+
+
 @contextlib.contextmanager
 def _numbas_own_are_helpers() -> Iterator[None]:
     """Let what numba itself has in Python, as ``np.empty``, be compiled as a helper where kernels call it."""
     registry, cpu = target_extension.jit_registry, target_extension.target_registry["cpu"]
-    before = registry.pop(cpu)
+    before, theirs = registry.pop(cpu), [getattr(where, name) for where, name, _ in _QUICKER]
     registry[cpu] = functools.partial(numba.jit, pipeline_class=HelperCompiler)
+    for where, name, ours in _QUICKER:
+        setattr(where, name, ours)
     try:
         yield
     finally:
         registry.pop(cpu)
         registry[cpu] = before
+        for (where, name, _), their in zip(_QUICKER, theirs, strict=True):
+            setattr(where, name, their)
 
 
 class KernelCompiler(HelperCompiler):

@@ -1,8 +1,8 @@
 """Encoder work in a pipeline's gaps, beside encoders as stages and encoders before the pipeline; the price of memory.
 
-Run: python benchmarks/multiplexing.py [table] [held]. What is scheduled is frozen here (INSTANCES,
-STEP), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by FLOPs at
-40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to 8,192 tokens) and in
+Run: python benchmarks/multiplexing.py [table] [steps] [held] [pieces]. What is scheduled is frozen here (INSTANCES,
+STEP, STEPS), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by
+FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to 8,192 tokens) and in
 data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule is checked. Seconds
 are of this thread, after compilation and with the pipeline's linear program kept.
 """
@@ -17,7 +17,7 @@ from pipeline import samples
 import solvers
 from solvers._as_python import compile_at_once
 
-STEP = 3
+STEP, STEPS = 3, (0, 3, 4, 6)
 HELD = (4, 8, 16, 32)
 
 
@@ -45,9 +45,9 @@ class Step(NamedTuple):
     mean: float
 
 
-def step_of(log, instance):
+def step_of(log, instance, number=STEP):
     size = instance.replicas * instance.slots * instance.samples
-    encoders, model, _ = (part[STEP * size : (STEP + 1) * size] for part in log)
+    encoders, model, _ = (part[number * size : (number + 1) * size] for part in log)
     model, encoders = np.rint(model / instance.stages).astype(np.int64), np.rint(encoders).astype(np.int64)
     mean = 3 * (instance.stages * int(model.sum()) + int(encoders.sum())) / instance.stages / instance.replicas
     return Step(model, encoders, mean)
@@ -77,11 +77,11 @@ def nested(step, instance):
     return alone + 3 * int(step.encoders.sum()) / instance.replicas / instance.stages
 
 
-def multiplexed(step, instance, budget, **rules):
-    """Return the result, and the seconds that it took."""
+def multiplexed(step, instance, budget, pieces=1, **rules):
+    """Return the result, and the seconds that it took; every sample's encoder work is in so many tasks."""
     unit = np.ones((1, instance.stages), dtype=np.int64)
-    owner = np.flatnonzero(step.encoders)
-    spent = step.encoders[owner]
+    owner = np.repeat(np.flatnonzero(step.encoders), pieces)
+    spent = step.encoders[owner] // pieces
     given = step.model[:, None], unit, 2 * unit, owner, spent, 2 * spent
     rules = {"window": instance.stages, "task_size": spent} | rules
     ask = instance.replicas, instance.slots
@@ -103,6 +103,30 @@ def table(log):
         values = as_stages(step, instance), before(step, instance), short.makespan, found.makespan, found.lower_bound
         row = " | ".join(f"{value / step.mean:.4f}" for value in values)
         print(f"| {instance} | {row} | {seconds:.2f} |", flush=True)
+
+
+def steps(log):
+    """The same on other steps of the log."""
+    print("\n| devices, slots, replicas | " + " | ".join(f"step {number + 1}" for number in STEPS) + " | mean |")
+    print("|---|" + "--:|" * (len(STEPS) + 1))
+    for instance in INSTANCES:
+        parts = [step_of(log, instance, number) for number in STEPS]
+        values = [multiplexed(step, instance, 1.0)[0].makespan / step.mean for step in parts]
+        print(
+            f"| {instance} | " + " | ".join(f"{value:.4f}" for value in [*values, np.mean(values)]) + " |", flush=True
+        )
+
+
+def pieces(log):
+    """With room for 2 S slots, samples' encoder work in one task or in several."""
+    print("\n| devices, slots, replicas | pieces | 1 s | 4 s |\n|---|--:|--:|--:|")
+    for instance in INSTANCES:
+        step = step_of(log, instance)
+        cap = int(2 * instance.stages * step.encoders.sum() / instance.replicas / instance.slots / instance.stages)
+        for count in (1, 4):
+            found = [multiplexed(step, instance, budget, count, held_cap=cap)[0] for budget in (1.0, 4.0)]
+            row = " | ".join(f"{each.makespan / step.mean:.4f}" for each in found)
+            print(f"| {instance} | {count} | {row} |", flush=True)
 
 
 def held(log):
@@ -133,7 +157,7 @@ def held(log):
 def main() -> None:
     compile_at_once()
     log = samples()
-    parts = {"table": table, "held": held}
+    parts = {"table": table, "steps": steps, "held": held, "pieces": pieces}
     for name, run in parts.items():
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             run(log)

@@ -21,7 +21,7 @@ from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem, work_of_slots
 from balancer.problem.ragged import offsets_of
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
@@ -482,7 +482,12 @@ class DispatchPlan(Record):
         most, node = min(self.makespan, INT64_MAX), self.topology.node_of_rank
         if self.group_table is not None and isinstance(self.micro_batches, SequenceGroups):
             costs, most = least_rank_time(self.cost, self.lengths, self.micro_batches, self.topology, most)
-            return relocation_bound(costs, home, node, self.lengths, most, divisible=True)
+            bound = relocation_bound(costs, home, node, self.lengths, most, divisible=True)
+            size = self.micro_batches.size if isinstance(self.micro_batches, LongShort) else 0
+            if size and not any(ranks % size for ranks in self.topology.node_sizes):  # an item is whole in its group
+                room = min(most * size, INT64_MAX)
+                bound = max(bound, relocation_bound(costs, home // size, node[::size], self.lengths, room))
+            return bound
         full = 0
         if isinstance(cut := self.micro_batches, MicroBatches):
             tokens, room = np.minimum(self.lengths, cut.max_tokens), min(cut.max_tokens * self.num_slots, INT64_MAX)

@@ -152,13 +152,14 @@ def test_loads_files_and_words_are_those_of_the_plan(case, tmp_path_factory):
 
 @settings(max_examples=examples(12), deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 300))
-def test_nothing_is_faster_than_the_bound(lengths, overhead):
+def test_nothing_is_faster_than_the_bound_nor_crosses_nodes_with_less(lengths, overhead):
     """On two groups of two ranks, every way to put four items is tried."""
     cost = replace(COST, sharing=replace(COST.sharing, overhead=overhead))
     columns = {"images": lengths, "tokens": lengths}
     for ranks in (2, 4):
-        step = orchestrate(columns, [Phase("v", "images", cost, sequence_parallel=2), Phase("llm", "tokens")], ranks)
-        array = np.array(lengths)
+        asked_for = [Phase("v", "images", cost, sequence_parallel=2), Phase("llm", "tokens")]
+        step = orchestrate(columns, asked_for, Topology.uniform(ranks, 2), home_rank=[0] * len(lengths))
+        array, moved = np.array(lengths), []
         alone, shared = (cost.sharing.on_degree(3 * array, array**2, array, d) for d in (1, 2))
         best = None
         places = [[rank] for rank in range(ranks)] + [[rank, rank + 1] for rank in range(0, ranks, 2)]
@@ -169,7 +170,10 @@ def test_nothing_is_faster_than_the_bound(lengths, overhead):
             for group in {on[0] for on in chosen if len(on) > 1}:
                 loads[group : group + 2] += overhead
             best = int(loads.max()) if best is None else min(best, int(loads.max()))
+            if loads.max() <= step["v"].makespan:
+                moved.append(sum(length for length, on in zip(lengths, chosen, strict=True) if on[0] > 1))
         assert step["v"].lower_bound <= best <= step["v"].makespan
+        assert step["v"].inter_node_bound <= min(moved)
 
 
 def share_of(what, length, blocks, degree, multiple=2):

@@ -21,6 +21,9 @@ _ROUNDS = 64
 _TRIED = 32
 """Swaps that are cut in a round, all in one call."""
 
+_CUT_AT_ONCE = 4096
+"""Samples of them, about: fewer are tried where ranks hold many."""
+
 _TRIED_ALONE = 8
 """Of them, where some do not fit."""
 
@@ -83,8 +86,9 @@ class _Units(NamedTuple):
 
 
 def mend_shares(
-    problem: Problem, kept: Constraints, shares: Shares, counted: Ints, targets: Ints, cut: CutShares
-) -> Shares:
+    problem: Problem, kept: Constraints, shares: Shares, counted: Ints, targets: Ints, cut: CutShares,
+    all_or_none: bool = False,
+) -> Shares:  # fmt: skip
     """Swap samples, or those that stay together, between the rank most above its targets and others, while it helps.
 
     Parameters
@@ -97,6 +101,8 @@ def mend_shares(
     targets : int64[K]
         What the slots of each rank should cost at most, descending.
     cut : callable
+    all_or_none : bool
+        Whether it is of no use unless all are brought below their targets: then nothing is done that is too little.
 
     Returns
     -------
@@ -107,9 +113,9 @@ def mend_shares(
     ranks, slots = shares.rank_of_sample.copy(), shares.slot_of_sample.copy()
     units = _Units.of(problem, kept, ranks, counted)
     above = _above(problem.costs, ranks, slots, num_ranks, targets)
-    for _ in range(_ROUNDS):
+    for left in range(_ROUNDS, 0, -1):
         worst = int(np.argmax(above))
-        if above[worst] <= 0:
+        if above[worst] <= 0 or (all_or_none and np.count_nonzero(above > 0) > left):
             break
         swaps = _promising(units, worst, above, num_slots)
         best = _best(problem, units, swaps, targets, cut)
@@ -146,7 +152,9 @@ def _promising(units: _Units, worst: int, above: Ints, num_slots: int) -> list[t
         more, held = amounts[take] - amounts[give][:, None], group_loads(amounts, units.rank, len(above))
         may &= (more <= limit - held[worst]) & (-more <= limit - held[other])
     where = np.flatnonzero(may)
-    first = where[np.argsort(after.ravel()[where], kind="stable")[:_TRIED]]
+    pair = 2 * len(units.samples) // len(above)
+    most = min(_TRIED, max(2, _CUT_AT_ONCE // max(1, pair)))
+    first = where[np.argsort(after.ravel()[where], kind="stable")[:most]]
     return [(int(give[k // len(take)]), int(take[k % len(take)])) for k in first]
 
 

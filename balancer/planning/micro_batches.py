@@ -25,7 +25,7 @@ from solvers.errors import InfeasibleError, SolverError
 from solvers.makespan_bounds import makespan_bound
 from solvers.packing import MOST_BINS, Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
 
-__all__ = ["Schedule", "cut_at_once", "make_schedule", "partition_ranks", "priced_by", "schedule_bound",
+__all__ = ["Schedule", "cut_at_once", "make_schedule", "mended", "partition_ranks", "priced_by", "schedule_bound",
            "schedule_jointly"]  # fmt: skip
 
 _MOST_TRIED = 4
@@ -194,7 +194,9 @@ def _best_cut(
         enough = model.value + model.value // _CLOSE
         takes = _takes(problem, micro_batches, shares, model.num_slots)
         if micro_batches.schedule == "lockstep" and takes > enough:
-            shares = _mended(problem, micro_batches, limits, shares, model)
+            heights = _heights(model)
+            counted = priced_by(problem, micro_batches, heights).costs
+            shares = mended(problem, micro_batches, limits, shares, counted, heights)
             takes = _takes(problem, micro_batches, shares, model.num_slots)
         if best is None or takes < least:
             best, least = shares, takes
@@ -205,18 +207,17 @@ def _best_cut(
     return best
 
 
-def _mended(
-    problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, model: ScheduleResult
-) -> Shares:
-    """Swap samples between ranks whose shares fit the slots of `model` badly."""
-    heights = _heights(model)
+def mended(
+    problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, counted: NDArray[np.int64],
+    targets: NDArray[np.int64], all_or_none: bool = False,
+) -> Shares:  # fmt: skip
+    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly."""
 
     def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
         some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks
-        return _cut_shares(*some, micro_batches, model.num_slots, heights)
+        return _cut_shares(*some, micro_batches, len(targets), targets)
 
-    counted = priced_by(problem, micro_batches, heights).costs
-    return mend_shares(problem, limits, shares, counted, heights, cut)
+    return mend_shares(problem, limits, shares, counted, targets, cut, all_or_none)
 
 
 def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleResult) -> Iterator[NDArray[np.int64]]:

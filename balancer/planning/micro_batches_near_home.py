@@ -7,6 +7,7 @@ Where ranks wait for each other in every slot, its height is given first: that o
 allows beyond. What a rank may then hold is no sum of costs: what fills the tall slots is bound by its tokens. With a
 price for these (:func:`solvers.packing.price_tokens`) it becomes one, which relocation can keep to. If the samples that
 a rank then has do not fit its slots, those of a node are laid out over all slots of its ranks, which are many more.
+A node that takes too long by itself swaps samples with others, or, along a pipeline, is laid out together with one.
 """
 
 import contextlib
@@ -20,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.reasons import Reason
+from balancer.planning.lockstep_exchange import Shares
 from balancer.planning.micro_batches import (
     Schedule,
     cut_at_once,
+    mended,
     partition_ranks,
     priced_by,
     schedule_bound,
@@ -49,13 +52,13 @@ PARTS = (Fraction(9, 10), Fraction(1, 2), Fraction(1, 10))
 """Of what ranks or nodes have room for beyond an even share: the less, the more alike are their samples."""
 
 _TRIED = {
-    "lockstep": tuple((part, False) for part in PARTS),
+    "lockstep": ((PARTS[0], False), (PARTS[1], True), (PARTS[2], True)),
     "pipeline": ((PARTS[0], False), (PARTS[1], False), (PARTS[2], True), (PARTS[1], True)),
 }
-"""Of these, in order; and whether nodes may be joined, if one by itself takes too long."""
+"""In which order, with nodes; and whether those that take too long are mended: they swap samples, or are joined."""
 
 _MOST_JOINED = 16
-"""Times that nodes are."""
+"""Times that two nodes, or what was joined before, are laid out together."""
 
 _MOST_PLACES = 2**30
 """Where the samples of a node are laid out: samples times micro-batches that are looked at, at most."""
@@ -141,7 +144,12 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
     room = max(LEAST_PART, Fraction(most - even, max(even, 1)))
     ranks = partition_ranks(whole, asked.problem.constraints, asked.time_budget)
     for part in PARTS:
-        yield from _in_shares(asked, with_less_room(whole, part), ranks, part * room)
+        over = Fraction(0)
+        for moved in _in_shares(asked, with_less_room(whole, part), ranks, part * room):
+            yield moved
+            over = Fraction(asked.takes(moved), max(1, asked.longest)) - 1
+        if over > part * room:  # more than ranks that hold less could make up for
+            break
     places = len(ranks) * sizes[0] * asked.num_slots
     if len(set(sizes)) > 1 or len(sizes) == 1 or sizes[0] == 1 or places > _MOST_PLACES:
         return
@@ -149,9 +157,9 @@ def _by_slots(asked: _Asked, targets: NDArray[np.int64]) -> Iterator[Schedule]:
         nodes = of_nodes(whole, sizes[0])
         groups = partition_ranks(nodes, asked.problem.constraints, asked.time_budget)
         bins = np.repeat(targets, sizes[0])
-        for part, join in _TRIED[asked.micro_batches.schedule]:
+        for part, mend in _TRIED[asked.micro_batches.schedule]:
             less = with_less_room(nodes, part)
-            yield from _in_nodes(asked, less, groups, part * room, bins, join)
+            yield from _in_nodes(asked, less, groups, part * room, bins, mend)
 
 
 def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fraction) -> Iterator[Schedule]:
@@ -166,13 +174,13 @@ def _in_shares(asked: _Asked, whole: Problem, ranks: NDArray[np.int32], part: Fr
 
 
 def _in_nodes(
-    asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64], join: bool
+    asked: _Asked, nodes: Problem, groups: NDArray[np.int32], part: Fraction, targets: NDArray[np.int64], mend: bool
 ) -> Iterator[Schedule]:
     """Relocate samples between nodes, lay out those of each, and give the micro-batches to its ranks."""
     placed, size = place(nodes, groups, "relocate", part, asked.time_budget), len(targets) // asked.num_slots
     if not placed.fell_back:
         with contextlib.suppress(SolverError):  # the samples that a node then has do not fit
-            found = asked.schedule(*_bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, join))
+            found = asked.schedule(*_bins_of_nodes(asked, nodes, placed.rank_of_sample, size, targets, mend))
             if asked.takes(found) <= asked.longest:
                 where, slots = found.rank_of_sample, found.slot_of_sample
                 where = place_slots(asked.problem, slots, where, found.num_slots, asked.time_budget)
@@ -181,23 +189,26 @@ def _in_nodes(
 
 
 def _bins_of_nodes(
-    asked: _Asked, nodes: Problem, node: NDArray[np.int32], size: int, targets: NDArray[np.int64], join: bool
+    asked: _Asked, nodes: Problem, node: NDArray[np.int32], size: int, targets: NDArray[np.int64], mend: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Lay out the samples of each node, of `size` ranks, over its micro-batches: rank and slot."""
     problem, micro_batches = asked.problem, asked.micro_batches
     if micro_batches.schedule != "pipeline":  # whose micro-batches may cost what they do, up to a target each
         own = replace(nodes, batch=replace(nodes.batch, lengths=problem.batch.lengths), costs=problem.costs)
         bins = cut_at_once(own, micro_batches, node, len(targets), targets)
+        if mend:
+            counted = priced_by(problem, micro_batches, targets[::size]).costs
+            node, bins = mended(own, micro_batches, nodes.constraints, Shares(node, bins), counted, targets, True)
         return node * np.int32(size) + bins % np.int32(size), bins // np.int32(size)
-    return _searched(asked, node, size, int(targets[0]), nodes.topology.num_ranks, join)
+    return _searched(asked, node, size, int(targets[0]), nodes.topology.num_ranks, mend)
 
 
 def _searched(
-    asked: _Asked, node: NDArray[np.int32], size: int, height: int, num_nodes: int, join: bool
+    asked: _Asked, node: NDArray[np.int32], size: int, height: int, num_nodes: int, mend: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Search the micro-batches of each node for a schedule below `height`: rank and slot.
 
-    Where there is none, `join` the node with that which is lowest, as often as there are few of them.
+    Where there is none, and `mend`, that node and the one whose schedule is lowest are searched together.
     """
     ranks, slots = np.empty_like(node), np.empty_like(node)
     heights: dict[tuple[int, ...], int] = {}
@@ -215,7 +226,7 @@ def _searched(
 
     for first in range(num_nodes):
         search((first,))
-    for _ in range(_MOST_JOINED if join else 0):
+    for _ in range(_MOST_JOINED if mend else 0):
         worst, lowest = max(heights, key=heights.__getitem__), min(heights, key=heights.__getitem__)
         if heights[worst] <= height or worst == lowest:
             break

@@ -10,13 +10,14 @@ import solvers
 from balancer.problem.constraints import MAX_TOKENS, Cap, Constraints
 from balancer.problem.problem import Problem
 from balancer.problem.sequence_groups import LongShort
-from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, braced
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, UsageError, braced
 
 __all__ = ["Held", "Room"]
 
 Ints = NDArray[np.int64]
 _COUNTS = "max_samples_per_rank"
 _PARTS = (12, 15, 16)  # sixteenths of what a group's ranks hold: what is less full is easier to share out
+_MOST = 2**61  # of a quantity, of all items
 _BUDGET = 0.01  # seconds' worth of looking for a cap that does
 
 
@@ -67,6 +68,11 @@ class Room(NamedTuple):
         count = int(unit.max(initial=-1)) + 1
         shares = np.zeros((len(asked), len(degrees), count), dtype=np.int64)
         amounts = {cap.name: cap.amounts for cap in kept.caps}
+        for name, _ in asked:
+            total = sum({MAX_TOKENS: lengths, **amounts}.get(name, degrees[:0]).tolist())
+            if total >= _MOST:
+                what = "tokens" if name == MAX_TOKENS else braced(repr(name))
+                raise UsageError(f"all {what} together must be below 2**61 where ranks share items, got {total}")
         for q, (name, _) in enumerate(asked):
             for d, degree in enumerate(cut.degrees):
                 np.add.at(shares[q, d], unit, _share(name, lengths, amounts, cut, degree))
@@ -84,8 +90,12 @@ class Room(NamedTuple):
     def of_groups(self, cut: LongShort) -> Iterator[Held]:
         """Yield what groups may hold: first so that all fits if all ranks share all, then up to what they can hold."""
         yield Held(self.names, self.shares[:, 0], self.caps)
-        for part in _PARTS if self.names else ():
-            yield Held(self.names, self._least(cut), self.caps * cut.size * part // _PARTS[-1])
+        if self.names:
+            least = self._least(cut)
+            enough = least.sum(axis=1) // cut.size + 1  # for all there is, so that what a group may hold fits int64
+            most = np.minimum(self.caps, enough) * cut.size
+            for part in _PARTS:
+                yield Held(self.names, least, most // _PARTS[-1] * part + most % _PARTS[-1] * part // _PARTS[-1])
 
     def _least(self, cut: LongShort) -> Ints:
         """Return what all ranks together hold of each unit at least: int64[q, units]."""

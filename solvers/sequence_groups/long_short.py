@@ -28,6 +28,7 @@ __all__ = ["LongShortResult", "long_short", "long_short_groups"]
 Ints = NDArray[np.int64]
 _REASONS = ("", "longest", "area", "chain")
 _NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps
+_MOST_HELD = 2.0**62  # of all items
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -452,14 +453,17 @@ def _as_shares(shares: ArrayLike | None, caps: ArrayLike | None, shape: tuple[in
     """Return what ranks hold of items and at most, or raise."""
     if shares is None and caps is None:
         return _Room.unlimited(shape)
-    limits = np.minimum(as_int64("caps", [] if caps is None else caps), MOST_RANK_TIME - 1)
+    limits = np.minimum(as_int64("caps", [] if caps is None else caps), int(_MOST_HELD))
     held = np.asarray([] if shares is None else shares)
     if held.dtype.kind not in "iu" or held.shape != (len(limits), *shape):
         rule = f"be integers of shape {(len(limits), *shape)}: a table for each of {{caps}}, by degree and item"
         raise ArgumentError("shares", rule, f"{held.dtype} of {held.shape}")
-    if held.size and (held.min() < 0 or int(held.max()) * shape[1] >= MOST_RANK_TIME):
+    if len(limits) and limits.min() < 0:
+        where = int(np.argmin(limits))
+        raise ArgumentError("caps", "be >= 0", int(limits[where]), where)
+    if held.size and (held.min() < 0 or held.max(axis=1).sum(axis=1, dtype=np.float64).max() >= _MOST_HELD):
         wrong = held.min() if held.min() < 0 else held.max()
-        raise ArgumentError("shares", "be >= 0, and their sums below 2**58", int(wrong))
+        raise ArgumentError("shares", "be >= 0, and their sums below 2**62", int(wrong))
     return held.astype(np.int64), read_only(limits)
 
 

@@ -93,6 +93,12 @@ def check_long_short(
     given = _Given.read(alone, shared, group_size, degrees, overhead)
     degree, first = result.degree_of_item.tolist(), result.first_rank_of_item.tolist()
     given.check_places(degree, first, group_size)
+    named = result.bound_name in ("longest", "area", "chain")
+    require(named, f"lower_bound is by an unknown argument {result.bound_name!r}")
+    require(
+        len(result.is_shared) == len(result.rank_of_item) == len(degree),
+        f"is_shared and rank_of_item have one entry for each of {len(degree)} items",
+    )
     for i, d in enumerate(degree):
         require(bool(result.is_shared[i]) == (d > 1), f"item {i} is on {d} ranks, is_shared says otherwise")
         require(result.rank_of_item[i] == (first[i] if d == 1 else -1), f"rank_of_item is wrong for item {i}")

@@ -280,6 +280,15 @@ def test_a_cap_that_cannot_be_kept_says_by_how_much(how, message):
         orchestrate(batch_of(*LONG), phases(4, **how), Topology.uniform(8, 4))
 
 
+def test_caps_are_as_large_as_numbers_get():
+    three = {"images": [5] * 3, "tokens": [1] * 3, "blocks": [2**60] * 3}
+    llm, most = Phase("llm", "tokens"), Phase("v", "images", sequence_parallel=4, max_samples_per_rank=1)
+    plan = orchestrate(three, [replace(most, max_tokens_per_rank=2**62), llm], 4)["v"]  # four times that is 0 in int64
+    assert plan.shares.lengths.tolist() == [5] * 3
+    with pytest.raises(ValueError, match=f"all 'blocks' together must be below .*, got {3 * 2**60}"):
+        orchestrate(three, [replace(most, caps={"blocks": 2**62}), llm], 4)
+
+
 @pytest.mark.parametrize(
     ("name", "limit", "lower", "message"),
     [

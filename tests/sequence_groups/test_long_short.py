@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,12 +168,29 @@ def test_refused_groups(group, message):
 
 
 @pytest.mark.parametrize(
-    ("shares", "message"),
+    ("shares", "cap", "message"),
     [
-        ([[9, 4, 4]], "shares must be integers of shape (1, 2, 3): a table for each of caps"),
-        ([[[9, 4, 4], [3, 1, -1]]], "shares must be >= 0, and their sums below 2**58, got -1"),
+        ([[9, 4, 4]], 9, "shares must be integers of shape (1, 2, 3): a table for each of caps"),
+        ([[[9, 4, 4], [3, 1, -1]]], 9, "shares must be >= 0, and their sums below 2**62, got -1"),
+        ([[[2**61] * 3, [3, 1, 1]]], 9, "shares must be >= 0, and their sums below 2**62, got 2305843009213693952"),
+        ([[[9, 4, 4], [3, 1, 1]]], -(2**63), "caps[0] must be >= 0, got -9223372036854775808"),
     ],
 )
-def test_refused_shares(shares, message):
+def test_refused_shares(shares, cap, message):
     with pytest.raises(ValueError, match="^" + re.escape(message)):
-        solvers.long_short_groups([9, 4, 4], [3, 1, 1], [0, 1, 1], 2, 4, shares=shares, caps=[9])
+        solvers.long_short_groups([9, 4, 4], [3, 1, 1], [0, 1, 1], 2, 4, shares=shares, caps=[cap])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bound_name": "guess"}, "unknown argument 'guess'"),
+        ({"rank_of_item": np.zeros(5, dtype=np.int32)}, "have one entry for each of 4 items"),
+        ({"is_shared": np.zeros(3, dtype=bool)}, "have one entry for each of 4 items"),
+    ],
+)
+def test_the_checker_sees_what_is_wrong(wrong, message):
+    given_items = [8, 8, 8, 8], [3, 3, 3, 3]
+    result = solvers.long_short(*given_items, 4, overhead=100)
+    with pytest.raises(solvers.CertificateError, match=re.escape(message)):
+        solvers.check_long_short(*given_items, replace(result, **wrong), group_size=4, overhead=100)

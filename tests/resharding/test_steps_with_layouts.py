@@ -214,7 +214,7 @@ STAGES = PipelineStages.of(2)
 @pytest.mark.parametrize(
     ("layouts", "more", "what"),
     [
-        ({"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=4)}, {}, "must be on the 4 GPUs of the last module"),
+        ({"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=4)}, {}, "must be on the 4 GPUs of 'llm'"),
         (
             {"vision": ModuleLayout(dp=4), "llm": ModuleLayout(dp=4)},
             {},

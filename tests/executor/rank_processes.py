@@ -5,6 +5,7 @@ The job's store is in the test's own process, so that any rank may be killed; or
 """
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 import traceback
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 
 import torch.distributed as dist
@@ -23,10 +25,17 @@ class RankFailedError(AssertionError):
     """A function failed on some rank."""
 
 
+@functools.cache
+def _stop_other_server():
+    """End, once, a server that tests of ``--jobs`` started in this process: it has no torch, which takes seconds."""
+    forkserver._forkserver._stop()
+
+
 class Ranks:
     """As many processes as ranks; a context manager, which leaves none behind."""
 
     def __init__(self, size, timeout=timedelta(seconds=30), store_on_rank_0=False):
+        _stop_other_server()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["preloaded"])
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server does not take it over from here by itself

@@ -126,7 +126,7 @@ import balancer
 from solvers import _as_python, _jit
 _as_python.compile_at_once()
 rng = np.random.default_rng(0)
-plan = balancer.balance(rng.integers(1, 4000, 199), 16, 8, rng.integers(0, 16, 199), cost="quadratic:a=9,b=1")
+plan = balancer.balance(rng.integers(1, 4000, 199), 16, cost="quadratic:a=9,b=1", method="lpt", placement="any")
 ranks = hashlib.sha256(np.ascontiguousarray(plan.rank_of_sample)).hexdigest()
 print(ranks, _jit.HelperCompiler is _jit.KernelCompiler)  # which numba's own is both
 """

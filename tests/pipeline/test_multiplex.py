@@ -324,3 +324,9 @@ def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch):
     assert (gaps.starts[longest] + after[longest] == gaps.makespan).all()
     assert gaps.starts[longest].min() == 0
     assert sorted(path[:tasks]) == [op for op in longest if op >= gaps.shape[0]]
+
+
+def test_replicas_begin_with_as_much_work():
+    found = schedule_multiplexed(*items_and_tasks(48, 2), 3, 4, window=2, time_budget=2e-3)
+    busy = [int(each.busy.sum()) for each in found.replicas]
+    assert max(busy) - min(busy) < 0.004 * np.mean(busy)

@@ -104,18 +104,20 @@ class Gaps:
         front = self.num_ops - 2 * len(self.device)
         return np.ascontiguousarray(self.ops[:front, 0]).reshape(self.order.num_slots, -1)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What runs and moves know of the numbers of ops."""
+        stages, slots, n = self.order.num_stages, self.order.num_slots, len(self.device)
+        front = self.num_ops - 2 * n
+        home = (stages - 1) % self.order.num_devices
+        return front, front + n, 2 * stages, slots, self.tasks.window, self.hop, home
+
     def search(self, units: int, goal: int) -> int:
         """Search for so much work; returns what was done."""
-        front = self.num_ops - 2 * len(self.device)
-        stages, slots = self.order.num_stages, self.order.num_slots
-        shape = (
-            front, front + len(self.device), 2 * stages, slots, self.tasks.window, self.hop,
-            (stages - 1) % self.order.num_devices,
-        )  # fmt: skip
         rules = self.given.table[3], self.slots, self.given.allowed, self.tasks.caps
         makespan, work = search_gaps(
-            self.state, units, goal, (self.sequence, self.ops, self.device), self.starts, self.order.graph, shape,
-            rules, self.items,
+            self.state, units, goal, (self.sequence, self.ops, self.device), self.starts, self.order.graph,
+            self.shape, rules, self.items,
         )  # fmt: skip
         self.makespan = int(makespan)
         return int(work)

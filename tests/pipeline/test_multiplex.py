@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
@@ -13,6 +14,7 @@ from pipeline_oracles import op_before
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
 from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
+from solvers.pipeline._gap_run import critical, set_after
 from solvers.pipeline._gaps import Gaps
 
 QUICK = {"time_budget": 2e-4}
@@ -277,3 +279,54 @@ def test_a_cap_that_forwards_meet_slot_by_slot():
     problem = ([[2]] * 6, [[1, 1]], [[2, 2]], [0, 1, 1, 1, 1, 2, 2, 2, 3, 5], size, [2 * took for took in size])
     rules = {"window": 4, "held_cap": 13, "task_size": size}
     check_multiplex(*problem, multiplex(*problem, **rules, time_budget=1e-4), **rules)
+
+
+def what_comes_after(gaps):
+    """The longest time from each op's start to the end of all, by the rules alone."""
+    front, backs, width, slots, _, hop, home = gaps.shape
+    follow = {op: [] for op in range(gaps.num_ops)}
+    for row in gaps.sequence:
+        for op, later in pairwise(row[1 : row[0] + 1]):
+            follow[op].append((later, gaps.ops[op, 0]))
+    for d, row in enumerate(gaps.sequence):
+        for op in row[1 : row[0] + 1]:
+            took, before, lag, _, gate = gaps.ops[op]
+            away = hop * (d != (home if gate >= slots else 0))
+            if before >= 0:
+                opens = front <= op < backs and gate < slots
+                since = 0 if opens else gaps.ops[before, 0] + (lag if op < front else away)
+                follow[before].append((op, since))
+            if front <= op < backs:
+                opened = gate * width if gate < slots else (gate - slots + 1) * width - 1
+                follow[op].append((opened, took + away))
+    after = {}
+    for op in sorted(follow, key=lambda op: (-gaps.starts[op], op < front)):  # all ops that run take some time
+        after[op] = max([gaps.ops[op, 0], *(since + after[later] for later, since in follow[op])])
+    return after
+
+
+def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Gaps, "search", lambda self, *_: seen.append(self) or 0)
+    late = np.arange(9) % 3 == 0
+    task = [0, 0, 1, 2, 2, 3, 3, 4, 5], [2, 1, 5, 3, 1, 2, 7, 1, 2], [4, 2, 1, 6, 0, 4, 1, 2, 4]
+    multiplex([[k % 3 + 1] for k in range(6)], [[1, 2, 1]], [[2, 3, 2]], *task, window=2, hop=1, task_after=late)
+    gaps = seen[0]
+    plan, size = (gaps.sequence, gaps.ops, gaps.device), gaps.num_ops
+    on, path, after = (np.zeros(size, dtype=np.int64) for _ in range(3))
+    need, count, at = np.zeros((size, 2), dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    free = np.array([(gaps.starts + gaps.ops[:, 0])[row[1 : row[0] + 1]].max() for row in gaps.sequence])
+    tasks = from_python(critical)(plan, gaps.starts, gaps.shape, free, path, on)
+    from_python(set_after)(plan, gaps.starts, gaps.shape, need, count, at, after)
+    ran = np.flatnonzero(gaps.starts >= 0)
+    assert after[ran].tolist() == [what_comes_after(gaps)[op] for op in ran]
+    longest = np.flatnonzero(on)
+    assert (gaps.starts[longest] + after[longest] == gaps.makespan).all()
+    assert gaps.starts[longest].min() == 0
+    assert sorted(path[:tasks]) == [op for op in longest if op >= gaps.shape[0]]
+
+
+def test_replicas_begin_with_as_much_work():
+    found = schedule_multiplexed(*items_and_tasks(48, 2), 3, 4, window=2, time_budget=2e-3)
+    busy = [int(each.busy.sum()) for each in found.replicas]
+    assert max(busy) - min(busy) < 0.004 * np.mean(busy)

@@ -98,8 +98,8 @@ def windowed(
     each = np.maximum(window, 1)
     count = (at + part[:, None] - 1) // each[:, None] - at // each[:, None] + 1
     total = int(count[part > 0].sum()) * owner.shape[1]
-    item, start, stop = np.empty((3, total), dtype=np.int64)  # one block: large ones are cheaper to get
-    holder = np.empty(total, dtype=np.int32)
+    item, start, stop, rest = np.empty((4, total), dtype=np.int64)  # one block: large ones are cheaper to get
+    holder = rest.view(np.int32)[:total]
     _windowed(*(read_only(array) for array in packed), read_only(owner), halves, outer, item, start, stop, holder)
     return item, start, stop, holder
 

@@ -46,7 +46,7 @@ def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np
     Examples
     --------
     >>> costs, most = held_by_replica(prepared([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1), 55)
-    >>> (costs / costs[1]).tolist(), most // costs[1]  # no item is beside another: 9 stages' times each
+    >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
     ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
     """
     totals = problem.items.sum(axis=1)

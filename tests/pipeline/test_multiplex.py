@@ -187,11 +187,20 @@ def items_and_tasks(n, stages, seed=0):
 
 
 @pytest.mark.parametrize(
-    "rules", [{}, {"held_cap": 8}, {"sizes": "work", "cap": 4_000}, {"hop": 10}, {"task_after": "some", "hop": 3}]
+    "rules",
+    [
+        {},
+        {"held_cap": 3},
+        {"sizes": "work", "cap": 4_000},
+        {"hop": 10},
+        {"task_after": "some", "hop": 3},
+        {"task_devices": "tied"},
+    ],
 )
 def test_slots_and_tasks_together(rules):
     problem = items_and_tasks(24, 2)
-    named = {"work": problem[0][:, 0], "some": np.arange(len(problem[3])) % 3 == 0}
+    number = np.arange(len(problem[3]))
+    named = {"work": problem[0][:, 0], "some": number % 3 == 0, "tied": number[:, None] % 3 != np.arange(2)}
     rules = {key: named[value] if isinstance(value, str) else value for key, value in rules.items()}
     found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
     solvers.check_multiplexed(*problem, found, window=2, **rules)

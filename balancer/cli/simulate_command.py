@@ -88,7 +88,7 @@ def simulate_command(
     if gpus_per_rank is not None:
         cluster = cluster.with_ranks_of(gpus_per_rank)
     if options["layouts"] and strategies is None:
-        compare_layouts(log, options, cluster, steps or 1, as_json)
+        compare_layouts(log, options, cluster, 1 if steps is None else steps, as_json)
         return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
     overlap, waits = options.pop("overlap"), options.pop("waits")

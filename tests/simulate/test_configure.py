@@ -16,6 +16,7 @@ from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
 from balancer.report.layouts import excluded
 from balancer.simulate import configure as room
 from balancer.simulate import layouts as layouts_room
+from balancer.simulate.given import given_of
 from balancer.simulate.layout_bounds import LayoutCase, room_of
 from balancer.simulate.layout_price import price, timeline
 from balancer.simulate.layouts import numbers_of_slots, stubs_of
@@ -98,6 +99,12 @@ def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generato
     assert found.winner.seconds <= 1.01 * best
     assert found.formula.seconds >= found.winner.seconds
     assert timeline(found.case, 1e-4).run.makespan > 0
+
+
+def test_what_has_no_backward_gathers_no_parameters_for_one(log):
+    given = given_of(log, 2, {"llm": "tokens"}, {"llm": "qwen2-7b"}, 2, cluster=SMALL, frozen=["llm"])
+    case = LayoutCase.of(given, StepLayout({"llm": ModuleLayout(dp=2, zero_stage=3)}), 1)
+    assert case.bound_s <= price(case, 1e-4).seconds * (1 + 1e-6)
 
 
 def test_the_same_again(log):

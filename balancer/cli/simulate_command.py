@@ -91,7 +91,7 @@ def simulate_command(
         for name, given in (("--html", page), ("--plot", plot)):
             if given is not None:
                 raise InputError(f"{name} needs --strategies beside --layout: layouts are compared in a table")
-        compare_layouts(log, options, cluster, steps or 1, as_json)
+        compare_layouts(log, options, cluster, 1 if steps is None else steps, as_json)
         return
     options["ranks_per_node"] = _ranks_per_node(cluster, options["ranks"], options["ranks_per_node"])
     overlap, waits = options.pop("overlap"), options.pop("waits")

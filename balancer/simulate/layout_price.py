@@ -207,7 +207,7 @@ def _table(case: LayoutCase, step: StepItems) -> _Table:
         "num_replicas": layout.llm.dp,
         "num_slots": case.num_slots,
         "forward_overhead": _units(times.forward_overhead),
-        "backward_overhead": _units(times.backward_overhead * backward.any(axis=0)),
+        "backward_overhead": _units(times.backward_overhead),
         "hop": round(times.hop * _PER_SECOND),
         "chunks": layout.llm.chunks,
         "allow_empty": step.num_samples < layout.llm.dp * case.num_slots,

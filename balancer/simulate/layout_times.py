@@ -114,6 +114,7 @@ class PipelineTimes:
             shards = one.device_gpus * (one.dp // layout.llm.dp)
             rates.append(ModuleRate.of(given, name, one, shards, elements[name]))
         ahead, back = _gathers(given, layout, parameters)
+        back *= (parts * [[rate.backward] for rate in rates]).any(axis=0)  # where there is none, nothing is gathered
         hop = 0.0
         if parts.shape[1] > 1:
             hidden, per_node = given.models[llm].block.hidden, given.cluster.gpus_per_node

@@ -17,6 +17,7 @@ from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
 from balancer.report.layouts import excluded
 from balancer.simulate import configure as room
 from balancer.simulate import layouts as layouts_room
+from balancer.simulate.given import given_of
 from balancer.simulate.layout_bounds import LayoutCase, room_of
 from balancer.simulate.layout_price import price, timeline
 from balancer.simulate.layouts import numbers_of_slots, stubs_of
@@ -122,6 +123,12 @@ def test_generators_in_gaps_run_between_their_forward_and_backward(log, monkeypa
     for frozen, times in (((), (2, 2, 2)), (("speech", "vision"), (0, 2, 1)), (("llm", "vision"), (0, 0, 2))):
         given = replace(found.case.given, frozen=frozenset(frozen))
         assert tuple(given.backward_times(name, recompute=False) for name in given.models) == times
+
+
+def test_what_has_no_backward_gathers_no_parameters_for_one(log):
+    given = given_of(log, 2, {"llm": "tokens"}, {"llm": "qwen2-7b"}, 2, cluster=SMALL, frozen=["llm"])
+    case = LayoutCase.of(given, StepLayout({"llm": ModuleLayout(dp=2, zero_stage=3)}), 1)
+    assert case.bound_s <= price(case, 1e-4).seconds * (1 + 1e-6)
 
 
 def test_the_same_again(log):

@@ -1,7 +1,7 @@
 """Encoder work in a pipeline's gaps, beside encoders as stages and encoders before the pipeline; the price of memory.
 
-Run: python benchmarks/multiplexing.py [table] [steps] [held] [pieces]. What is scheduled is frozen here (INSTANCES,
-STEP, STEPS), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by
+Run: python benchmarks/multiplexing.py [table] [steps] [held] [pieces] [longer]. What is scheduled is frozen here
+(INSTANCES, STEP, STEPS, LONGER), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by
 FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to 8,192 tokens) and
 in data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule is checked.
 Seconds are of this thread, after compilation and with the pipeline's linear program kept.
@@ -19,6 +19,7 @@ from solvers._as_python import compile_at_once
 
 STEP, STEPS = 3, (0, 3, 4, 6)
 HELD = (4, 8, 16, 32)
+LONGER = {(4, 4): (16, 64, 128), (8, 4): (32, 128, 256), (16, 2): (64, 128, 256)}  # devices, replicas: slots
 
 
 class Instance(NamedTuple):
@@ -129,6 +130,21 @@ def pieces(log):
             print(f"| {instance} | {count} | {row} |", flush=True)
 
 
+def longer(log):
+    """With room for 2 S and 3 S slots, steps of more and more slots; 2 s of budget, and more in proportion to slots."""
+    print("\n| devices, slots, replicas | 2 S | 3 S | no cap | it holds |\n|---|--:|--:|--:|--:|")
+    for (stages, replicas), counts in LONGER.items():
+        for slots in counts:
+            instance = Instance(stages, slots, replicas, 1)
+            step, budget = step_of(log, instance), 2.0 * slots / counts[0]
+            share = step.encoders.sum() / replicas / slots / stages
+            capped = [multiplexed(step, instance, budget, held_cap=int(most * stages * share))[0] for most in (2, 3)]
+            free, _ = multiplexed(step, instance, budget)
+            most = max(int(each.held.max()) for each in free.replicas) / share
+            row = " | ".join(f"{each.makespan / step.mean:.4f}" for each in (*capped, free))
+            print(f"| {instance} | {row} | {most:.0f} slots |", flush=True)
+
+
 def held(log):
     """What a device may hold: its share of the S slots that 1F1B has in flight and of some slots more."""
     print(
@@ -157,7 +173,7 @@ def held(log):
 def main() -> None:
     compile_at_once()
     log = samples()
-    parts = {"table": table, "steps": steps, "held": held, "pieces": pieces}
+    parts = {"table": table, "steps": steps, "held": held, "pieces": pieces, "longer": longer}
     for name, run in parts.items():
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             run(log)

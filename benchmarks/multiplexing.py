@@ -1,10 +1,10 @@
 """Encoder work in a pipeline's gaps, beside encoders as stages and encoders before the pipeline; the price of memory.
 
 Run: python benchmarks/multiplexing.py [table] [steps] [held] [pieces] [longer]. What is scheduled is frozen here
-(INSTANCES, STEP, STEPS, LONGER), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder and Qwen2-72B by
-FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to 8,192 tokens) and
-in data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule is checked.
-Seconds are of this thread, after compilation and with the pipeline's linear program kept.
+(INSTANCES, STEP, STEPS, LONGER), in benchmarks/pipeline.py (what samples take: InternViT-6B, Whisper-large-v3's encoder
+and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward, no hop, samples of up to
+8,192 tokens) and in data/omni_mix_dev.parquet. Figures are makespans over the mean work of all devices; every schedule
+is checked. Seconds are of this thread, after compilation and with the pipeline's linear program kept.
 """
 
 import sys

@@ -20,7 +20,7 @@ import pytest
 from nightly import examples
 
 from balancer import InputError, Phase, PlanError, Topology
-from balancer.io import logs, plan_writer
+from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import scatter
 from balancer.offline.check import check_run
@@ -98,7 +98,7 @@ def test_only_the_row_groups_that_hold_a_part_are_read(folder, monkeypatch):
         asked.append(groups[0])
         return read(file, size, groups, columns)
 
-    monkeypatch.setattr(logs.pq.ParquetFile, "iter_batches", noted)
+    monkeypatch.setattr(formats.pq.ParquetFile, "iter_batches", noted)
     list(read_columns(log, {"x": ("tokens",)}, span=Span.of(log, [1000], 500, 520)))
     assert asked == [7]  # rows 490 to 559
 

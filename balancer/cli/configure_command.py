@@ -98,8 +98,8 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         click.echo(printable(f"  {_next_command(log, found, out, options)}"))
         layout = found.winner.layout
         if layout.mode != "multiplexed" and not layout.generators:
-            gpus = f", or --ranks {layout.num_gpus}, its GPUs" * (layout.mode == "before")
-            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas{gpus}")
+            gpus = f", or --ranks {layout.num_gpus}, its GPUs, to plan all modules" * (layout.mode == "before")
+            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas, to plan their pipelines{gpus}")
     files.say(as_json)
 
 

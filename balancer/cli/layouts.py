@@ -50,13 +50,16 @@ def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_ste
     refuse(options, ("sequence_parallel",), "--layout, whose shards share all items")
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
+    asked = layout_arguments(options)
+    for layout in layouts.values():
+        layout.check_phases([phase.name for phase in asked["phases"]])
     first, *rest = (layout.generators for layout in layouts.values())
     if odd := [names for names in rest if names != first]:
         told = " and ".join(", ".join(names) or "none" for names in (first, odd[0]))
         raise InputError(f"--layout: files must have the same generators to be compared, got {told}")
     given = given_of(
         log, max(layout.num_gpus for layout in layouts.values()), batch=options["ranks"] * options["batch_per_rank"],
-        cluster=cluster, num_steps=num_steps, generators=first, **layout_arguments(options),
+        cluster=cluster, num_steps=num_steps, generators=first, **asked,
     )  # fmt: skip
     found = dict(zip(layouts, price_layouts(given, list(layouts.values())), strict=True))
     runtime_s = time.perf_counter() - started

@@ -260,7 +260,8 @@ def _micro_batch_options(command: Any) -> Any:
             "--layout", "layouts", metavar="FILE.json", **_SEVERAL,
             help="A layout, such as configure --out writes, in place of --stages and what goes with it; simulate takes "
             "several, and compares what steps of the same samples take by each; or, with --strategies orchestrated, "
-            "one of mode before, over whose GPUs (--ranks) it plans, and simulates those plans.",
+            "one of mode before without pipeline devices, over whose GPUs (--ranks) it plans, and simulates those "
+            "plans.",
         ),
         click.option("--chunks", type=int, metavar="V", help="With --stages, stages on each device: interleaved 1F1B."),
         click.option("--recompute", is_flag=True, default=None, help="With --stages, backwards rerun the forward."),

@@ -268,7 +268,9 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
     if not paths:
         return None
     if len(paths) > 1:
-        raise InputError(f"--layout must be given once, got {', '.join(paths)}; simulate takes several")
+        raise InputError(
+            f"--layout must be given once, got {', '.join(paths)}; simulate less --strategies takes several"
+        )
     refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
     layout = read_layout(paths[0])
     layout.check_phases(names)

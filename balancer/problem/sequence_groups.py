@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import EXCHANGES, CostModel, check_heads
+from balancer.cost.layers import Attention
 from balancer.problem.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
@@ -228,6 +229,23 @@ class LongShort(SequenceGroups):
                 "{sequence_parallel} must divide the {count} ranks and the {node} of a node, or be whole nodes, got "
                 "{size}", count=topology.num_ranks, node=node, size=size,
             )  # fmt: skip
+
+    def check_heads(self, cost: CostModel) -> None:
+        """Raise ValueError if the cost is of a model whose heads some degree does not divide; all exchange so."""
+        if cost.attention is not None:
+            self.check_attention(cost.attention)
+
+    def check_attention(self, attention: Attention) -> None:
+        """Raise ValueError unless every degree divides the heads, by the name that users know."""
+        try:
+            check_heads(self.degrees, attention)
+        except ArgumentError:
+            raise UsageError(
+                "{sequence_parallel} = {size} shares items by {counts} ranks, each of which must divide the model's "
+                "{heads} attention heads ({kv_heads} of keys and values)", "take another number of ranks",
+                size=self.size, counts=", ".join(map(str, self.degrees[:-1])),
+                heads=attention.heads, kv_heads=attention.kv_heads,
+            ) from None  # fmt: skip
 
     def allows(
         self, slot: NDArray[np.integer], first: NDArray[np.int64], degree: NDArray[np.int64], topology: Topology

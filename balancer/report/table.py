@@ -267,7 +267,8 @@ def as_percent(value: float | None) -> str:
 
 
 def _rounded(value: float) -> str:
-    return f"{float(f'{value:.2g}'):,g}"
+    digits = float(f"{value:.2g}")
+    return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"  # 2,900,000: 'g' alone would write 2.9e+06
 
 
 def _plural(word: str, count: int) -> str:

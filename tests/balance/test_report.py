@@ -117,6 +117,7 @@ def test_the_table_says_what_the_json_says():
     assert "1 step," in text
     assert "8 samples" in text
     assert "16 samples a second" in text
+    assert "2,000,000 samples a second" in text_of(summary, runtime_s=4e-6)
 
 
 def test_no_plan_is_shown_as_perfect_that_is_not():

@@ -45,7 +45,9 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
             name: json.loads(path.read_text())["found"][name] for name in SAME
         }
         assert f"plan takes --ranks {again['layout']['modules']['llm']['dp']} with it" in ran.out
-        assert ("with it, its replicas, or --ranks 2, its GPUs" in ran.out) == (path.stem == "before")
+        assert ("to plan their pipelines, or --ranks 2, its GPUs, to plan all modules" in ran.out) == (
+            path.stem == "before"
+        )
     assert page.read_text().count("<svg") == 2
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
@@ -75,6 +77,10 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     step = orchestrate(columns, phases, 4, layouts=layouts, placement="relocate")
     assert told["step_s"]["mean"] == pytest.approx(step_time(step, models, CLUSTERS["h200"]).seconds)
     assert "strategy 'as_sampled' cannot be combined with --layout" in command(*asked, "as_sampled").err
+    behind = tmp_path / "behind.json"
+    layout = {"mode": "stages", "modules": modules | {"speech": {"dp": 2}}, "generators": ["speech"]}
+    behind.write_text(json.dumps(layout))
+    assert "--layout must be of the phases vision, llm in" in command(*asked[:-3], "--layout", behind).err
     shared = command(*asked[:-1], "--sequence-parallel", "vision=2")
     assert "--sequence-parallel cannot be combined with --layout, whose shards share all items" in shared.err
 

@@ -454,6 +454,7 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, wh
         ({"every_rank_nonempty": True}, 8, {}, "sequence_parallel cannot be combined with every_rank_nonempty"),
         ({"cost": "padded:a=1,b=0"}, 8, {}, "sequence_parallel cannot be combined with cost"),
         ({"cost": "linear"}, 6, {}, "sequence_parallel must divide the 6 ranks"),
+        ({"cost": "flops:internvit-6b"}, 8, {}, "sequence_parallel = 4 shares items by 4, 2 ranks, .* the model's 25 "),
         ({}, 8, {"group_size": 2}, "group_size = 2 must be a multiple of sequence_parallel = 4"),
         ({}, 8, {"micro_batches": MicroBatches(500)}, "in the slot of its sample is not planned"),
         ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),

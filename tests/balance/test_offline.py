@@ -8,7 +8,7 @@ import plan_files
 import pyarrow.parquet as pq
 import pytest
 from balance_cases import lengths_in
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plan_files import tamper
 
@@ -24,6 +24,7 @@ from balancer.problem.batch import HOMES
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from solvers import InfeasibleError
+from solvers.dual_feasible import DUAL_FEASIBLE
 
 LENGTHS = [5, 40, 3, 22, 9, 1, 17, 8, 30, 2, 6]
 
@@ -125,7 +126,12 @@ def test_an_overflow_names_log_step_and_row(folder):
 # --- replaying -------------------------------------------------------------------------------------------------------
 
 
+# Of these several may prove one value: a search tries them as its work allows, a replay all of them.
+IN_NO_ORDER = {"lifted", "waste", "subset_sum", *DUAL_FEASIBLE}
+
+
 @given(lengths=lengths_in.filter(bool), home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans())
+@example(lengths=[2095, 2095, 5649, 7744, 7744], home="contiguous", drop_last=False)
 def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
     write_log(folder, lengths)
@@ -136,7 +142,8 @@ def test_replay_gives_the_same_plans(lengths, home, drop_last, tmp_path_factory)
         assert (found.home, found.target, found.method) == (plan.home, plan.target, plan.method)
         assert found.loads.tolist() == plan.loads.tolist()
         assert found.home_loads.tolist() == plan.home_loads.tolist()
-        assert (found.lower_bound, found.bound_name) == (plan.lower_bound, plan.bound_name)
+        assert found.lower_bound == plan.lower_bound
+        assert found.bound_name == plan.bound_name or {found.bound_name, plan.bound_name} <= IN_NO_ORDER
 
 
 @pytest.mark.parametrize("form", ["plan.parquet", "plan/"])

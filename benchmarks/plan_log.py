@@ -24,7 +24,7 @@ LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LOOK_S = 0.001
 STAGES = {  # functions whose time, with all that they call, is that of a stage
     "reading the log and checking its cells": [("logs.py", "_blocks")],
-    "cutting steps, finding the items of each": [("batch.py", "global_batches"), ("step.py", "make_step")],
+    "cutting steps, finding the items of each": [("steps.py", "rows_of_steps"), ("steps.py", "items")],
     "costs, constraints, problem": [("step.py", "_from_parts")],
     "groups (and their bound)": [("planner.py", "_solve")],
     "ranks: relocation": [("ranks.py", "place")],

@@ -14,7 +14,7 @@ import balancer
 import solvers
 from balancer import CostModel
 from balancer.io.logs import open_log, read_columns
-from balancer.problem.batch import global_batches
+from balancer.problem.batch import whole_batches
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 COSTS = {"linear": CostModel(), "quadratic": CostModel(a=24576, b=1)}
@@ -53,7 +53,8 @@ def main() -> None:
                     row(f"{label}, {n:,} on {m:,}", instances, method, equal_counts)
             columns = ("text_tokens", "image_tokens", "audio_tokens")
             blocks = read_columns(open_log(LOG), {"all": columns})
-            instances = [(cost.sample_costs(batch.sums["all"]), 64) for batch in global_batches(blocks, 1024)]
+            batches = (block[i : i + 1024] for block in whole_batches(blocks, 1024) for i in range(0, len(block), 1024))
+            instances = [(cost.sample_costs(batch.sums["all"]), 64) for batch in batches]
             for method in METHODS:
                 row(f"{label}, omni_mix_dev, 1,024 on 64", instances, method, equal_counts)
 

@@ -3,8 +3,8 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,15 @@ from balancer.io.logs import LengthLog, Span, choose_length, read_columns
 from balancer.offline.scatter import Scattered, gathered
 from balancer.offline.settings import LogSettings
 from balancer.plan.step_plan import StepPlan
-from balancer.planning.step import Step, make_step, plan_step
+from balancer.planning.step import Step, plan_step, step_of
 from balancer.planning.strategies import chosen, sorted_window, strategies_for, taken
-from balancer.problem.batch import HOMES, global_batches
+from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
 from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.phases import Columns, resolve_phases
+from balancer.problem.phases import Columns, PhaseItems, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
+from balancer.problem.setup import Setup
 from balancer.problem.shuffle import shuffled
 from balancer.problem.smallest_cap import least_cap
 from solvers.arguments import as_count
@@ -31,9 +32,27 @@ from solvers.errors import SolverError, WordedError, Wording
 __all__ = ["Rows", "Steps", "Stretch", "compare_log", "plan_log", "plan_rows", "reader_of", "rows_of_steps"]
 
 _MOST_ROWS = 2**21  # of a log that are read on for the sake of a message
+_ROWS_AT_ONCE = 2**16  # of those in memory, of whose steps the items are found together
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
+class _Together:
+    """The columns of several global batches that were read together; as :class:`Rows` has them."""
+
+    setup: Setup
+    columns: Columns
+    keys: Columns
+    numbers: NDArray[np.int64] | None = None
+
+    @functools.cached_property
+    def items(self) -> tuple[PhaseItems, ...] | None:
+        """Every phase's items; None where one cannot be used: the step that it is of has to say so."""
+        with suppress(TypeError, ValueError):
+            return resolve_phases(self.columns, self.setup.phases, self.setup.topology.num_ranks, self.keys)
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """The columns of one global batch, under the names by which phases ask for them.
 
@@ -43,21 +62,44 @@ class Rows:
         Which step, from 0.
     first_row : int
         Number of its first row in the log, if they are consecutive.
-    columns : mapping of str to int64[n] or Ragged
-    keys : mapping of str to array[n] or Ragged
-        Those that say which samples stay together, or where they may run.
-    numbers : int64[n] or None
-        Which rows these are, if they are not consecutive.
+    start, stop : int
+        Where it begins and ends in what was read together with it.
     """
 
     number: int
     first_row: int
-    columns: Columns
-    keys: Columns
-    numbers: NDArray[np.int64] | None = None
+    start: int
+    stop: int
+    _together: _Together
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that phases find their items in: mapping of str to int64[n] or Ragged."""
+        return self._cut(self._together.columns)
+
+    @property
+    def keys(self) -> Columns:
+        """Those that say which samples stay together, or where they may run: mapping of str to array[n] or Ragged."""
+        return self._cut(self._together.keys)
+
+    @property
+    def numbers(self) -> NDArray[np.int64] | None:
+        """Which rows these are, if they are not consecutive: int64[n]."""
+        numbers = self._together.numbers
+        return None if numbers is None else numbers[self.start : self.stop]
+
+    def _cut(self, columns: Columns) -> Columns:
+        return {name: column[self.start : self.stop] for name, column in columns.items()}  # type: ignore[index]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))  # type: ignore[arg-type]
+        return self.stop - self.start
+
+    def items(self) -> tuple[PhaseItems, ...]:
+        """Find every phase's items as :func:`resolve_phases` does, which is called once for many steps."""
+        if (found := self._together.items) is None:
+            setup = self._together.setup
+            return resolve_phases(self.columns, setup.phases, setup.topology.num_ranks, self.keys)
+        return tuple([items.between(self.start, self.stop) for items in found])
 
 
 class Stretch(NamedTuple):
@@ -72,15 +114,18 @@ def rows_of_steps(
 ) -> Iterator[Rows]:
     """Read the columns that the phases name, step by step, epoch by epoch; if `endless`, the log over and over.
 
-    Memory is a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`, those steps
-    alone; each holds all rows of its steps.
+    Memory is a block's or a step's, unless the epochs are shuffled: then it is that of the columns. Given `stretches`,
+    those steps alone; each holds all rows of its steps.
     """
-    read = reader_of(log, settings)
+    read, size = reader_of(log, settings), settings.samples_per_step
     allowed = tuple(dict.fromkeys(phase.allowed_ranks for phase in settings.setup.phases if phase.allowed_ranks))
-    batches = enumerate(_batches(read, settings, endless)) if stretches is None else _of(stretches, read, settings)
-    for number, (block, numbers) in batches:
+    batches = _numbered(0, _batches(read, settings, endless), size) if stretches is None else ()
+    for number, block, numbers in itertools.chain(batches, _of(stretches or (), read, settings)):
         asked: Columns = {**block.keys, **{name: block.lists[name] for name in allowed}}
-        yield Rows(number, block.first_row, {**block.sums, **block.lists}, asked, numbers)
+        together = _Together(settings.setup, {**block.sums, **block.lists}, asked, numbers)
+        for start in range(0, len(block), size):
+            first_row = block.first_row + start if settings.shuffle is None else 0
+            yield Rows(number + start // size, first_row, start, min(start + size, len(block)), together)
 
 
 def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[Block]]:
@@ -93,45 +138,65 @@ def reader_of(log: LengthLog, settings: LogSettings) -> Callable[..., Iterator[B
     return functools.partial(read_columns, log, sums, keys, lists)
 
 
-_Batch = tuple[Block, NDArray[np.int64] | None]
-"""The rows of a step, and, where it is one of several epochs, which rows they are."""
+_Batches = tuple[Block, NDArray[np.int64] | None]
+"""The rows of consecutive steps, and, where they are of one of several epochs, which rows they are."""
+
+
+def _numbered(
+    number: int, batches: Iterable[_Batches], samples_per_step: int
+) -> Iterator[tuple[int, Block, NDArray[np.int64] | None]]:
+    """Say of consecutive global batches which step the first one is."""
+    for block, rows in batches:
+        yield number, block, rows
+        number += -(-len(block) // samples_per_step)
 
 
 def _of(
     stretches: Sequence[Stretch | Scattered], read: Callable[..., Iterator[Block]], settings: LogSettings
-) -> Iterator[tuple[int, _Batch]]:
-    """Yield some global batches, with their numbers."""
-    size = settings.samples_per_step
+) -> Iterator[tuple[int, Block, NDArray[np.int64] | None]]:
+    """Yield some global batches, with the number of the first one."""
     for stretch in stretches:
         if isinstance(stretch, Stretch):
-            yield from enumerate(_in_order(read(span=stretch.span), settings), stretch.first_step)
-            continue
-        block, numbers = gathered(stretch)
-        for step, first in enumerate(range(0, len(block), size), stretch.first_step):
-            yield step, (block[first : first + size], numbers[first : first + size])
+            batches = _in_order(read(span=stretch.span), settings)
+        else:
+            batches = _gathered(stretch, settings)
+        yield from _numbered(stretch.first_step, batches, settings.samples_per_step)
 
 
-def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batch]:
+def _gathered(stretch: Scattered, settings: LogSettings) -> Iterator[_Batches]:
+    """Yield global batches of one epoch that is shuffled, from the files into which its rows are sorted."""
+    block, numbers = gathered(stretch)
+    for rows in _cuts(len(block), settings):
+        yield block[rows], numbers[rows]
+
+
+def _cuts(count: int, settings: LogSettings) -> Iterator[slice]:
+    """Cut rows that lie in memory where steps end: what phases find in them takes memory too."""
+    size = settings.samples_per_step * max(1, _ROWS_AT_ONCE // settings.samples_per_step)
+    return (slice(first, min(first + size, count)) for first in range(0, count, size))
+
+
+def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batches]:
     """Yield the global batches of one epoch, or of a part of it, that is not shuffled."""
-    for block in global_batches(blocks, settings.samples_per_step, settings.drop_last):
+    for block in whole_batches(blocks, settings.samples_per_step, settings.drop_last):
         yield block, np.arange(block.first_row, block.first_row + len(block)) if settings.epochs > 1 else None
 
 
-def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batch]:
+def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batches]:
     """Yield the global batches of all epochs."""
     size, drop = settings.samples_per_step, settings.drop_last
     if endless:
         blocks = itertools.chain.from_iterable(read() for _ in itertools.repeat(None))
-        yield from ((block, None) for block in global_batches(blocks, size, drop))
+        yield from ((block, None) for block in whole_batches(blocks, size, drop))
     elif settings.shuffle is None:
         for _ in range(settings.epochs):
             yield from _in_order(read(), settings)
     else:
         whole = Block.concatenate(list(read()))
+        last = len(whole) - len(whole) % size if drop else len(whole)
         for epoch in range(settings.epochs):
-            for first in range(0, len(whole) - (size - 1 if drop else 0), size):
-                positions = np.arange(first, min(first + size, len(whole)))
-                numbers = shuffled(positions, len(whole), settings.shuffle, epoch)
+            for rows in _cuts(last, settings):
+                numbers = shuffled(np.arange(rows.start, rows.stop), len(whole), settings.shuffle, epoch)
                 yield whole.taken(numbers), numbers
 
 
@@ -170,8 +235,7 @@ class Steps:
         if count not in self._homes:
             num_ranks = settings.setup.topology.num_ranks
             self._homes[count] = HOMES[settings.home](count, num_ranks, settings.batch_per_rank)
-        step = make_step(settings.setup, rows.columns, self._homes[count], rows.keys)
-        return step if rows.numbers is None else replace(step, batch=replace(step.batch, row_numbers=rows.numbers))
+        return step_of(settings.setup, rows.items(), self._homes[count], rows.numbers)
 
     def plan(self, rows: Rows, strategy: Callable[[Step], StepPlan]) -> StepPlan:
         """Plan the step of these rows by a strategy."""
@@ -232,11 +296,11 @@ def _most_needed(log: LengthLog, settings: LogSettings, failed: int) -> str:
 
     Steps are read from the first, as far as 2**21 rows.
     """
-    asked, setup, read = _asked_caps(settings), settings.setup, 0
+    asked, read = _asked_caps(settings), 0
     most = [(0, -1)] * len(asked)
     try:
         for rows in rows_of_steps(log, settings) if asked else ():
-            items = resolve_phases(rows.columns, setup.phases, setup.topology.num_ranks, rows.keys)
+            items = rows.items()
             for i, cap in enumerate(asked):
                 mine = items[cap.phase].lengths
                 most[i] = max(most[i], (least_cap(mine, cap.num_bins or max(1, len(mine))), -rows.number))
@@ -304,7 +368,7 @@ def _sorted(window: Sequence[Rows], settings: LogSettings) -> Iterator[Rows]:
     columns, keys = _joined([rows.columns for rows in window]), _joined([rows.keys for rows in window])
     lengths: NDArray[np.int64] = resolve_phases(columns, setup.phases, setup.topology.num_ranks, keys)[-1].lengths
     for number, (samples, batch) in enumerate(sorted_window(columns, lengths, settings.samples_per_step)):
-        yield Rows(window[0].number + number, 0, batch, taken(keys, samples))
+        yield Rows(window[0].number + number, 0, 0, len(samples), _Together(setup, batch, taken(keys, samples)))
 
 
 def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

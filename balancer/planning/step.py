@@ -46,6 +46,7 @@ __all__ = [
     "plan_phases",
     "plan_step",
     "rehearse",
+    "step_of",
     "with_knees",
 ]  # fmt: skip
 
@@ -216,10 +217,19 @@ def make_step(
 
     `home` is where the samples lie, by default equal contiguous shares; `keys` as :func:`resolve_phases` takes them.
     """
-    num_ranks, cut = setup.topology.num_ranks, setup.settings.micro_batches
+    num_ranks = setup.topology.num_ranks
     items = resolve_phases(columns, setup.phases, num_ranks, keys)
-    lengths = items[-1].lengths
-    batch = GlobalBatch(lengths, home) if isinstance(home, Placement) else GlobalBatch.of(lengths, num_ranks, home)
+    if not isinstance(home, Placement):
+        home = GlobalBatch.of(items[-1].lengths, num_ranks, home).home
+    return step_of(setup, items, home)
+
+
+def step_of(
+    setup: Setup, items: tuple[PhaseItems, ...], home: Placement, row_numbers: NDArray[np.int64] | None = None
+) -> Step:
+    """Make a step of every phase's items, without the samples that are too long; `row_numbers` as the batch has it."""
+    lengths, cut = items[-1].lengths, setup.settings.micro_batches
+    batch = GlobalBatch(lengths, home, row_numbers=row_numbers)
     if cut is not None and len(over := cut.over_long_samples(lengths)):
         batch, items = batch.without(over), tuple(phase.without(over, len(lengths)) for phase in items)
     return Step(setup, batch, items)

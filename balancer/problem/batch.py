@@ -12,7 +12,7 @@ from solvers.arguments import as_count, as_int64
 from solvers.errors import ArgumentError
 from solvers.types import Record
 
-__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "global_batches", "kept_samples", "strided_homes"]
+__all__ = ["HOMES", "GlobalBatch", "contiguous_homes", "kept_samples", "strided_homes", "whole_batches"]
 
 
 def contiguous_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Placement:
@@ -115,14 +115,15 @@ def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.delete(kept, dropped) if len(dropped) else kept
 
 
-def global_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
-    """Cut a stream of blocks of any size into global batches of consecutive samples.
+def whole_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
+    """Cut a stream of blocks of any size where global batches, of consecutive samples, end.
 
     Yields
     ------
     Block
-        Of `samples_per_step` rows; the last may be shorter, and is left out if `drop_last`. Where a block of the stream
-        holds a whole batch, the batch shares its arrays. Memory is one block and one batch.
+        Of one batch or several, each of `samples_per_step` rows; the last may be shorter, and is left out if
+        `drop_last`. Where a block of the stream holds whole batches, they are yielded together and share its arrays.
+        Memory is one block and one batch.
     """
     parts: list[Block] = []  # of the batch that is not full yet
     held = 0
@@ -136,8 +137,8 @@ def global_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bo
             yield Block.concatenate(parts)
             parts, held = [], 0
         stop = len(block) - (len(block) - start) % samples_per_step
-        for first in range(start, stop, samples_per_step):
-            yield block[first : first + samples_per_step]
+        if start < stop:
+            yield block[start:stop]
         if stop < len(block):
             parts, held = [block[stop:]], len(block) - stop
     if held and not drop_last:

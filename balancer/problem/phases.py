@@ -277,6 +277,25 @@ class PhaseItems(Record):
             allowed_ranks=None if self.allowed_ranks is None else self.allowed_ranks.take(items),
         )
 
+    def between(self, start: int, stop: int) -> "PhaseItems":
+        """Return the items of samples ``start..stop - 1``, which are numbered anew; the arrays are shared."""
+        if stop - start == len(self.own):
+            return self
+        if self.feeds is None or self.fed_by:
+            first, last, sample_of_item = start, stop, one_each(stop - start)[:-1]
+        else:
+            first, last = np.searchsorted(self.sample_of_item, (start, stop)).tolist()
+            sample_of_item = self.sample_of_item[first:last] - start
+        lengths, allowed = self.lengths[first:last], self.allowed_ranks
+        return PhaseItems(
+            self.phase, self.cost, self.feeds, self.fed_by, sample_of_item, lengths,
+            lengths if self.outputs is self.lengths else self.outputs[first:last],
+            self.own[start:stop],
+            None if self.keep_together is None else self.keep_together[first:last],
+            tuple(amounts[first:last] for amounts in self.cap_amounts),
+            None if allowed is None else allowed[first:last],
+        )  # fmt: skip
+
     @property
     def item_in_sample(self) -> NDArray[np.int64]:
         """Which item of its sample each is, from 0: int64[k]."""

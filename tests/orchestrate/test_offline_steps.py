@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from plan_files import tamper
+from step_cases import cases
 
 import balancer
-from balancer import InputError, MicroBatches, Phase, PlanError, Topology, load_steps, orchestrate
+from balancer import InputError, MicroBatches, Phase, PlanError, Ragged, Topology, load_steps, orchestrate
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import compare_log, plan_log
 from balancer.planning.strategies import STRATEGIES, plan_with
 from balancer.problem.batch import HOMES
+from balancer.problem.phases import resolve_phases
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from solvers import InfeasibleError
@@ -77,6 +79,21 @@ OPTIONS = {
 
 
 # --- planning --------------------------------------------------------------------------------------------------------
+
+
+@given(cases(), st.lists(st.integers(0, 10), min_size=2, max_size=2).map(sorted))
+@settings(max_examples=examples(40))
+def test_items_of_some_samples_of_many_are_those_found_alone(case, cut):
+    start, stop = (min(each, len(case.text)) for each in cut)
+    batch = {"key": ["ab"[length % 2] for length in case.text], "rank": [[0]] * len(case.text), **case.batch}
+    phases = [dataclasses.replace(each, keep_together="key", allowed_ranks="rank") for each in case.phases]
+    phases[-1] = dataclasses.replace(phases[-1], outputs="text", caps={"text": 9})
+    batch = {name: Ragged.of(of) if name == "rank" else of for name, of in batch.items()}
+    part = {name: of[start:stop] for name, of in batch.items()}
+    for items, alone in zip(resolve_phases(batch, phases, 1), resolve_phases(part, phases, 1), strict=True):
+        found = items.between(start, stop)
+        assert dataclasses.replace(found, cap_amounts=()) == dataclasses.replace(alone, cap_amounts=())
+        assert [of.tolist() for of in found.cap_amounts] == [of.tolist() for of in alone.cap_amounts]
 
 
 @given(home=st.sampled_from(sorted(HOMES)), drop_last=st.booleans(), per_rank=st.integers(1, 5))

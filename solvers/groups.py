@@ -90,11 +90,11 @@ def _members_of_owners(owners, offsets, owner_of_part, first_of_owner, members, 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """View `array` read-only and contiguous: kernels are compiled apart for arrays that are not, or may be written."""
-    array = np.ascontiguousarray(array)
-    if not array.flags.writeable:
+    flags = array.flags
+    if flags.c_contiguous and not flags.writeable:
         return array
-    view = array.view()
-    view.flags.writeable = False
+    view = np.ascontiguousarray(array).view()
+    view.setflags(write=False)
     return view
 
 

@@ -30,8 +30,8 @@ class Record:
 
     def __post_init__(self) -> None:
         for name in _arrays_of(type(self)):  # type: ignore[arg-type]
-            if isinstance(value := getattr(self, name), np.ndarray):
-                value.flags.writeable = False
+            if isinstance(value := getattr(self, name), np.ndarray) and value.flags.writeable:
+                value.setflags(write=False)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -109,8 +109,8 @@ class CostModel:
             rule = f"{len(lengths)} padded rows of the cost"
             if row * len(lengths) <= INT64_MAX:
                 costs = lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
-                if self.padded:
-                    return costs
+                if self.padded or (not self.c and largest * len(lengths) <= INT64_MAX):
+                    return costs  # of which no sum can be too large
                 where = first_overflow(costs)
                 if where is None and (not self.c or int(costs.sum()) + row * len(lengths) <= INT64_MAX):
                     return np.stack((costs, self.c * lengths**self.p), axis=1) if self.c else costs

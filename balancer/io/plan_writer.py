@@ -245,7 +245,8 @@ class PlanWriter:
             stop = min(self._capacity, start + count - done)
             more = done + stop - start
             for buffer, values in zip(self._buffers, columns, strict=True):
-                buffer[start:stop] = values[done:more] if isinstance(values, np.ndarray) else values
+                at_once = more - done == count or not isinstance(values, np.ndarray)
+                buffer[start:stop] = values if at_once else values[done:more]
             self._runs.append((step, code, stop - start))
             self._filled, done = stop, more
             if stop == self._capacity:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -200,22 +200,18 @@ def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless
                 yield whole.taken(numbers), numbers
 
 
-@contextmanager
-def _in_log(log: LengthLog, rows: Rows) -> Iterator[None]:
-    """Let errors name log and step, and call samples by their rows."""
+def _in_log(log: LengthLog, rows: Rows, error: ValueError | SolverError) -> InputError | SolverError:
+    """Return the error with log and step, which calls samples by their rows."""
 
     def row_of(sample: int) -> int:
         return rows.first_row + sample if rows.numbers is None else int(rows.numbers[sample])
 
     wording = Wording({"sample": "row"}, {"row": row_of})
     places = str(log.path), f"step {rows.number}"
-    try:
-        yield
-    except (ValueError, SolverError) as error:
-        if not isinstance(error, WordedError):
-            raise InputError(": ".join((*places, str(error)))) from None
-        told = error.in_words(wording).within(*places)
-        raise (told if isinstance(error, SolverError) else InputError.of(told)) from None
+    if not isinstance(error, WordedError):
+        return InputError(": ".join((*places, str(error))))
+    told = error.in_words(wording).within(*places)
+    return told if isinstance(told, SolverError) else InputError.of(told)
 
 
 class Steps:
@@ -227,8 +223,10 @@ class Steps:
 
     def of(self, rows: Rows) -> Step:
         """Return the step of these rows."""
-        with _in_log(self._log, rows):
+        try:
             return self._made(rows)
+        except (ValueError, SolverError) as error:
+            raise _in_log(self._log, rows, error) from None
 
     def _made(self, rows: Rows) -> Step:
         count, settings = len(rows), self._settings
@@ -239,8 +237,10 @@ class Steps:
 
     def plan(self, rows: Rows, strategy: Callable[[Step], StepPlan]) -> StepPlan:
         """Plan the step of these rows by a strategy."""
-        with _in_log(self._log, rows):
+        try:
             return strategy(self._made(rows))
+        except (ValueError, SolverError) as error:
+            raise _in_log(self._log, rows, error) from None
 
 
 def plan_log(log: LengthLog, settings: LogSettings) -> Iterator[StepPlan]:

@@ -1,5 +1,6 @@
 """The dispatch plan: which sample runs on which rank, in which order, and the proof of how good that is. Pure data."""
 
+import functools
 import hashlib
 import os
 import time
@@ -123,7 +124,7 @@ class DispatchPlan(Record):
 
     def __post_init__(self) -> None:
         if len(self.slot_of_sample) != len(self.lengths):
-            object.__setattr__(self, "slot_of_sample", np.zeros(len(self.lengths), dtype=np.int32))
+            object.__setattr__(self, "slot_of_sample", _first_slot(len(self.lengths)))
         Record.__post_init__(self)
 
     @classmethod
@@ -168,7 +169,7 @@ class DispatchPlan(Record):
             When planning began, by ``time.perf_counter``.
         """
         costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
-        slot_of_sample, num_slots = slots or (np.zeros(len(costs), dtype=np.int32), 1)
+        slot_of_sample, num_slots = slots or (_first_slot(len(costs)), 1)
         if isinstance(problem.micro_batches, SequenceGroups):
             groups = groups or GroupTable.none()
             lead = groups.first_rank[groups.group_of_sample]
@@ -597,6 +598,12 @@ class DispatchPlan(Record):
         )
 
 
+@functools.lru_cache(maxsize=4)
+def _first_slot(count: int) -> NDArray[np.int32]:
+    """Return the slots of samples that are all in the first: int32[count], read-only; most steps have the same."""
+    return read_only(np.zeros(count, dtype=np.int32))
+
+
 def _measured(
     problem: Problem, target: Placement, slot_of_sample: NDArray[np.int32], num_slots: int, groups: GroupTable | None
 ) -> tuple[NDArray[np.int64], int]:
@@ -632,10 +639,13 @@ def placements_digest(
     digest = _digest_of_homes(topology, home)
     arrays = [target.rank_of_sample, target.position_of_sample]
     for array in arrays if slots is None else [*arrays, slots]:
-        digest.update(np.ascontiguousarray(array, dtype="<i4").data)
-    if dropped is not None:
+        digest.update(np.ascontiguousarray(array, dtype=_INT32).data)
+    if dropped is not None and len(dropped):
         digest.update(np.ascontiguousarray(dropped, dtype="<i8").data)
     return digest.hexdigest()
+
+
+_INT32 = np.dtype("<i4")
 
 
 _LAST_HOMES: list[tuple[Topology, Placement, "hashlib._Hash"]] = []

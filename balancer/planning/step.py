@@ -5,8 +5,7 @@ columns -> :func:`~balancer.problem.phases.resolve_phases` -> one :class:`~balan
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -107,13 +106,20 @@ def _has_enough(batch: GlobalBatch, num_ranks: int, size: int) -> bool:
     return bool((items_of_group >= size).all())
 
 
-@contextmanager
-def of_items(step: Step, items: PhaseItems) -> Iterator[None]:
+class of_items:  # noqa: N801 (a context manager)
     """Let errors about a phase name the phase, and call its items what they are: items of samples."""
-    try:
-        yield
-    except WordedError as error:
-        raise in_phase(items.phase.name, error.in_words(_wording(items, step.batch.numbers))) from None
+
+    __slots__ = ("_items", "_step")
+
+    def __init__(self, step: Step, items: PhaseItems) -> None:
+        self._step, self._items = step, items
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, WordedError):
+            wording = _wording(self._items, self._step.batch.numbers)
+            raise in_phase(self._items.phase.name, error.in_words(wording)) from None
 
 
 def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:

@@ -31,6 +31,9 @@ def strided_homes(num_samples: int, num_ranks: int, batch_per_rank: int) -> Plac
     return Placement.by_sample_order(ranks, num_ranks)
 
 
+_NONE: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NONE.flags.writeable = False
+
 HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
 """How a loader deals a global batch to ranks, by name."""
 
@@ -54,8 +57,8 @@ class GlobalBatch(Record):
 
     lengths: NDArray[np.int64]
     home: Placement
-    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    dropped: NDArray[np.int64] = field(default_factory=lambda: _NONE)
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)
     row_numbers: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:

@@ -159,6 +159,8 @@ class Constraints:
 
     def solver_keywords(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """Return the constraints as :func:`solvers.partition` takes them."""
+        if self is NONE:
+            return {}
         caps = self.all_caps(lengths)
         given: dict[str, Any] = {
             "equal_counts": self.equal_counts or None,

@@ -113,7 +113,7 @@ class PhaseSummary:
         self.proven_optimal_steps += gap == 0
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
-        for place, point in zip(TRADE, plan.trade, strict=False):
+        for place, point in zip(TRADE, plan.trade, strict=True) if plan.trade else ():
             for what, value in zip(_OF_A_POINT, (1, int(1000 * point.eps), *point[1:]), strict=True):
                 self.trade[f"{place} {what}"] = self.trade.get(f"{place} {what}", 0) + value
         if plan.fell_back:
@@ -402,11 +402,13 @@ class RunSummary:
 
     def add_step(self, plan: StepPlan) -> None:
         """Take in the next step."""
-        single, early = plan.is_single, list(plan.phases)[:-1] if plan.encoders_first else []
+        single, *others, last = plan.is_single, *plan.phases
+        early = plan.encoders_first
         for name, phase in plan.phases.items():
-            follows = plan.encoders_in_pipeline and name != list(plan.phases)[-1]
-            summary = self.phases.setdefault(name, PhaseSummary(of_several=not single, follows=follows))
-            summary.add(phase.plan, partial(self._row_of, plan, phase), name in early, single)
+            if (summary := self.phases.get(name)) is None:
+                follows = plan.encoders_in_pipeline and name != last
+                summary = self.phases[name] = PhaseSummary(of_several=not single, follows=follows)
+            summary.add(phase.plan, partial(self._row_of, plan, phase), early and name in others, single)
             if not single:
                 summary.add_items(phase)
         for name in dict.fromkeys((*plan.stream_names, *plan.detour)) if not single else ():

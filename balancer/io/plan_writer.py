@@ -42,6 +42,7 @@ from balancer.io.plan_format import (
 )
 from balancer.io.store import as_path, is_remote, put
 
+_OF_A_CALL = ("step", "phase", "slot")  # columns of which a number may be that of all rows
 ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
 
 
@@ -90,6 +91,16 @@ class _Sink:
             self._writer.close()
         with suppress(OSError):
             self.file.close()
+
+
+_idle: dict[tuple[int, tuple[str, ...]], dict[str, NDArray[Any]]] = {}
+"""The last writer's buffers, by rows and columns: who writes part after part takes the same memory again."""
+
+
+def _buffers_for(dtypes: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
+    """Return an array of so many rows for each column."""
+    idle = _idle.pop((rows, tuple(dtypes)), None)
+    return idle or {name: np.empty(rows, dtype) for name, dtype in dtypes.items()}
 
 
 def _viewed(values: NDArray[Any]) -> Any:
@@ -157,15 +168,12 @@ class PlanWriter:
     ) -> None:
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
         arrays |= PIECE if piece_columns else {}
-        fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
-        self._schema = pa.schema(fields)
-        self._names = tuple(arrays)
+        arrays = {"step": np.int64, "phase": np.int32} | arrays  # phases by their number
+        self._schema = pa.schema([pa.field(name, TYPES[name], nullable=False) for name in arrays])
         self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
-        # Step and phase are constant over a call: kept as runs (step, phase code, rows) until flushed.
-        self._buffers = [np.empty(self._capacity, dtype) for dtype in arrays.values()]
-        self._runs: list[tuple[int, int, int]] = []
+        self._buffers = _buffers_for(arrays, self._capacity)
         self._phases: dict[str, int] = {}
-        self._filled = 0
+        self._filled = self._last_step = 0
         self._where = os.fspath(path)
         with reported(self._where, "write a plan here"):
             self._open_target()
@@ -228,7 +236,8 @@ class PlanWriter:
             If the disk does not take the rows; the plan is then discarded.
         """
         self._check_open()
-        columns: list[Any] = [sample, rank, slot, position]
+        code = self._phases.get(phase, len(self._phases))
+        columns: list[Any] = [step, code, sample, rank, slot, position]
         if length is not None or home_rank is not None:
             columns += [length, home_rank]
         if item is not None:
@@ -236,31 +245,28 @@ class PlanWriter:
         columns += piece or ()
         count = len(sample)
         self._check_columns(columns, count)
-        code = self._phases.setdefault(phase, len(self._phases))
+        self._phases[phase] = code
         done = 0
-        if self._runs and step // self._steps_per_group > self._runs[-1][0] // self._steps_per_group:
+        if self._filled and step // self._steps_per_group > self._last_step // self._steps_per_group:
             self._flush()
         while done < count:
             start = self._filled
             stop = min(self._capacity, start + count - done)
             more = done + stop - start
-            for buffer, values in zip(self._buffers, columns, strict=True):
+            for buffer, values in zip(self._buffers.values(), columns, strict=True):
                 at_once = more - done == count or not isinstance(values, np.ndarray)
                 buffer[start:stop] = values if at_once else values[done:more]
-            self._runs.append((step, code, stop - start))
-            self._filled, done = stop, more
+            self._filled, self._last_step, done = stop, step, more
             if stop == self._capacity:
                 self._flush()
 
     def _flush(self) -> None:
         """Write the buffered rows as one row group."""
-        runs, rows = np.array(self._runs, np.int64), self._filled
-        step, codes = np.repeat(runs[:, 0], runs[:, 2]), np.repeat(runs[:, 1].astype(np.int32), runs[:, 2])
-        phase = pa.DictionaryArray.from_arrays(_viewed(codes), _texts(list(self._phases)))
-        batch = pa.record_batch([_viewed(step), phase, *(_viewed(of[:rows]) for of in self._buffers)], self._schema)
+        columns = {name: _viewed(buffer[: self._filled]) for name, buffer in self._buffers.items()}
+        columns["phase"] = pa.DictionaryArray.from_arrays(columns["phase"], _texts(list(self._phases)))
+        batch = pa.record_batch(list(columns.values()), self._schema)
         with self._discarded_on_error():
-            self._sink.write(batch, int(step[0]), int(step[-1]))
-        self._runs.clear()
+            self._sink.write(batch, int(self._buffers["step"][0]), self._last_step)
         self._filled = 0
 
     def _check_columns(self, columns: list[Any], count: int) -> None:
@@ -269,12 +275,12 @@ class PlanWriter:
                 "length and home_rank must be given exactly when extra_columns=True, item when item_column=True, piece "
                 "when piece_columns=True"
             )
-        for name, buffer, values in zip(self._names, self._buffers, columns, strict=True):
+        for (name, buffer), values in zip(self._buffers.items(), columns, strict=True):
             if isinstance(values, np.ndarray):
                 if values.dtype == buffer.dtype and values.shape == (count,):
                     continue
                 got = f"{values.dtype}{[*values.shape]}"
-            elif name == "slot" and isinstance(values, int | np.integer):
+            elif name in _OF_A_CALL and isinstance(values, int | np.integer):
                 continue
             else:
                 got = type(values).__name__
@@ -324,7 +330,7 @@ class PlanWriter:
                 self.discard()
                 return as_path(self._where)
             leftovers = leftovers_of(self._folder, self._name, self._token, None)
-            self._open = False  # discard nothing from here on: an interrupt may find the plan in place
+            self._shut()  # discard nothing from here on: an interrupt may find the plan in place
             os.replace(self._temporary, self._target)
         sync_folder(self._folder)
         self._file.close()
@@ -335,12 +341,18 @@ class PlanWriter:
         """Remove what was written and leave what was there before; after :meth:`close`, do nothing."""
         if not self._open:
             return
-        self._open = False
+        self._shut()
         self._sink.discard()
         remove_files([self._temporary])
         if is_remote(self._where):
             with suppress(OSError):
                 os.rmdir(self._folder)
+
+    def _shut(self) -> None:
+        """Take no more rows."""
+        self._open = False
+        _idle.clear()
+        _idle[self._capacity, tuple(self._buffers)] = self._buffers
 
     @contextmanager
     def _discarded_on_error(self) -> Iterator[None]:

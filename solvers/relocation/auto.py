@@ -18,7 +18,7 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._pairs import WORK_AN_ITEM, share_anew, share_to_fit
+from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import (
@@ -49,6 +49,7 @@ _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
 _FAR = 100  # one part in so many of all volume more than what must cross
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
+_SHARE_TO_FIT = 8  # one part in so many of the work
 _SECONDS_OF_A_NODE = 0.0005  # worth of work
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
@@ -244,19 +245,32 @@ def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int
         items = problem.order[members[offsets[node] : offsets[node + 1]]]
         groups = rank_in_node[where[items]]
         work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
-        if problem.equal_counts:
-            groups = _divided(problem.costs[items], len(ranks), groups, cap)
+        if problem.equal_counts or len(items) > _SO_FEW_A_RANK * len(ranks):
+            groups = _divided(problem.costs[items], len(ranks), groups, cap, problem.equal_counts)
         where[items] = ranks[groups]
     return work
 
 
+def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """Repair nodes where ranks are over the cap; what then still is, shares items anew. Returns the work left."""
+    if problem.sizes is not None or problem.is_feasible(where, cap):
+        return work
+    work = _repair_nodes(problem, where, cap, work)
+    if not problem.equal_counts and not problem.is_feasible(where, cap):
+        shared = where.copy()
+        share_to_fit(*_shared(problem, shared, cap), min(WORK_TO_FIT * len(where), work // _SHARE_TO_FIT))
+        if problem.is_feasible(shared, cap):
+            where[:] = shared
+    return work
+
+
 def _divided(
-    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int
+    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int, equal_counts: bool
 ) -> NDArray[np.int32]:  # fmt: skip
     """Return `groups`, or where they are over `cap`, a partition that is less so, near to them."""
     if (over := _excess(group_loads(costs, groups, num_groups), cap)) == 0:
         return groups
-    anew = partition(costs, num_groups, equal_counts=True, time_budget=_SECONDS_OF_A_NODE)
+    anew = partition(costs, num_groups, equal_counts=equal_counts, time_budget=_SECONDS_OF_A_NODE)
     if _excess(anew.loads, cap) >= over:
         return groups
     held = np.zeros((num_groups, num_groups), dtype=np.int64)  # of each new group in each old one
@@ -288,7 +302,7 @@ def _lower(
 def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """Repair what is still over the cap; if all rules hold then, let go home what may. Returns the work left."""
     if problem.sizes is None and not problem.is_feasible(where, cap):
-        work = _repair_nodes(problem, where, cap, work)
+        work = _mend(problem, where, cap, work)
         if not problem.is_feasible(where, cap):
             groups = where[problem.order]
             work = _lower(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, groups, cap, work)
@@ -368,7 +382,7 @@ def _fitted(
     if found is None or problem.is_feasible(found, cap):
         return found
     where = found.copy()
-    share_to_fit(*_shared(problem, where, cap), WORK_AN_ITEM // 4 * len(where))
+    share_to_fit(*_shared(problem, where, cap), WORK_TO_FIT * len(where))
     if not problem.is_feasible(where, cap):
         return None
     come_back(problem, where, cap)
@@ -438,8 +452,7 @@ def _by_nodes(
     if left == GIVEN_UP:
         return False, 0
     direct = problem.is_feasible(where, cap)
-    if not direct and problem.sizes is None:
-        left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
+    left = _mend(problem, where, cap, max(left, 4 * len(where)))
     if not problem.is_feasible(where, cap):
         left = _move_amounts(problem, where, cap, left, most=most)
         if left == GIVEN_UP:
@@ -492,7 +505,7 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     if inter - bound <= far:
         return found
     where = found.copy()
-    share_anew(*_shared(problem, where, cap), bound - least, WORK_AN_ITEM * len(found))
+    share_anew(*_shared(problem, where, cap), bound - least, WORK_A_RANK * m)
     where = change_ranks(problem, where)
     come_back(problem, where, cap)
     return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))

@@ -159,7 +159,14 @@ def as_costs(costs: ArrayLike, name: str = "costs") -> tuple[NDArray[np.int64], 
 
 
 def as_labels(name: str, values: ArrayLike, count: int) -> NDArray[np.int32]:
-    """Return `values` as int32 within ``0..count-1``, or raise an error that names the entry."""
+    """Return a copy of `values` as int32 within ``0..count-1``, or raise an error that names the entry."""
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.int32
+        and values.ndim == 1
+        and values.view(np.uint32).max(initial=0) < count  # where negative ones are the largest
+    ):
+        return values.copy()
     array = as_int64(name, values)
     outside = (array < 0) | (array >= count)
     if outside.any():

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers._jit import kernel
 from solvers.arguments import as_costs, as_int64, as_labels
 from solvers.errors import ArgumentError, ArgumentTypeError
-from solvers.groups import read_only
+from solvers.groups import moved_amounts, read_only
 
 __all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
 
@@ -53,11 +53,9 @@ class Affinity:
     def volumes_of(self, rank_of_item: NDArray[np.int32], node_of_rank: NDArray[np.int32]) -> tuple[int, int]:
         """Volume that crosses nodes and volume that moves inside them, exactly."""
         if self.rows is None:
-            moved = rank_of_item != self.home
-            items = np.flatnonzero(moved)
-            crosses = node_of_rank[rank_of_item[items]] != node_of_rank[self.home[items]]
-            inter = int(self.leave_node[items[crosses]].sum())
-            return inter, int(self.leave_node[items].sum()) - inter
+            homes, ranks, amounts = read_only(self.home), read_only(rank_of_item), read_only(self.leave_node)
+            _, moved, crossing, _, _ = moved_amounts(homes, ranks, read_only(node_of_rank), amounts)
+            return int(crossing), int(moved - crossing)
         offsets, ranks, volumes = self.rows
         target = np.repeat(rank_of_item, np.diff(offsets))
         stays = ranks == target

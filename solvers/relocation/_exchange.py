@@ -9,7 +9,7 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers.relocation._tournament import first_of, hold, update
 
-__all__ = ["by_group", "exchange_nodes"]
+__all__ = ["by_group", "exchange_nodes", "settle"]
 
 _SMALLEST = 32  # items of a node that may come back
 _FIRSTS = 24  # items that may go as the first of two
@@ -121,12 +121,34 @@ def by_group(order, group_of_item, k):
     return items, start
 
 
-@kernel
-def exchange_nodes(costs, leave, order, node_of_item, loads, room, free, work):
-    """Exchange free items until no node is over its room. Changes `node_of_item`, `loads`, `free`; returns work left.
+@helper
+def settle(order, nodes, node_of_rank, ranks, node_start, costs, equal_counts, where):
+    """Put the items that are to be on other nodes on ranks there: where an item is missing, if counts count; by room.
 
-    `order` has the items by descending cost. O(n + exchanges * (items a node may return * log n)).
+    Each in turn, in this order, to the emptiest rank of its node, of those with fewest items if counts count.
     """
+    weight = np.int64(equal_counts)
+    loads, counts = np.zeros(len(ranks), dtype=np.int64), np.zeros(len(ranks), dtype=np.int64)
+    for i in range(len(where)):
+        if node_of_rank[where[i]] == nodes[i]:
+            loads[where[i]] += costs[i]
+            counts[where[i]] += 1
+    by_node = hold(counts[ranks] * weight, loads[ranks], np.zeros(len(ranks), dtype=np.int64))
+    for i in order:
+        node = nodes[i]
+        if node_of_rank[where[i]] == node:
+            continue
+        j = first_of(by_node, node_start[node], node_start[node + 1], 0)
+        r = ranks[j]
+        where[i] = r
+        loads[r] += costs[i]
+        counts[r] += 1
+        update(by_node, j, counts[r] * weight, loads[r], 0)
+
+
+@helper
+def _exchange(costs, leave, order, node_of_item, loads, room, free, work):
+    """As :func:`exchange_nodes`, which changes `node_of_item`, `loads` and `free`."""
     k = len(loads)
     items, start = by_group(order, node_of_item, k)
     refused = np.zeros(k, dtype=np.bool_)
@@ -163,3 +185,18 @@ def exchange_nodes(costs, leave, order, node_of_item, loads, room, free, work):
             update(takers, node, loads[node] - room[node], 0, 0)
             refused[node] = False
     return 0
+
+
+@kernel
+def exchange_nodes(costs, leave, order, where, node_of_rank, ranks, node_start, room, free, work):
+    """Exchange free items until no node is over its room. Changes `where` and `free`; returns the work left.
+
+    `order` has the items by descending cost. O(n + exchanges * (items a node may return * log n)).
+    """
+    nodes, loads = np.empty(len(where), np.int32), np.zeros(len(room), np.int64)
+    for i in range(len(where)):
+        nodes[i] = node_of_rank[where[i]]
+        loads[nodes[i]] += costs[i]
+    work = _exchange(costs, leave, order, nodes, loads, room, free, work)
+    settle(order, nodes, node_of_rank, ranks, node_start, costs, True, where)
+    return work

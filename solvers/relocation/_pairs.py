@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import draw
 
-__all__ = ["WORK_AN_ITEM", "share_anew", "share_to_fit"]
+__all__ = ["WORK_A_RANK", "WORK_TO_FIT", "share_anew", "share_to_fit"]
 
-WORK_AN_ITEM = 2000  # units, after which little is gained
-_OF_A_RANK = 8  # items shared anew; 2^8 subsets of them
-_LOOKED_AT = 16  # items of a rank, to find one that is not at home
+WORK_A_RANK = 8000  # units, after which little is gained
+WORK_TO_FIT = 500  # units an item
+_OF_A_RANK = 8  # items shared at most; 2^8 subsets of them
+_OF_A_RANK_ANEW = 6  # where there is nothing to mend: more pairs of ranks, in a third of the time each, find more
 _EACH_PAIR = 16  # units
 _ANY_LOSS = 2**61
 _PASSES = 3
@@ -160,10 +161,10 @@ def _best(mine, num_mine, other, num_other, limits, least_gain):
 
 
 @helper
-def _take(rings, rank, items, gains, near, far, home_node, volumes):
-    """Take up to eight items off the queue of `rank`: how many, and what each is worth on node `near`, not `far`."""
+def _take(rings, rank, most, items, gains, near, far, home_node, volumes):
+    """Take up to `most` items off the queue of `rank`: how many, and what each is worth on node `near`, not `far`."""
     size = 0
-    while size < _OF_A_RANK and rings.first[rank] >= 0:
+    while size < most and rings.first[rank] >= 0:
         i = _pop(rings, rank)
         home = home_node[i]
         items[size] = i
@@ -183,27 +184,23 @@ def _put(rings, ranks, items, mask, where, counts):
 
 
 @helper
-def _stray(rings, rank, home_node, node):
-    """Turn the queue of `rank` until an item that is not at home comes first. Return its home, or -1."""
-    for _ in range(_LOOKED_AT):
-        i = rings.first[rank]
-        if i < 0:
-            return -1
-        if home_node[i] != node:
-            return home_node[i]
-        _pop(rings, rank)
-        _push(rings, rank, i)
-    return -1
+def _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node, where, last):
+    """Two ranks: three times in four of the next item that is not at home, and one of the node where it is.
 
-
-@helper
-def _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node):
-    """Two ranks: three times in four one with an item that is not at home, and one of the node where it is."""
-    m = len(node_of_rank)
-    x = draw(chance, m)
-    home = _stray(rings, x, home_node, node_of_rank[x]) if turn % 4 else -1
-    if home < 0:
+    That item then comes first on its rank. ``last[0]`` is that of the turn before; some item is not at home.
+    """
+    m, i = len(node_of_rank), last[0]
+    if turn % 4 == 0:
+        x = draw(chance, m)
         return x, (x + 1 + draw(chance, m - 1)) % m
+    for _ in range(len(where)):
+        i = (i + 1) % len(where)
+        if home_node[i] != node_of_rank[where[i]]:
+            break
+    last[0] = i
+    x, home = np.int64(where[i]), home_node[i]
+    while rings.first[x] != i:
+        _push(rings, x, _pop(rings, x))
     return x, ranks_by_node[node_start[home] + draw(chance, node_start[home + 1] - node_start[home])]
 
 
@@ -220,15 +217,15 @@ def _limit(limits, state, x, y, a, cost, size, caps, fewest, most):
 
 
 @helper
-def _share(x, y, caps, loss, costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other, table, state,
-           fewest, most):  # fmt: skip
-    """Two ranks share some of their items anew, within `caps`, so that at most `loss` more crosses.
+def _share(x, y, of_a_rank, caps, loss, costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other,
+           table, state, fewest, most):  # fmt: skip
+    """Two ranks share `of_a_rank` items of each anew, within `caps`, so that at most `loss` more crosses.
 
     Returns how much less crosses, and the work.
     """
     near, far = node_of_rank[x], node_of_rank[y]
-    a = _take(rings, x, table.items, table.gains, near, far, home_node, volumes)
-    b = _take(rings, y, table.others, table.other_gains, near, far, home_node, volumes)
+    a = _take(rings, x, of_a_rank, table.items, table.gains, near, far, home_node, volumes)
+    b = _take(rings, y, of_a_rank, table.others, table.other_gains, near, far, home_node, volumes)
     items, others = table.items[:a], table.others[:b]
     num_mine = _fill(mine, items, costs, sizes, table.gains, table.spare)
     num_other = _fill(other, others, costs, sizes, table.other_gains, table.spare)
@@ -262,16 +259,16 @@ def share_anew(
     """
     chance, turn, crossing = np.ones(1, np.int64), 0, np.int64(0)
     rings, mine, other, table = _make_rings(where, len(loads)), _make_ways(), _make_ways(), _make_table()
-    state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
+    state, caps, last = _State(loads, held, counts, room), np.empty(4, np.int64), np.zeros(1, np.int64)
     for i in range(len(costs)):
         crossing += volumes[i] if home_node[i] != node_of_rank[where[i]] else 0
     while work > 0 and crossing > enough:
         turn += 1
-        x, y = _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node)
+        x, y = _choose(rings, turn, chance, home_node, node_of_rank, node_start, ranks_by_node, where, last)
         caps[0], caps[1], caps[2], caps[3] = cap, cap, room[x], room[y]
         less, done = _share(
-            x, y, caps, np.int64(0), costs, sizes, volumes, home_node, node_of_rank, where, rings, mine, other, table,
-            state, fewest, most,
+            x, y, _OF_A_RANK_ANEW, caps, np.int64(0), costs, sizes, volumes, home_node, node_of_rank, where, rings,
+            mine, other, table, state, fewest, most,
         )  # fmt: skip
         crossing -= less
         work -= done
@@ -309,12 +306,14 @@ def share_to_fit(
                     continue
                 keeps = 3 * (turn % 2)  # quarters of what is over: every other time only some of it has to go
                 caps[0] = cap + max(0, loads[x] - cap) // 4 * keeps
+                if caps[0] > cap:  # or less, where the other has not so much room
+                    caps[0] = max(caps[0], loads[x] - max(1, (cap - loads[y]) // 2))
                 caps[1] = max(cap, loads[y])
                 caps[2] = room[x] + max(0, held[x] - room[x]) // 4 * keeps
                 caps[3] = max(room[y], held[y])
                 _, done = _share(
-                    x, y, caps, np.int64(_ANY_LOSS), costs, sizes, volumes, home_node, node_of_rank, where, rings, mine,
-                    other, table, state, fewest, most,
+                    x, y, _OF_A_RANK, caps, np.int64(_ANY_LOSS), costs, sizes, volumes, home_node, node_of_rank, where,
+                    rings, mine, other, table, state, fewest, most,
                 )  # fmt: skip
                 work -= done
             left += not _fits(state, x, cap, fewest, most)

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._jit import kernel
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_int64, as_integer
 from solvers.errors import (
@@ -19,7 +20,7 @@ from solvers.errors import (
     Named,
     UsageError,
 )
-from solvers.groups import group_loads
+from solvers.groups import group_loads, read_only
 from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
 
 __all__ = ["RelocationProblem", "as_cap", "as_eps"]
@@ -113,6 +114,25 @@ def _as_room(
     return array, np.minimum(room, total), total
 
 
+@functools.lru_cache(maxsize=8)  # a run asks for it at every step
+def _zeros(count: int) -> NDArray[np.int64]:
+    return read_only(np.zeros(count, dtype=np.int64))
+
+
+@kernel
+def _keeps_rules(costs, sizes, rank_of_item, cap, room, fewest, most):
+    m = len(room)
+    loads, held, counts = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(m, np.int64)
+    for i in range(len(costs)):
+        loads[rank_of_item[i]] += costs[i]
+        held[rank_of_item[i]] += sizes[i]
+        counts[rank_of_item[i]] += 1
+    kept = True
+    for r in range(m):
+        kept &= loads[r] <= cap and held[r] <= room[r] and fewest <= counts[r] <= most
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class RelocationProblem:
     """Checked and sorted.
@@ -192,21 +212,24 @@ class RelocationProblem:
             where = affinity_of_rows(affinity, len(array), nodes)
             _house_the_homeless(array, where, num_ranks)
         given_sizes, room, total_size = _as_room(sizes, caps, len(array), num_ranks)
+        given_sizes = None if given_sizes is None else read_only(given_sizes)
         order, _ = sort_descending(array, largest)
         return cls(array, order, largest, total, nodes, by_node, node_start, where, where.is_proportional_to(array),
                    given_sizes, room, total_size, bool(equal_counts), counts)  # fmt: skip
 
+    @property
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Sizes, or zeros where there are none: int64[n], read-only."""
+        return _zeros(len(self.costs)) if self.sizes is None else self.sizes
+
+    def largest_load(self, rank_of_item: NDArray[np.int32]) -> int:
+        """Return the largest sum of costs of a rank."""
+        return int(group_loads(self.costs, rank_of_item, self.num_ranks).max())
+
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
         """Whether every rule holds."""
-        if group_loads(self.costs, rank_of_item, self.num_ranks).max() > cap:
-            return False
-        if self.sizes is not None and (group_loads(self.sizes, rank_of_item, self.num_ranks) > self.room).any():
-            return False
-        if not self.equal_counts and self.counts is None:
-            return True
-        counts = np.bincount(rank_of_item, minlength=self.num_ranks)
         fewest, most = self.fewest_and_most
-        return bool(counts.min() >= fewest and counts.max() <= most)
+        return bool(_keeps_rules(self.costs, self.all_sizes, rank_of_item, cap, self.room, fewest, most))
 
     @property
     def fewest_and_most(self) -> tuple[int, int]:

@@ -3,7 +3,9 @@
 import numpy as np
 
 from solvers._jit import helper, inlined, kernel
+from solvers._loops import numbers, sum_of
 from solvers.arguments import INT64_MAX
+from solvers.relocation._exchange import settle
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation._transfer import (
     ACTIVE,
@@ -28,6 +30,8 @@ from solvers.relocation._transfer import (
 _AHEAD = 8
 _TRIES = 4
 _LISTING = 6  # work units an item and round
+KEPT_SLACK = 4  # a node keeps one part in four
+MOST_SLACK = 2**61  # twice that fits int64
 _FEW_RANKS = 64  # whose loads are added up before each gift, of more ranks less often
 GIVEN_UP = -(2**63)
 
@@ -320,8 +324,8 @@ def _scratch_for(start):
     return make_scratch(capacity)
 
 
-@kernel
-def relocate_kernel(
+@helper
+def _relocate(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
     keep_counts, cheap_order, plain, node_slack, may_cross, rounds, work,
 ):  # fmt: skip
@@ -372,13 +376,119 @@ def relocate_kernel(
     return numbers[WORK] if numbers[MAY_CROSS] >= 0 else np.int64(GIVEN_UP)
 
 
+@helper
+def _slack_under(cap, groups, load):
+    """How far `groups` that carry `load` together may stay below `cap` in all; 2^61 at most, 0 at least."""
+    each = cap - load // groups
+    if each > MOST_SLACK // groups:
+        return np.int64(MOST_SLACK)
+    return max(0, each * groups - load % groups)
+
+
+@helper
+def _carried(costs, sizes, where, num_groups):
+    """Costs and sizes of each group."""
+    loads, held = np.zeros(num_groups, np.int64), np.zeros(num_groups, np.int64)
+    for i in range(len(where)):
+        loads[where[i]] += costs[i]
+        held[where[i]] += sizes[i]
+    return loads, held
+
+
+@helper
+def _balance_nodes(
+    costs, sizes, leave, where, node, node_start, ranks, room, order, cheap_order, cap, slack, typical, keep_counts,
+    work,
+):  # fmt: skip
+    """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Returns the work left.
+
+    What arrives is put on the rank of the node with the most room, large items first. A node has eight times the items
+    of a rank, and so finds exact amounts, and of least volume, where a rank of few items finds none.
+    """
+    k = len(node_start) - 1
+    widest = np.int64(0)
+    for j in range(k):
+        widest = max(widest, node_start[j + 1] - node_start[j])
+    if k == 1 or cap > (MOST_SLACK - 1) // widest:
+        return work
+    nodes = np.empty(len(where), np.int32)
+    for i in range(len(where)):
+        nodes[i] = node[where[i]]
+    loads, held = _carried(costs, sizes, nodes, k)
+    total_size, room_of_node = sum_of(held), np.zeros(k, np.int64)
+    for j in range(k):
+        loads[j] += (widest - node_start[j + 1] + node_start[j]) * cap  # what the ranks that a smaller one lacks would
+        for at in range(node_start[j], node_start[j + 1]):
+            room_of_node[j] += min(room[ranks[at]], total_size - room_of_node[j])
+    kept = slack // (KEPT_SLACK * k)  # what a node keeps of its slack, its ranks need
+    left = _relocate(
+        costs, sizes, leave.copy(), leave.copy(), nodes, np.zeros(k, np.int32), np.array([0, k]), numbers(k), loads,
+        held, room_of_node, order, cap * widest - kept, slack - k * kept, typical, keep_counts, cheap_order, True,
+        np.empty(0, np.int64), np.int64(INT64_MAX), 0, work,
+    )  # fmt: skip
+    settle(order, nodes, node, ranks, node_start, costs, keep_counts, where)
+    return left - len(room)
+
+
 @kernel
-def return_home(costs, sizes, home, node, where, loads, held, room, cap, moved):
-    """Bring back what fits under the cap now: what crossed first, then the rest, in the sequence of `moved`."""
+def relocate_kernel(
+    costs, sizes, leave_rank, leave_node, home, where, node, node_start, ranks, room, order, cheap_order, cap,
+    keep_counts, nodes_first, own_slack, most, rounds, work,
+):  # fmt: skip
+    """Bring loads under `cap`, changing `where`: inside nodes, then `rounds` times across. Returns the work left.
+
+    `nodes_first`: as if nodes were ranks, before. `own_slack`: each node has just its own room to use. `most`: of
+    costs, which are volumes then, what may cross at the end, or 2^63 - 1. Returns GIVEN_UP where more will, and where
+    counts are equal and no work is left for more than nodes. `cap` is not over the sum of all costs.
+    """
+    m, n = len(room), len(costs)
+    loads, held = _carried(costs, sizes, where, m)
+    total, positive = sum_of(loads), 0
+    for i in range(n):
+        positive += costs[i] > 0
+    typical, slack = total // max(positive, 1), _slack_under(cap, m, total)
+    if nodes_first:
+        work = _balance_nodes(costs, sizes, leave_node, where, node, node_start, ranks, room, order, cheap_order, cap,
+                              slack, typical, keep_counts, work)  # fmt: skip
+        if work <= 0 and keep_counts:
+            return np.int64(GIVEN_UP)
+        loads, held = _carried(costs, sizes, where, m)
+    leaves_rank, leaves_node, crossing = np.zeros(n, np.int64), np.zeros(n, np.int64), np.int64(0)
+    for i in range(n):
+        if where[i] == home[i]:
+            leaves_rank[i] = leave_rank[i]
+        if node[where[i]] == node[home[i]]:
+            leaves_node[i] = leave_node[i]
+        else:
+            crossing += costs[i]
+    may_cross = np.int64(INT64_MAX)  # of what crosses meanwhile, so much may come back as the cap leaves room for
+    if most < INT64_MAX and slack < MOST_SLACK:
+        may_cross = max(0, most - crossing + min(slack, INT64_MAX - 1 - max(0, most - crossing)))
+    node_slack = np.zeros(len(node_start) - 1 if own_slack else 0, np.int64)
+    for i in range(n if own_slack else 0):
+        node_slack[node[where[i]]] += costs[i]
+    for k in range(len(node_slack)):
+        node_slack[k] = _slack_under(cap, node_start[k + 1] - node_start[k], node_slack[k])
+    return _relocate(
+        costs, sizes, leaves_rank, leaves_node, where, node, node_start, ranks, loads, held, room, order, cap, slack,
+        typical, keep_counts, np.empty(0, np.int32), False, node_slack, may_cross, rounds, work,
+    )  # fmt: skip
+
+
+@kernel
+def return_home(costs, sizes, home, node, where, room, cap, sequence):
+    """Bring back what fits under the cap now: what crossed first, then the rest, in this sequence."""
+    loads, held = _carried(costs, sizes, where, len(room))
+    moved, count = np.empty(len(sequence), np.int32), 0
+    for i in sequence:
+        if where[i] != home[i]:
+            moved[count] = i
+            count += 1
     while True:
         returned = 0
         for crossed in (True, False):
-            for i in moved:
+            for k in range(count):
+                i = moved[k]
                 r, h = where[i], home[i]
                 if r == h or (node[r] != node[h]) != crossed:
                     continue

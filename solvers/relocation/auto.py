@@ -18,17 +18,24 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lower_target import lower_target
 from solvers.relocation._exchange import exchange_nodes
-from solvers.relocation._pairs import WORK_AN_ITEM, share_anew, share_to_fit
+from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
-from solvers.relocation._search import GIVEN_UP, fix_counts, fix_sizes, relocate_kernel, return_home
+from solvers.relocation._search import (
+    GIVEN_UP,
+    KEPT_SLACK,
+    MOST_SLACK,
+    fix_counts,
+    fix_sizes,
+    relocate_kernel,
+    return_home,
+)
 from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation.bounds import inter_bound, plain_inter_bound
 
 __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
 
-_MOST_SLACK = 2**61  # twice that fits int64
 _ROUNDS = 3
 _FEW_A_RANK = 32  # items, of which there are too few sums of three
 _SO_FEW_A_RANK = 8  # items, that hardly any sum of three or swap fits
@@ -37,13 +44,12 @@ _LEAST_WORK_OF_SWAPS = 300  # where every move is one
 _CLOSE = 102  # percent of what must cross
 _BOTH_WAYS = 512  # items, below which both ways are tried
 _LEAST_ROOM = 20  # a rank's slack is one part in so many of an item at least
-_KEPT_SLACK = 4  # one part in four
 _MOST_KEPT = 1000  # nor more than one part of the cap in so many, where items change places
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
-_NO_SLACK = np.empty(0, dtype=np.int64)
 _FAR = 100  # one part in so many of all volume more than what must cross
 _FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
+_SHARE_TO_FIT = 8  # one part in so many of the work
 _SECONDS_OF_A_NODE = 0.0005  # worth of work
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
 
@@ -113,9 +119,8 @@ def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np
     """Partition without homes, unless the caller has done so, and the makespan that caps are relative to."""
     if groups is None:
         groups = _groups(problem, time_budget * _PARTITION_SHARE)
-    reached = int(group_loads(problem.costs, groups, problem.num_ranks).max())
-    home = problem.affinity.home
-    at_home = int(group_loads(problem.costs, home, problem.num_ranks).max())
+    reached, home = problem.largest_load(groups), problem.affinity.home
+    at_home = problem.largest_load(home)
     makespan = at_home if at_home < reached and problem.is_feasible(home, at_home) else reached
     return Reference(makespan, groups, reached)
 
@@ -154,25 +159,16 @@ def _start(problem: RelocationProblem) -> NDArray[np.int32]:
 
 def come_back(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> None:
     """Let whatever fits at home under the cap return there, what crossed first, the largest volumes first."""
-    affinity, m = problem.affinity, problem.num_ranks
     if problem.equal_counts or problem.counts is not None:
         return
-    moved = np.flatnonzero(where != affinity.home)
-    moved = moved[np.argsort(-affinity.leave_node[moved], kind="stable")]
-    sizes, held = _sizes(problem, where, m)
+    sequence, leave = problem.order, problem.affinity.leave_node
+    if not problem.volumes_are_costs:
+        moved = np.flatnonzero(where != problem.affinity.home)
+        sequence = moved[np.argsort(-leave[moved], kind="stable")].astype(np.int32)
     return_home(
-        read_only(problem.costs), sizes, affinity.home, problem.node_of_rank, where,
-        group_loads(problem.costs, where, m), held, problem.room, cap, moved,
+        problem.costs, problem.all_sizes, problem.affinity.home, problem.node_of_rank, where, problem.room, cap,
+        sequence,
     )  # fmt: skip
-
-
-def _sizes(
-    problem: RelocationProblem, where: NDArray[np.int32], num_groups: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the second quantity of each item, and of each rank or node together: zeros where there is none."""
-    if problem.sizes is None:
-        return read_only(np.zeros_like(problem.costs)), np.zeros(num_groups, dtype=np.int64)
-    return read_only(problem.sizes), group_loads(problem.sizes, where, num_groups)
 
 
 def _move_amounts(
@@ -181,90 +177,28 @@ def _move_amounts(
     cap: int,
     work: int,
     rounds: int = _ROUNDS,
+    nodes_first: bool = False,
     own_slack: bool = False,
     most: int | None = None,
 ) -> int:
     """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left.
 
-    `most`: of costs, what may cross at the end; where more will, it returns GIVEN_UP.
+    As :func:`relocate_kernel`; `most`: of costs, what may cross at the end.
     """
-    affinity, m = problem.affinity, problem.num_ranks
-    leave_rank, leave_node = _leave_volumes(problem)
-    leave_rank[where != affinity.home] = 0
-    crosses = _crosses(problem, where)
-    cap = min(cap, problem.total)  # past the sum of all costs a cap binds nothing, and sums of it might not fit
-    slack = min(cap * m - problem.total, _MOST_SLACK)
-    may_cross = INT64_MAX  # of what crosses meanwhile, so much may come back as the cap leaves room for
-    if most is not None and problem.volumes_are_costs and affinity.rows is None and slack < _MOST_SLACK:
-        may_cross = min(max(0, most + slack - int(problem.costs[crosses].sum())), INT64_MAX - 1)
-    leave_node[crosses] = 0
-    sizes, held = _sizes(problem, where, m)
-    node_slack = _own_slack(problem, where, cap) if own_slack else _NO_SLACK
+    affinity, by_cost = problem.affinity, problem.volumes_are_costs
+    plain = by_cost and affinity.rows is None  # then costs are searched, which is faster
+    leave_rank, leave_node = (problem.costs,) * 2 if plain else (affinity.leave_rank, affinity.leave_node)
     return int(relocate_kernel(
-        read_only(problem.costs), sizes, leave_rank, leave_node, where, problem.node_of_rank, problem.node_start,
-        problem.ranks_by_node, group_loads(problem.costs, where, m), held, problem.room, problem.order, cap, slack,
-        _typical(problem), problem.equal_counts, _NO_ORDER, False, node_slack, may_cross, rounds, work,
+        problem.costs, problem.all_sizes, read_only(leave_rank), read_only(leave_node), affinity.home, where,
+        problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.room, problem.order,
+        _NO_ORDER if by_cost or not nodes_first else _cheapest_last(problem), min(cap, problem.total),
+        problem.equal_counts, nodes_first, own_slack, most if most is not None and plain else INT64_MAX,
+        rounds, work,
     ))  # fmt: skip
-
-
-def _own_slack(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> NDArray[np.int64]:
-    """How far the ranks of each node may stay below `cap` in all."""
-    loads = group_loads(problem.costs, problem.node_of_rank[where], problem.num_nodes).tolist()
-    start = problem.node_start.tolist()
-    carried = zip(start[1:], start, loads, strict=False)
-    return np.array([min(max(cap * (end - first) - load, 0), _MOST_SLACK) for end, first, load in carried])
-
-
-def _leave_volumes(problem: RelocationProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What leaving the rank and the node adds, to be changed; in costs, which search faster, where that is the same."""
-    affinity = problem.affinity
-    if affinity.rows is None and problem.volumes_are_costs:
-        return problem.costs.copy(), problem.costs.copy()
-    return affinity.leave_rank.copy(), affinity.leave_node.copy()
 
 
 def _typical(problem: RelocationProblem) -> int:
     return problem.total // max(int(np.count_nonzero(problem.costs)), 1)
-
-
-def _balance_nodes(
-    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None = None
-) -> int:
-    """Bring the sum of each node under what its ranks may carry, as if nodes were ranks. Returns the work left.
-
-    What arrives is put on the rank of the node with the most room, large items first. A node has eight times the items
-    of a rank, and so finds exact amounts, and of least volume, where a rank of few items finds none.
-    """
-    m, k = problem.num_ranks, problem.num_nodes
-    per_node = np.diff(problem.node_start)
-    cap = min(cap, problem.total)
-    if k == 1 or cap * int(per_node.max()) >= _MOST_SLACK:
-        return work
-    if problem.equal_counts and problem.sizes is None:
-        return _exchange_between_nodes(problem, where, cap, groups, work)
-    nodes = problem.node_of_rank[where]
-    before = nodes.copy()
-    absent = (per_node.max() - per_node) * cap  # a smaller node carries what its missing ranks would
-    loads = group_loads(problem.costs, nodes, k) + absent
-    sizes, held = _sizes(problem, nodes, k)
-    room = np.zeros(k, dtype=np.int64)
-    if problem.sizes is not None:
-        rooms = np.split(problem.room[problem.ranks_by_node], problem.node_start[1:-1])
-        room[:] = [min(sum(of_node.tolist()), problem.total_size) for of_node in rooms]
-    _, leave = _leave_volumes(problem)
-    most = cap * int(per_node.max())
-    slack = most * k - int(loads.sum())
-    cap_of_node = most - slack // (_KEPT_SLACK * k)  # what a node keeps of its slack, its ranks need
-    cheap = _NO_ORDER if problem.volumes_are_costs else _cheapest_last(problem)
-    one_node = np.zeros(k, dtype=np.int32)
-    work = int(relocate_kernel(
-        read_only(problem.costs), sizes, leave, leave.copy(), nodes, one_node, np.array([0, k]),
-        np.arange(k), loads, held, room, problem.order, cap_of_node,
-        min(cap_of_node * k - int(loads.sum()), _MOST_SLACK), _typical(problem), problem.equal_counts, cheap, True,
-        _NO_SLACK, INT64_MAX, 0, work,
-    ))  # fmt: skip
-    _settle(problem, where, nodes, np.flatnonzero(nodes != before))
-    return work - m
 
 
 def _exchange_between_nodes(
@@ -275,21 +209,20 @@ def _exchange_between_nodes(
     Where items are so large that what stands beside them must be small, it comes to them then, and nodes that are over
     after that exchange once more.
     """
-    costs, k = read_only(problem.costs), problem.num_nodes
-    ranks = np.diff(problem.node_start)
-    kept = min((cap * problem.num_ranks - problem.total) // (_KEPT_SLACK * k), cap // _MOST_KEPT)
+    ranks, k = np.diff(problem.node_start), problem.num_nodes
+    cap = min(cap, problem.total)
+    if k == 1 or cap * int(ranks.max()) >= MOST_SLACK:
+        return work
+    kept = min((cap * problem.num_ranks - problem.total) // (KEPT_SLACK * k), cap // _MOST_KEPT)
     for again in (False, True):
         free = np.ones(len(where), dtype=np.bool_)
         few = len(where) // problem.num_ranks
         if again and groups is not None and few > 1:
-            stand_by(costs, problem.order, where, problem.node_of_rank, ranks, groups.copy(), few, cap, free)
-        nodes = problem.node_of_rank[where]
-        before = nodes.copy()
+            stand_by(problem.costs, problem.order, where, problem.node_of_rank, ranks, groups.copy(), few, cap, free)
         work = int(exchange_nodes(
-            costs, read_only(problem.affinity.leave_node), problem.order, nodes, group_loads(costs, nodes, k),
-            cap * ranks - kept, free, work,
+            problem.costs, read_only(problem.affinity.leave_node), problem.order, where, problem.node_of_rank,
+            problem.ranks_by_node, problem.node_start, cap * ranks - kept, free, work,
         ))  # fmt: skip
-        _settle(problem, where, nodes, np.flatnonzero(nodes != before))
     return work - problem.num_ranks
 
 
@@ -299,37 +232,6 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
     scale = INT64_MAX // (int(volume.max(initial=0)) + 1)
     key = volume * min(scale, _MOST_SCALE) // np.maximum(problem.costs, 1)
     return sort_descending(key, int(key.max(initial=0)))[0]
-
-
-@kernel
-def _settle_each(arrived, nodes, ranks, node_start, costs, equal_counts, where):
-    """Each item of `arrived` in turn to the emptiest rank of its node, of those with fewest items if counts count."""
-    weight = np.int64(equal_counts)
-    loads, counts = np.zeros(len(ranks), dtype=np.int64), np.zeros(len(ranks), dtype=np.int64)
-    for i in range(len(where)):
-        loads[where[i]] += costs[i]
-        counts[where[i]] += 1
-    for i in arrived:
-        loads[where[i]] -= costs[i]
-        counts[where[i]] -= 1
-    by_node = hold(counts[ranks] * weight, loads[ranks], np.zeros(len(ranks), dtype=np.int64))
-    for i in arrived:
-        j = first_of(by_node, node_start[nodes[i]], node_start[nodes[i] + 1], 0)
-        r = ranks[j]
-        where[i] = r
-        loads[r] += costs[i]
-        counts[r] += 1
-        update(by_node, j, counts[r] * weight, loads[r], 0)
-
-
-def _settle(
-    problem: RelocationProblem, where: NDArray[np.int32], nodes: NDArray[np.int32], arrived: NDArray[np.int64]
-) -> None:
-    """Put the items that arrived at `nodes` on ranks there: where an item is missing, if counts count; by room."""
-    _settle_each(
-        arrived[np.argsort(-problem.costs[arrived], kind="stable")], nodes, problem.ranks_by_node, problem.node_start,
-        read_only(problem.costs), problem.equal_counts, where,
-    )  # fmt: skip
 
 
 def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
@@ -343,19 +245,32 @@ def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int
         items = problem.order[members[offsets[node] : offsets[node + 1]]]
         groups = rank_in_node[where[items]]
         work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
-        if problem.equal_counts:
-            groups = _divided(problem.costs[items], len(ranks), groups, cap)
+        if problem.equal_counts or len(items) > _SO_FEW_A_RANK * len(ranks):
+            groups = _divided(problem.costs[items], len(ranks), groups, cap, problem.equal_counts)
         where[items] = ranks[groups]
     return work
 
 
+def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
+    """Repair nodes where ranks are over the cap; what then still is, shares items anew. Returns the work left."""
+    if problem.sizes is not None or problem.is_feasible(where, cap):
+        return work
+    work = _repair_nodes(problem, where, cap, work)
+    if not problem.equal_counts and not problem.is_feasible(where, cap):
+        shared = where.copy()
+        share_to_fit(*_shared(problem, shared, cap), min(WORK_TO_FIT * len(where), work // _SHARE_TO_FIT))
+        if problem.is_feasible(shared, cap):
+            where[:] = shared
+    return work
+
+
 def _divided(
-    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int
+    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int, equal_counts: bool
 ) -> NDArray[np.int32]:  # fmt: skip
     """Return `groups`, or where they are over `cap`, a partition that is less so, near to them."""
     if (over := _excess(group_loads(costs, groups, num_groups), cap)) == 0:
         return groups
-    anew = partition(costs, num_groups, equal_counts=True, time_budget=_SECONDS_OF_A_NODE)
+    anew = partition(costs, num_groups, equal_counts=equal_counts, time_budget=_SECONDS_OF_A_NODE)
     if _excess(anew.loads, cap) >= over:
         return groups
     held = np.zeros((num_groups, num_groups), dtype=np.int64)  # of each new group in each old one
@@ -387,7 +302,7 @@ def _lower(
 def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """Repair what is still over the cap; if all rules hold then, let go home what may. Returns the work left."""
     if problem.sizes is None and not problem.is_feasible(where, cap):
-        work = _repair_nodes(problem, where, cap, work)
+        work = _mend(problem, where, cap, work)
         if not problem.is_feasible(where, cap):
             groups = where[problem.order]
             work = _lower(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, groups, cap, work)
@@ -435,7 +350,9 @@ def search(
             break  # the other way would find as little; ranks that share items anew find more
     if not found and problem.sizes is not None and not problem.equal_counts:
         return _fitted(problem, cap, work, groups)
-    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank), default=None)
+    if len(found) < 2:
+        return found[0] if found else None
+    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank))
 
 
 def _hopes(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
@@ -465,7 +382,7 @@ def _fitted(
     if found is None or problem.is_feasible(found, cap):
         return found
     where = found.copy()
-    share_to_fit(*_shared(problem, where, cap), WORK_AN_ITEM // 4 * len(where))
+    share_to_fit(*_shared(problem, where, cap), WORK_TO_FIT * len(where))
     if not problem.is_feasible(where, cap):
         return None
     come_back(problem, where, cap)
@@ -526,13 +443,16 @@ def _by_nodes(
     groups: NDArray[np.int32] | None,
 ) -> tuple[bool, int]:
     """As :func:`_by_ranks`."""
-    left = _balance_nodes(problem, where, cap, work, groups)
-    if left <= 0 and problem.equal_counts:
-        return False, 0  # nodes that are over the cap are not repaired inside
-    left = _move_amounts(problem, where, cap, left, rounds=0, own_slack=True)
+    exchanges = problem.equal_counts and problem.sizes is None
+    if exchanges:
+        work = _exchange_between_nodes(problem, where, cap, groups, work)
+        if work <= 0:
+            return False, 0  # nodes that are over the cap are not repaired inside
+    left = _move_amounts(problem, where, cap, work, rounds=0, nodes_first=not exchanges, own_slack=True)
+    if left == GIVEN_UP:
+        return False, 0
     direct = problem.is_feasible(where, cap)
-    if not direct and problem.sizes is None:
-        left = _repair_nodes(problem, where, cap, max(left, 4 * len(where)))
+    left = _mend(problem, where, cap, max(left, 4 * len(where)))
     if not problem.is_feasible(where, cap):
         left = _move_amounts(problem, where, cap, left, most=most)
         if left == GIVEN_UP:
@@ -585,7 +505,7 @@ def _with_ranks_shared(problem: RelocationProblem, found: NDArray[np.int32], cap
     if inter - bound <= far:
         return found
     where = found.copy()
-    share_anew(*_shared(problem, where, cap), bound - least, WORK_AN_ITEM * len(found))
+    share_anew(*_shared(problem, where, cap), bound - least, WORK_A_RANK * m)
     where = change_ranks(problem, where)
     come_back(problem, where, cap)
     return min(found, where, key=lambda way: affinity.volumes_of(way, problem.node_of_rank))

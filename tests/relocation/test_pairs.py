@@ -1,6 +1,9 @@
 """Two ranks that share their items anew: rules are kept, no more crosses, and few items a rank stay near home."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from nightly import examples
 
@@ -9,6 +12,8 @@ from solvers.groups import read_only
 from solvers.relocation._pairs import share_anew
 from solvers.relocation._place import change_ranks
 from solvers.relocation._problem import RelocationProblem
+
+LOG = Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet"
 
 
 def few_a_rank(ranks: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,6 +65,18 @@ def test_few_items_a_rank_stay_near_home(equal_counts: bool) -> None:
     assert not result.fell_back
     assert 2 * result.inter_node_volume < rearranged.inter_node_volume
     assert result == solvers.relocate(costs, home, nodes, eps=0.01, equal_counts=equal_counts)
+
+
+@pytest.mark.parametrize(("first", "most"), [(40_992, 1.02), (25_280, 1.25)], ids=["divided anew", "pairs"])
+def test_what_swaps_cannot_repair_crosses_no_more_than_it_must(first: int, most: float) -> None:
+    """Steps of the shipped log: of one, all ranks fit once a node is divided anew; of the other, pairs across too."""
+    columns = pq.read_table(LOG, columns=["text_tokens", "image_tokens", "audio_tokens"])[first : first + 1024]
+    costs = sum(column.to_numpy() for column in columns.columns).astype(np.int64)
+    home, nodes = np.repeat(np.arange(64), 16), np.arange(64) // 8
+    groups = solvers.partition(costs, 64).group_of_item
+    result = solvers.relocate(costs, home, nodes, eps=0.001, groups=groups, time_budget=0.01)
+    solvers.check_relocation(costs, home, nodes, result)
+    assert result.inter_node_volume <= most * result.inter_bound
 
 
 @pytest.mark.parametrize("spare", [1.02, 1.1])

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -24,11 +25,12 @@ from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import scatter
 from balancer.offline.check import check_run
-from balancer.offline.engines import Processes, Serial
+from balancer.offline.engines import Processes, Serial, _Shared
 from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log, rows_of_steps
+from balancer.offline.workers import Workers
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
@@ -393,6 +395,14 @@ class Fatal(RunSummary):
         super().add_step(plan)
 
 
+class Others(Processes):
+    """One worker, and this process, which does nothing itself."""
+
+    def run(self, work, tasks, tick):
+        with Workers(work, 1) as workers:
+            yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+
+
 @pytest.mark.parametrize("kills", [1, 4])
 def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kills):
     (tmp_path / "kills").write_text(str(kills))
@@ -401,18 +411,27 @@ def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kil
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/out/"
     if kills == 4:
         with pytest.raises(InputError, match="part 6: the process that planned it was killed 4 times"):
-            plan_run(log, settings_of(), Fatal, out, engine=Processes(1))
-    plan_run(log, settings_of(), Fatal, out, engine=Processes(1), resume=True)
+            plan_run(log, settings_of(), Fatal, out, engine=Others())
+    plan_run(log, settings_of(), Fatal, out, engine=Others(), resume=True)
     assert snapshot(tmp_path / "out") == expected
+
+
+class Slow(RunSummary):
+    """Leaves others time to begin: a driver would have planned all before they are there."""
+
+    def add_step(self, plan):
+        if multiprocessing.parent_process() is None:
+            time.sleep(0.2)
+        super().add_step(plan)
 
 
 DRIVER = """
 import sys
 from balancer.offline.engines import Cluster
-from test_run import RunSummary, Processes, open_log, plan_run, settings_of
+from test_run import Processes, Slow, open_log, plan_run, settings_of
 if __name__ == "__main__":
     engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), RunSummary, sys.argv[2], engine=engine, resume=True)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
 """
 
 
@@ -458,10 +477,12 @@ def kill_at_random(log, folder, kills, workers, *engine):
             break
         child = subprocess.Popen(run, env=os.environ | given, stderr=subprocess.DEVNULL)
         parts, deadline = len(list(out.glob("part-*"))), time.monotonic() + 120
-        while child.poll() is None and time.monotonic() < deadline and len(list(out.glob("part-*"))) == parts:
+        while child.poll() is None and time.monotonic() < deadline:
+            victims = [child.pid] if len(killed) % 2 else workers(child.pid)
+            if victims and len(list(out.glob("part-*"))) != parts:
+                break
             time.sleep(0.01)
         time.sleep(chance.random() * 0.05)
-        victims = [child.pid] if len(killed) % 2 else workers(child.pid)
         if child.poll() is None and victims:
             os.kill(victims[0], signal.SIGKILL)
             killed.append(victims[0])

@@ -22,7 +22,7 @@ def cores() -> int:
 
 
 def start_fork_server(*modules: str) -> None:
-    """Start the process from which workers are forked, if there is none: it imports what they need, these modules too."""
+    """Start the process from which workers are forked, if there is none; it imports what they need, and `modules`."""
     if METHOD != "forkserver":
         return
     multiprocessing.set_forkserver_preload(["balancer.offline.preloaded", *modules])
@@ -38,7 +38,7 @@ def start_fork_server(*modules: str) -> None:
 
 
 class LocalCluster:
-    """A Ray cluster on this machine, for a task on each core but this process's; a thread starts it, which takes seconds."""
+    """A Ray cluster on this machine, with a worker for each core but one; a thread starts it, as that takes seconds."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -81,7 +81,7 @@ def begin_as_asked(words: list[str]) -> None:
     """Begin what a command line's words ask for; a guess, of which nothing but time depends."""
     if words[:1] not in (["plan"], ["report"]) or {"-h", "--help"} & set(words):
         return
-    given = dict(zip(words, words[1:] + [""], strict=True)) | dict(word.split("=", 1) for word in words if "=" in word)
+    given = dict(zip(words, [*words[1:], ""], strict=True)) | dict(word.split("=", 1) for word in words if "=" in word)
     if given.get("--jobs", "1") != "1" or given.get("--engine") == "processes":
         start_fork_server("balancer.report.summary")
     elif given.get("--engine") == "ray" and "--address" not in given:

@@ -1,6 +1,5 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
-import os
 import socket
 import time
 from collections import deque
@@ -184,7 +183,9 @@ class Cluster:
             self._connect()
         helpers = _Remote(self._ray, work, self._local)
         try:
-            yield from _Shared(helpers, work, tasks, tick, lambda: self._local is not None or not helpers.has_helped).results()
+            yield from _Shared(
+                helpers, work, tasks, tick, lambda: self._local is not None or not helpers.has_helped
+            ).results()
         finally:
             helpers.cancel()
             if mine:

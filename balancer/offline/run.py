@@ -21,8 +21,8 @@ from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import is_remote
-from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.ahead import cores
+from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick
 from balancer.offline.parts import Part, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered

@@ -30,6 +30,9 @@ TRIES = 4
 """Of a task whose worker was killed."""
 
 _WAIT_S = 0.05
+_KILLED = (
+    "part {}: the process that planned it was killed {} times, perhaps for want of memory; use fewer jobs, and resume"
+)
 
 
 class Workers:
@@ -88,7 +91,7 @@ class Workers:
         if wait and not by_results:
             time.sleep(_WAIT_S)
         for results in connection.wait(list(by_results), _WAIT_S if wait else 0) if by_results else ():
-            worker = by_results[results]  # type: ignore[index]
+            worker = by_results[results]
             try:
                 yield worker.told()
             except (EOFError, OSError):
@@ -109,10 +112,7 @@ class Workers:
             self._kills[number] += 1
             if self._kills[number] == TRIES:
                 worker.held.popleft()
-                yield number, None, InputError(
-                    f"part {number}: the process that planned it was killed {TRIES} times, perhaps for want of memory; "
-                    "use fewer jobs, and resume"
-                )
+                yield number, None, InputError(_KILLED.format(number, TRIES))
         self._lost.extend(worker.held)
 
 
@@ -120,7 +120,7 @@ class _Worker:
     """A process, the pipes to and from it, and the tasks that it has: what it does, and then what waits."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
-        context = multiprocessing.get_context(ahead.METHOD)
+        context: Any = multiprocessing.get_context(ahead.METHOD)
         theirs, self._tasks = context.Pipe(duplex=False)
         self.results, back = context.Pipe(duplex=False)
         self.held = deque[Task]()
@@ -136,9 +136,9 @@ class _Worker:
 
     def told(self) -> Done:
         """Read what its task gave; EOFError or OSError if it was killed."""
-        content = self.results.recv_bytes()
+        result, error = self.results.recv()
         number, _ = self.held.popleft()
-        return number, *pickle.loads(content)
+        return number, result, error
 
     def leave(self) -> None:
         """Have it end, and break off what it does."""
@@ -158,7 +158,7 @@ def _serve(tasks: Any, results: Any, work: Callable[[Any], Any], environment: Ma
     waiting = queue.SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(tasks, waiting), daemon=True).start()
     while (task := waiting.get()) is not None:
-        results.send_bytes(_told(work, task))
+        results.send(_told(work, task))
 
 
 def _leave(*_: object) -> NoReturn:
@@ -174,14 +174,14 @@ def _receive(tasks: Any, waiting: queue.SimpleQueue[Any]) -> None:
     _thread.interrupt_main(signal.SIGTERM)
 
 
-def _told(work: Callable[[Any], Any], task: Any) -> bytes:
-    """Do a task; return its result and what it raised, pickled."""
+def _told(work: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
+    """Do a task; return its result and what it raised."""
     try:
-        return pickle.dumps((work(task), None))
+        return work(task), None
     except Exception as error:
         error.add_note(f"In a worker:\n{traceback.format_exc()}")
         try:
-            pickle.loads(content := pickle.dumps((None, error)))
+            pickle.loads(pickle.dumps(error))  # noqa: S301 (its own)
         except Exception:  # an error that cannot be read back
-            return pickle.dumps((None, InputError(f"{type(error).__name__}: {error}")))
-        return content
+            return None, InputError(f"{type(error).__name__}: {error}")
+        return None, error

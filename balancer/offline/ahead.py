@@ -38,35 +38,44 @@ def start_fork_server(*modules: str) -> None:
 
 
 class LocalCluster:
-    """A Ray cluster on this machine, with a worker for each core but one; a thread starts it, as that takes seconds."""
+    """A Ray cluster on this machine, with a worker for each core but one.
+
+    A thread starts it, which takes seconds; and ends it, as its processes are killed when that thread ends.
+    """
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._start)
+        self._there, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def _start(self) -> None:
+    def _run(self) -> None:
         try:
             import ray
 
-            init(ray, num_cpus=max(1, cores() - 1))
+            init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
         except Exception as error:  # whoever uses it tells it
             self.error = error
+        self._there.set()
+        while threading.main_thread().is_alive() and not self._over.wait(0.1):
+            pass
+        if self.error is None:
+            ray.shutdown()
 
-    @property
     def is_there(self) -> bool:
         """Whether it has started, or failed to."""
-        return not self._thread.is_alive()
+        return self._there.is_set()
 
-    def wait(self) -> None:
-        """Wait until it has started, or failed to."""
+    def end(self) -> None:
+        """End it; wait for that."""
+        self._over.set()
         self._thread.join()
 
 
 def init(ray: Any, **how: Any) -> None:
-    """Call ``ray.init``."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-    ray.init(logging_level="warning", log_to_driver=False, **how)
+    """Call ``ray.init``, so that nothing is sent to anybody."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(log_to_driver=False, **how)
 
 
 _begun: list[LocalCluster] = []

@@ -188,16 +188,18 @@ class Cluster:
             ).results()
         finally:
             helpers.cancel()
-            if mine:
-                self._ray.shutdown()
+            if self._local is not None:
+                self._local.end()
                 self._local = None
+            elif mine:
+                self._ray.shutdown()
 
     def _connect(self) -> None:
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         try:
             if host and port.isdecimal():  # Ray would go on trying for minutes
                 socket.create_connection((host, int(port)), _CONNECT_S).close()
-            ahead.init(self._ray, address=self.address)
+            ahead.init(self._ray, address=self.address, logging_level="warning")
         except Exception as error:  # whatever it cannot connect to
             raise _unreachable(f"the Ray cluster at {self.address!r:.100}", error) from None
 
@@ -214,7 +216,7 @@ class _Remote:
         return set(self._running.values())
 
     def _is_there(self) -> bool:
-        if self._remote is None and (self._local is None or self._local.is_there):
+        if self._remote is None and (self._local is None or self._local.is_there()):
             if self._local is not None and self._local.error is not None:
                 raise _unreachable("a local Ray cluster", self._local.error)
             self._remote = self._ray.remote(self._work)
@@ -243,9 +245,7 @@ class _Remote:
                 yield number, None, _cause(number, error)
 
     def cancel(self) -> None:
-        """Have tasks not be done any more; wait for a cluster that is still starting."""
-        if self._local is not None:
-            self._local.wait()
+        """Have tasks not be done any more."""
         for reference in self._running:
             self._ray.cancel(reference)
 

@@ -146,7 +146,7 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     assert plan_run(log, settings, RunSummary, str(tmp_path / "plan.parquet")).as_json(1.0) == summary.as_json(1.0)
     header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
     assert header["description"] == json.loads(one["manifest.json"])["description"]
-    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1))]
+    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1), Others())]
     checked.append(check_run(f"{tmp_path}/plan.parquet", RunSummary))
     assert all(again.as_json(1.0) == summary.as_json(1.0) for again in checked)
 
@@ -255,7 +255,7 @@ def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     one, summary = planned(log, settings, tmp_path / "one")
     two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
     assert one == two
-    assert check_run(f"{tmp_path}/two", RunSummary, engine=Processes(1)).as_json(1.0) == summary.as_json(1.0)
+    assert check_run(f"{tmp_path}/two", RunSummary, engine=Others()).as_json(1.0) == summary.as_json(1.0)
 
 
 def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
@@ -401,6 +401,39 @@ class Others(Processes):
     def run(self, work, tasks, tick):
         with Workers(work, 1) as workers:
             yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+
+
+class Meeting(RunSummary):
+    """Notes which process plans; one that is alone takes its time."""
+
+    def add_step(self, plan):
+        there = Path(os.environ["MEETING"])
+        (there / str(os.getpid())).touch()
+        if len(list(there.iterdir())) < 2:
+            time.sleep(0.5)
+        super().add_step(plan)
+
+
+def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEETING", str(tmp_path))
+    plan_run(open_log(folder / "log.parquet"), settings_of(steps_per_part=16), Meeting, engine=Processes(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / str(os.getpid())).exists()
+
+
+def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
+    def interrupt(samples):
+        if len(list(out.glob("part-*"))) > 4:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        plan_run(
+            open_log(folder / "log.parquet"), settings_of(steps_per_part=2), RunSummary, f"{out}/",
+            engine=Processes(2), tick=interrupt,
+        )  # fmt: skip
+    assert not multiprocessing.active_children()
+    assert len(snapshot(out)) == len(list(out.glob("part-*"))) < 16
 
 
 @pytest.mark.parametrize("kills", [1, 4])

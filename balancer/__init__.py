@@ -3,28 +3,14 @@
 Start with :func:`balance`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from balancer._installed import check_solvers
 
 check_solvers()
 
-from balancer._version import __version__  # noqa: E402 (only now is it sure whose solvers those import)
-from balancer.cost import CostModel  # noqa: E402
-from balancer.errors import InputError, PlanError  # noqa: E402
-from balancer.plan.dispatch_plan import DispatchPlan  # noqa: E402
-from balancer.plan.exchange import RankExchange  # noqa: E402
-from balancer.plan.step_plan import StepPlan, reshard  # noqa: E402
-from balancer.planning.planner import balance  # noqa: E402
-from balancer.planning.step import orchestrate  # noqa: E402
-from balancer.planning.warmup import warmup  # noqa: E402
-from balancer.problem.layout import ModuleLayout, StepLayout  # noqa: E402
-from balancer.problem.mesh import Mesh  # noqa: E402
-from balancer.problem.micro_batches import MicroBatches  # noqa: E402
-from balancer.problem.phases import Phase  # noqa: E402
-from balancer.problem.pipeline_stages import PipelineStages  # noqa: E402
-from balancer.problem.placement import Placement  # noqa: E402
-from balancer.problem.ragged import Ragged  # noqa: E402
-from balancer.problem.sequence_groups import SequenceGroups  # noqa: E402
-from balancer.problem.topology import Topology  # noqa: E402
+if TYPE_CHECKING:
+    from balancer._public import *  # noqa: F403
 
 __all__ = [
     "CostModel",
@@ -55,7 +41,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
+    """Import all that planning needs when the first of it is asked for; the command line starts others before."""
     if name in ("load_plan", "load_plans", "load_steps"):  # they bring in file formats, which planning does not need
         from balancer.offline import load
 
@@ -64,4 +51,14 @@ def __getattr__(name: str) -> object:
         from balancer.simulate.configure import configure
 
         return configure
+    if not name.startswith("__") or name in __all__:
+        import balancer._public as public
+
+        globals().update({each: getattr(public, each) for each in public.__all__})
+        if name in globals():  # or one of the packages that these are in
+            return globals()[name]
     raise AttributeError(f"module 'balancer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

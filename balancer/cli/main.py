@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from balancer import __version__
+from balancer._version import __version__
 from balancer.cli.compare_command import compare_command
 from balancer.cli.configure_command import configure_command
 from balancer.cli.fit_command import fit_command

@@ -11,7 +11,7 @@ from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_format import MANIFEST, read_manifest
 from balancer.io.plan_reader import PlanFile, open_plan
 from balancer.offline.description import PlanDigest
-from balancer.offline.engines import Engine, Processes, Serial, Tick
+from balancer.offline.engines import Engine, Serial, Tick
 from balancer.offline.load import load_steps, replayed, settings_of, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.run import NOT_COUNTED, sorted_rows
@@ -48,9 +48,8 @@ def check_run(
     InputError, PlanError
         As :func:`balancer.load_steps`.
     """
-    if isinstance(engine, Processes):
-        engine.start(totals.__module__)
     if engine is not None and not isinstance(engine, Serial):
+        engine.start(totals.__module__)
         return _in_parts(path, totals, log, engine, tick)
     plan_file = open_plan(path)
     per_part = None if is_saved(plan_file) else settings_of(plan_file).steps_per_part
@@ -122,7 +121,7 @@ def _tasks(
         yield part.number, _Task(alone, log, settings, part, str(claim.get("digest")), totals)
 
 
-def _check_part(task: _Task) -> dict[str, Any]:
+def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     """Check one part; return its digest and totals."""
     rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
     first = next(rows)
@@ -130,6 +129,7 @@ def _check_part(task: _Task) -> dict[str, Any]:
     for plan in replayed(task.plan_file, task.log, task.settings, chain([first], rows)):
         digest.add(plan)
         totals.add_step(plan)
+        tick(plan.num_samples)
     if (found := digest.hexdigest()) != task.digest:
         raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")
     return {"totals": totals.stored()} | digest.stored()

@@ -1,36 +1,34 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
-import multiprocessing
-import os
 import socket
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from balancer.errors import InputError
+from balancer.offline import ahead
+from balancer.offline.workers import TRIES, Done, Task, Workers
 
-__all__ = ["ENGINES", "Cluster", "Engine", "Processes", "Serial", "Tick", "cores"]
+__all__ = ["ENGINES", "Cluster", "Engine", "Processes", "Serial", "Tick"]
 
 Tick = Callable[[int], None]
 """Takes note of so many samples more."""
 
-Tasks = Iterable[tuple[int, Any]]
+Tasks = Iterable[Task]
 """What is to do, numbered in ascending order."""
 
-_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-_AHEAD = 2  # tasks that wait for each worker
+_TEND_S = 0.01  # how often a process that works looks after others
 _CONNECT_S = 10.0
-_TRIES = 4  # of a task whose worker was killed
 
 
 class Engine(Protocol):
     """Does tasks."""
 
-    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+    def start(self, *modules: str) -> None:
+        """Begin what takes long to be there; `modules` are what tasks need besides planning."""
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """Call `work` with every task; yield number and result of each, in any order.
 
         If tasks raise, what the one of lowest number raised is raised, once all before it are done.
@@ -41,141 +39,116 @@ class Engine(Protocol):
 class Serial:
     """The process itself, one task after the other."""
 
-    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+    def start(self, *modules: str) -> None:
+        """As :class:`Engine` has it: nothing."""
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it; ticks within tasks."""
         for number, task in tasks:
             yield number, work(task, tick)
 
 
 class Processes:
-    """Processes on this machine, `jobs` of them; by default one a core.
+    """Processes on this machine, `jobs` of them, of which this is one; by default one a core.
 
-    A worker that is killed costs what it was doing: the pool is started anew, and its tasks are done again, up to four
-    times each. Workers are not forked from this process, which may have threads, and locks that they hold; on Linux
-    they are forked from one that has imported what they need, and has no threads, elsewhere each begins by itself.
+    A worker that is killed costs what it was doing: another one takes its place, and its task is done again, up to four
+    times. Workers are not forked from this process, which may have threads, and locks that they hold; on Linux they are
+    forked from one that has imported what they need, and has no threads, elsewhere each begins by itself.
     """
 
     def __init__(self, jobs: int | None = None) -> None:
-        self.jobs = jobs or cores()
+        self.jobs = jobs or ahead.cores()
 
     def start(self, *modules: str) -> None:
-        """Begin to import what workers need, these modules too, while this process goes on; before :meth:`run`."""
-        if _METHOD != "forkserver":
-            return
-        multiprocessing.set_forkserver_preload(["balancer.offline.preloaded", *modules])
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # that process is told no other way where modules are
-        try:
-            forkserver.ensure_running()
-        finally:
-            if before is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = before
-
-    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
         """As :class:`Engine` has it."""
-        waiting, lost, failed = iter(tasks), dict[int, tuple[Any, int]](), dict[int, BaseException]()
-        exhausted = False
-        while lost or not exhausted:
-            with _Pool(work, self.jobs) as pool:
-                for number, (task, tries) in sorted(lost.items()):
-                    pool.submit(number, task, tries)
-                lost.clear()
-                while True:
-                    while not (failed or exhausted or pool.broken) and len(pool.running) < _AHEAD * self.jobs:
-                        if (following := next(waiting, None)) is None:
-                            exhausted = True
-                        else:
-                            pool.submit(*following, 0)
-                    if failed:
-                        exhausted = True
-                        pool.cancel_after(min(failed))
-                    if pool.broken:
-                        lost = {number: _again(number, *task) for number, task in pool.tasks.items()}
-                        break
-                    if not pool.running:
-                        break
-                    for number, result in pool.completed(failed):
-                        tick(_samples_of(result))
-                        yield number, result
-        if failed:
-            raise failed[min(failed)]
+        if self.jobs > 1:
+            ahead.start_fork_server(*modules)
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
+        """As :class:`Engine` has it."""
+        with Workers(work, self.jobs - 1) as workers:
+            yield from _Shared(workers, work, tasks, tick).results()
 
 
-def _again(number: int, task: Any, tries: int) -> tuple[Any, int]:
-    if tries + 1 >= _TRIES:
-        raise InputError(
-            f"part {number}: the process that planned it was killed {_TRIES} times, perhaps for want of memory; use "
-            "fewer jobs, and resume"
-        )
-    return task, tries + 1
+class _Helpers(Protocol):
+    """Others who do tasks: :class:`Workers` has what these mean."""
+
+    @property
+    def slots(self) -> int: ...
+    def held(self) -> set[int]: ...
+    def wants(self, plenty: bool) -> bool: ...
+    def give(self, number: int, task: Any) -> None: ...
+    def done(self, wait: bool) -> Iterator[Done]: ...
+
+
+class _Shared:
+    """A run that this process shares with others: it hands tasks out and, if it `works`, does some itself.
+
+    Between the steps of a task of its own, which tick, it looks after the others.
+    """
+
+    def __init__(
+        self, helpers: _Helpers, work: Callable[..., Any], tasks: Tasks, tick: Tick,
+        works: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
+        self._helpers, self._work, self._tasks, self._tick = helpers, work, iter(tasks), tick
+        self._ready, self._finished, self._failed = deque[Task](), deque[Task](), dict[int, BaseException]()
+        self._works, self._exhausted, self._tended = works, False, 0.0
+
+    def results(self) -> Iterator[Task]:
+        """Yield number and result of every task."""
+        while True:
+            self._fill()
+            self._tend()
+            if self._failed:
+                self._exhausted = True
+                self._ready.clear()  # they come after all that were handed out
+            while self._finished:
+                yield self._finished.popleft()
+            held = self._helpers.held()
+            if self._ready and self._works():
+                self._do(*self._ready.popleft())
+            elif self._ready or (held and min(held) < min(self._failed, default=max(held) + 1)):
+                self._tend(wait=True)
+            else:
+                break
+        if self._failed:
+            raise self._failed[min(self._failed)]
+
+    def _fill(self) -> None:
+        """Have tasks at hand: one for each of the others while this process does one, and as many to lay up."""
+        while not self._exhausted and len(self._ready) <= 2 * self._helpers.slots:
+            if (following := next(self._tasks, None)) is None:
+                self._exhausted = True
+            else:
+                self._ready.append(following)
+
+    def _do(self, number: int, task: Any) -> None:
+        try:
+            self._finished.append((number, self._work(task, self._note)))
+        except Exception as error:
+            self._failed[number] = error
+
+    def _note(self, samples: int) -> None:
+        self._tick(samples)
+        if time.monotonic() - self._tended >= _TEND_S:
+            self._tend()
+
+    def _tend(self, wait: bool = False) -> None:
+        """Take what the others have done, and hand out what they want."""
+        for number, result, error in self._helpers.done(wait):
+            if error is None:
+                self._tick(_samples_of(result))
+                self._finished.append((number, result))
+            else:
+                self._failed[number] = error
+        while self._ready and not self._failed and self._helpers.wants(len(self._ready) > self._helpers.slots):
+            self._helpers.give(*self._ready.popleft())
+        self._tended = time.monotonic()
 
 
 def _samples_of(result: Any) -> int:
     return int(result["totals"]["samples"]) if "totals" in result else 0
-
-
-class _Pool:
-    """A pool of processes, and which task each of its futures does."""
-
-    def __init__(self, work: Callable[..., Any], jobs: int) -> None:
-        self._pool = ProcessPoolExecutor(
-            jobs, mp_context=multiprocessing.get_context(_METHOD), initializer=_begin, initargs=(dict(os.environ),)
-        )
-        self._work = work
-        self.running: dict[Future[Any], int] = {}
-        self.tasks: dict[int, tuple[Any, int]] = {}
-        self.broken = False
-
-    def __enter__(self) -> "_Pool":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=error[0] is None, cancel_futures=True)
-
-    def submit(self, number: int, task: Any, tries: int) -> None:
-        self.tasks[number] = task, tries
-        try:
-            self.running[self._pool.submit(self._work, task)] = number
-        except BrokenProcessPool:
-            self.broken = True
-
-    def cancel_after(self, number: int) -> None:
-        """Leave out the tasks that come after one, if they have not begun."""
-        for future, of in list(self.running.items()):
-            if of > number and future.cancel():
-                del self.running[future], self.tasks[of]
-
-    def completed(self, failed: dict[int, BaseException]) -> Iterator[tuple[int, Any]]:
-        """Wait until some tasks are done; yield what they gave, and note what they raised."""
-        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
-            number, error = self.running.pop(future), future.exception()
-            if isinstance(error, BrokenProcessPool):
-                self.broken = True
-                continue
-            del self.tasks[number]
-            if error is None:
-                yield number, future.result()
-            else:
-                failed[number] = error
-
-
-def _begin(environment: Mapping[str, str]) -> None:
-    """Take over the environment, and end when the process that asked for this worker is killed.
-
-    Else it would wait for tasks for ever. Its own environment is what that process had when it asked for the first one.
-    """
-    os.environ.clear()
-    os.environ.update(environment)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Cluster:
@@ -195,51 +168,91 @@ class Cluster:
             import ray
         except ImportError:
             raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
-        self._ray, self.address = ray, address
+        self._ray, self.address, self._local = ray, address, ahead.begun_cluster()
 
-    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[tuple[int, Any]]:
+    def start(self, *modules: str) -> None:
+        """As :class:`Engine` has it: a cluster on this machine, if there is none."""
+        if self.address is None and self._local is None and not self._ray.is_initialized():
+            self._local = ahead.LocalCluster()
+
+    def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
-        ray, mine = self._ray, not self._ray.is_initialized()
-        if mine:
+        self.start()
+        mine = self._local is not None or not self._ray.is_initialized()
+        if mine and self._local is None:
             self._connect()
-        running, failed, waiting = dict[Any, int](), dict[int, BaseException](), iter(tasks)
+        helpers = _Remote(self._ray, work, self._local)
         try:
-            remote = ray.remote(work)
-            most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            while True:
-                while not failed and len(running) < most and (following := next(waiting, None)) is not None:
-                    number, task = following
-                    running[remote.options(name=f"part {number}", max_retries=_TRIES - 1).remote(task)] = number
-                if not running or (failed and min(failed) < min(running.values())):
-                    break
-                for reference in ray.wait(list(running), num_returns=1)[0]:
-                    number = running.pop(reference)
-                    try:
-                        result = ray.get(reference)
-                    except ray.exceptions.RayError as error:
-                        failed[number] = _cause(number, error)
-                    else:
-                        tick(_samples_of(result))
-                        yield number, result
+            yield from _Shared(
+                helpers, work, tasks, tick, lambda: self._local is not None or not helpers.has_helped
+            ).results()
         finally:
-            for reference in running:
-                ray.cancel(reference)
-            if mine:
-                ray.shutdown()
-        if failed:
-            raise failed[min(failed)]
+            helpers.cancel()
+            if self._local is not None:
+                self._local.end()
+                self._local = None
+            elif mine:
+                self._ray.shutdown()
 
     def _connect(self) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         try:
             if host and port.isdecimal():  # Ray would go on trying for minutes
                 socket.create_connection((host, int(port)), _CONNECT_S).close()
-            self._ray.init(address=self.address, logging_level="warning", log_to_driver=False)
+            ahead.init(self._ray, address=self.address, logging_level="warning")
         except Exception as error:  # whatever it cannot connect to
-            where = "a local Ray cluster" if self.address is None else f"the Ray cluster at {self.address!r:.100}"
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise InputError(f"{where} cannot be had: {reason[0][:200]}") from None
+            raise _unreachable(f"the Ray cluster at {self.address!r:.100}", error) from None
+
+
+class _Remote:
+    """Workers of a Ray cluster: :class:`Workers` has what these methods mean."""
+
+    def __init__(self, ray: Any, work: Callable[..., Any], local: ahead.LocalCluster | None) -> None:
+        self._ray, self._work, self._local = ray, work, local
+        self._running, self._remote = dict[Any, int](), None
+        self.slots, self.has_helped = 1, False
+
+    def held(self) -> set[int]:
+        return set(self._running.values())
+
+    def _is_there(self) -> bool:
+        if self._remote is None and (self._local is None or self._local.is_there()):
+            if self._local is not None and self._local.error is not None:
+                raise _unreachable("a local Ray cluster", self._local.error)
+            self._remote = self._ray.remote(self._work)
+            self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return self._remote is not None
+
+    def wants(self, plenty: bool) -> bool:
+        return self._is_there() and len(self._running) < self.slots * (1 + plenty)
+
+    def give(self, number: int, task: Any) -> None:
+        remote: Any = self._remote
+        self._running[remote.options(name=f"part {number}", max_retries=TRIES - 1).remote(task)] = number
+
+    def done(self, wait: bool) -> Iterator[Done]:
+        if not self._running:
+            if wait and not self._is_there():
+                time.sleep(_TEND_S)
+            return
+        running = list(self._running)
+        found, _ = self._ray.wait(running, num_returns=1 if wait else len(running), timeout=None if wait else 0)
+        for reference in found:
+            number, self.has_helped = self._running.pop(reference), True
+            try:
+                yield number, self._ray.get(reference), None
+            except self._ray.exceptions.RayError as error:
+                yield number, None, _cause(number, error)
+
+    def cancel(self) -> None:
+        """Have tasks not be done any more."""
+        for reference in self._running:
+            self._ray.cancel(reference)
+
+
+def _unreachable(what: str, error: Exception) -> InputError:
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return InputError(f"{what} cannot be had: {reason[0][:200]}")
 
 
 def _cause(number: int, error: Exception) -> BaseException:
@@ -251,11 +264,6 @@ def _cause(number: int, error: Exception) -> BaseException:
         f"part {number}: the Ray worker that had it was lost ({type(error).__name__}), and so were those that tried "
         "again; look at the cluster, and resume"
     )
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 ENGINES = {"serial": Serial, "processes": Processes, "ray": Cluster}

@@ -2,13 +2,20 @@
 
 It imports, and plans a few samples: that loads numba's tables, and those kernels that are compiled already; the others
 run as Python. It starts no thread, as a lock that one holds while a worker is forked is never free there; OpenBLAS and
-jemalloc, which NumPy, SciPy and pyarrow bring in, have some, and see to theirs at a fork.
+jemalloc, which NumPy, SciPy and pyarrow bring in, have some, and see to theirs at a fork. What is there then is never
+looked through for garbage, which would write to pages that workers share.
 """
 
-import numpy as np
+import gc
 
-import balancer.offline.check
-import balancer.offline.run  # noqa: F401 (with all that plans and checks)
-from balancer.planning.planner import balance
+gc.disable()
+
+import numpy as np  # noqa: E402
+
+import balancer.offline.check  # noqa: E402
+import balancer.offline.run  # noqa: E402, F401 (with all that plans and checks)
+from balancer.planning.planner import balance  # noqa: E402
 
 balance(np.arange(1, 129), 16, 8, np.arange(128) // 8)
+gc.freeze()
+gc.enable()

@@ -21,8 +21,9 @@ from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import is_remote
+from balancer.offline.ahead import cores
 from balancer.offline.description import PlanDigest, describe, sources_of
-from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
+from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick
 from balancer.offline.parts import Part, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
@@ -127,8 +128,7 @@ def _in_parts(
     counts: Sequence[int] | None, resume: bool, tick: Tick,
 ) -> SomeTotals:  # fmt: skip
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
-    if isinstance(engine, Processes):
-        engine.start(totals.__module__)  # while the log is hashed
+    engine.start(totals.__module__)  # while the log is hashed
     sources = [] if out is None else sources_of(log, settings)
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:

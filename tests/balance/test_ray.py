@@ -24,7 +24,7 @@ from test_run import (  # noqa: E402
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.logs import open_log  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
-from balancer.offline.engines import Cluster, Serial  # noqa: E402
+from balancer.offline.engines import Cluster, Serial, _Remote, _Shared  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
 from balancer.report.summary import RunSummary  # noqa: E402
 from solvers import InfeasibleError  # noqa: E402
@@ -49,10 +49,17 @@ def cluster(tmp_path_factory):
             os.environ[name] = value
 
 
+class Others(Cluster):
+    """A cluster, and this process, which does nothing itself."""
+
+    def run(self, work, tasks, tick):
+        yield from _Shared(_Remote(ray, work, None), work, tasks, tick, works=lambda: False).results()
+
+
 def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):  # noqa: F811
     log, settings = open_log(folder / "many"), settings_of(PHASES, steps_per_part=2)
     one = plan_run(log, settings, RunSummary, f"{tmp_path}/one/", engine=Serial())
-    two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Cluster())
+    two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Others())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert one.as_json(1.0) == two.as_json(1.0)
     assert check_run(f"{tmp_path}/two/", RunSummary, engine=Cluster()).as_json(1.0) == one.as_json(1.0)
@@ -60,7 +67,7 @@ def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):  # noqa: F
 
 def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):  # noqa: F811
     """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
-    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Cluster())
+    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Others())
     wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
     for _ in range(100):  # workers report every second
         if wanted <= {event["cat"] for event in ray.timeline()}:
@@ -73,7 +80,7 @@ def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp
     log = open_log(folder / "log.parquet")
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("2")
-    plan_run(log, settings_of(), Fatal, f"{tmp_path}/two/", engine=Cluster())
+    plan_run(log, settings_of(), Fatal, f"{tmp_path}/two/", engine=Others())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert cluster.read_text() == "0"
 
@@ -94,7 +101,7 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):  # noqa: F811
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("4")
     with pytest.raises(InputError, match="part 6: the Ray worker that had it was lost"):
-        plan_run(log, settings_of(), Fatal, out, engine=Cluster())
+        plan_run(log, settings_of(), Fatal, out, engine=Others())
     plan_run(log, settings_of(), RunSummary, out, engine=Cluster(), resume=True)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 

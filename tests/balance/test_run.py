@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -24,11 +25,12 @@ from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import scatter
 from balancer.offline.check import check_run
-from balancer.offline.engines import Processes, Serial
+from balancer.offline.engines import Processes, Serial, _Shared
 from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log, rows_of_steps
+from balancer.offline.workers import Workers
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
@@ -144,7 +146,7 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     assert plan_run(log, settings, RunSummary, str(tmp_path / "plan.parquet")).as_json(1.0) == summary.as_json(1.0)
     header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
     assert header["description"] == json.loads(one["manifest.json"])["description"]
-    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1))]
+    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1), Others())]
     checked.append(check_run(f"{tmp_path}/plan.parquet", RunSummary))
     assert all(again.as_json(1.0) == summary.as_json(1.0) for again in checked)
 
@@ -253,7 +255,7 @@ def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     one, summary = planned(log, settings, tmp_path / "one")
     two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
     assert one == two
-    assert check_run(f"{tmp_path}/two", RunSummary, engine=Processes(1)).as_json(1.0) == summary.as_json(1.0)
+    assert check_run(f"{tmp_path}/two", RunSummary, engine=Others()).as_json(1.0) == summary.as_json(1.0)
 
 
 def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
@@ -393,6 +395,47 @@ class Fatal(RunSummary):
         super().add_step(plan)
 
 
+class Others(Processes):
+    """One worker, and this process, which does nothing itself."""
+
+    def run(self, work, tasks, tick):
+        with Workers(work, 1) as workers:
+            yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+
+
+class Meeting(RunSummary):
+    """Notes which process plans; one that is alone takes its time."""
+
+    def add_step(self, plan):
+        there = Path(os.environ["MEETING"])
+        (there / str(os.getpid())).touch()
+        if len(list(there.iterdir())) < 2:
+            time.sleep(0.5)
+        super().add_step(plan)
+
+
+def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEETING", str(tmp_path))
+    plan_run(open_log(folder / "log.parquet"), settings_of(steps_per_part=16), Meeting, engine=Processes(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / str(os.getpid())).exists()
+
+
+def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
+    def interrupt(samples):
+        if len(list(out.glob("part-*"))) > 4:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        plan_run(
+            open_log(folder / "log.parquet"), settings_of(steps_per_part=2), RunSummary, f"{out}/",
+            engine=Processes(2), tick=interrupt,
+        )  # fmt: skip
+    assert not multiprocessing.active_children()
+    assert len(snapshot(out)) == len(list(out.glob("part-*"))) < 16
+
+
 @pytest.mark.parametrize("kills", [1, 4])
 def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kills):
     (tmp_path / "kills").write_text(str(kills))
@@ -401,18 +444,27 @@ def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kil
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/out/"
     if kills == 4:
         with pytest.raises(InputError, match="part 6: the process that planned it was killed 4 times"):
-            plan_run(log, settings_of(), Fatal, out, engine=Processes(1))
-    plan_run(log, settings_of(), Fatal, out, engine=Processes(1), resume=True)
+            plan_run(log, settings_of(), Fatal, out, engine=Others())
+    plan_run(log, settings_of(), Fatal, out, engine=Others(), resume=True)
     assert snapshot(tmp_path / "out") == expected
+
+
+class Slow(RunSummary):
+    """Leaves others time to begin: a driver would have planned all before they are there."""
+
+    def add_step(self, plan):
+        if multiprocessing.parent_process() is None:
+            time.sleep(0.2)
+        super().add_step(plan)
 
 
 DRIVER = """
 import sys
 from balancer.offline.engines import Cluster
-from test_run import RunSummary, Processes, open_log, plan_run, settings_of
+from test_run import Processes, Slow, open_log, plan_run, settings_of
 if __name__ == "__main__":
     engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), RunSummary, sys.argv[2], engine=engine, resume=True)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
 """
 
 
@@ -458,10 +510,12 @@ def kill_at_random(log, folder, kills, workers, *engine):
             break
         child = subprocess.Popen(run, env=os.environ | given, stderr=subprocess.DEVNULL)
         parts, deadline = len(list(out.glob("part-*"))), time.monotonic() + 120
-        while child.poll() is None and time.monotonic() < deadline and len(list(out.glob("part-*"))) == parts:
+        while child.poll() is None and time.monotonic() < deadline:
+            victims = [child.pid] if len(killed) % 2 else workers(child.pid)
+            if victims and len(list(out.glob("part-*"))) != parts:
+                break
             time.sleep(0.01)
         time.sleep(chance.random() * 0.05)
-        victims = [child.pid] if len(killed) % 2 else workers(child.pid)
         if child.poll() is None and victims:
             os.kill(victims[0], signal.SIGKILL)
             killed.append(victims[0])

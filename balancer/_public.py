@@ -1,0 +1,44 @@
+"""All public names of the package, but for those that bring in more than planning needs."""
+
+from balancer._version import __version__
+from balancer.cost import CostModel
+from balancer.errors import InputError, PlanError
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.exchange import RankExchange
+from balancer.plan.step_plan import StepPlan, reshard
+from balancer.planning.planner import balance
+from balancer.planning.step import orchestrate
+from balancer.planning.warmup import warmup
+from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.mesh import Mesh
+from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.phases import Phase
+from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.placement import Placement
+from balancer.problem.ragged import Ragged
+from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.topology import Topology
+
+__all__ = [
+    "CostModel",
+    "DispatchPlan",
+    "InputError",
+    "Mesh",
+    "MicroBatches",
+    "ModuleLayout",
+    "Phase",
+    "PipelineStages",
+    "Placement",
+    "PlanError",
+    "Ragged",
+    "RankExchange",
+    "SequenceGroups",
+    "StepLayout",
+    "StepPlan",
+    "Topology",
+    "__version__",
+    "balance",
+    "orchestrate",
+    "reshard",
+    "warmup",
+]

@@ -9,6 +9,7 @@ import click
 
 from balancer.cli.run import table_console
 from balancer.cli.settings import by_phase, refuse
+from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
 from balancer.problem.cluster import Cluster
@@ -16,6 +17,7 @@ from balancer.problem.layout import read_layout
 from balancer.problem.phases import Phase
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
+from balancer.simulate.layout_price import Priced
 
 __all__ = ["compare_layouts", "layout_arguments"]
 
@@ -51,7 +53,9 @@ def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_ste
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
     asked = layout_arguments(options)
-    for layout in layouts.values():
+    meta = click.get_current_context().meta
+    for path, layout in layouts.items():
+        meta[GIVEN_IN] = of_layout(path)
         layout.check_phases([phase.name for phase in asked["phases"]])
     first, *rest = (layout.generators for layout in layouts.values())
     if odd := [names for names in rest if names != first]:
@@ -61,7 +65,10 @@ def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_ste
         log, max(layout.num_gpus for layout in layouts.values()), batch=options["ranks"] * options["batch_per_rank"],
         cluster=cluster, num_steps=num_steps, generators=first, **asked,
     )  # fmt: skip
-    found = dict(zip(layouts, price_layouts(given, list(layouts.values())), strict=True))
+    found: dict[str, Priced | None] = {}
+    for path, layout in layouts.items():
+        meta[GIVEN_IN] = of_layout(path)
+        found[path] = price_layouts(given, [layout])[0]
     runtime_s = time.perf_counter() - started
     if as_json:
         document = {path: None if each is None else each.to_json() for path, each in found.items()}

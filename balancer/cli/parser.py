@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from balancer.cli.run import COMPILED, Compiled
+from balancer.cli.wording import GIVEN_IN
 from balancer.errors import InputError
+from solvers.errors import WordedError, Wording
 
 __all__ = ["BARE", "Command", "NamedFlag", "command"]
 
@@ -45,10 +47,13 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and count what it compiles."""
+        """Run the command, count what it compiles, and let errors name a file that stands for options."""
         with Compiled.watched() as compiled:
             ctx.meta[COMPILED] = compiled
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except WordedError as error:
+                raise error.in_words(ctx.meta.get(GIVEN_IN, Wording())) from error.__cause__
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options, under headings where they are many."""

@@ -5,10 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import click
 import numpy as np
 
 from balancer.cli.parser import BARE
 from balancer.cli.run import READY_BUDGET, make_ready
+from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import parse_cost
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
@@ -25,6 +27,7 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from solvers.errors import UsageError
 
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
            "read_sharing", "refuse", "unconstrained"]  # fmt: skip
@@ -254,9 +257,10 @@ def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | N
         named = {name: costs[name].removeprefix("flops:") for name in piped if costs[name].startswith("flops:")}
         if named and len(named) < len(piped):
             other = next(name for name in piped if name not in named)
-            raise InputError(
-                f"--stages needs costs of one unit, flops:MODEL of all phases or of none, got {costs[other]} of {other}"
-            )
+            raise UsageError(
+                "{stages} needs costs of one unit, flops:MODEL of all phases or of none, got {cost} of {other}",
+                cost=costs[other], other=other,
+            )  # fmt: skip
         models = named or None
     models = None if models is None else {name: models[name] for name in piped}
     return PipelineStages.of(stage_layout(text, piped), models, pieces=pieces or {}, **more)
@@ -273,6 +277,10 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
         )
     refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
     layout = read_layout(paths[0])
+    said = {name: getattr(layout, name) for name in ("micro_batches", "micro_batch_tokens")}
+    taken = {name: value for name, value in said.items() if value is not None and options[name] is None}
+    options.update(taken)
+    click.get_current_context().meta[GIVEN_IN] = of_layout(paths[0], taken)
     layout.check_phases(names)
     if layout.generators:
         raise InputError(
@@ -293,13 +301,17 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
         keywords = layout.pipeline_keywords()
         options["stages"] = ",".join(f"{name}={count}" for name, count in layout.stage_counts.items())
         options["chunks"], options["recompute"] = keywords["chunks"], keywords["recompute"]
+        if layout.encoders:
+            _check_encoders(paths[0], layout, options["encoders"])
         if layout.encoders and layout.mode == "before":
             options["encoders"] = "step"
-    if options["micro_batches"] is None and layout.micro_batches is not None:
-        options["micro_batches"] = str(layout.micro_batches)
-    if options["micro_batch_tokens"] is None:
-        options["micro_batch_tokens"] = layout.micro_batch_tokens
     return layout if of_gpus else None
+
+
+def _check_encoders(path: str, layout: StepLayout, given: str | None) -> None:
+    when = "step" if layout.mode == "before" else "slot"
+    if given not in (None, when):
+        raise InputError(f"--encoders {given} contradicts mode {layout.mode!r} of {path}, which says when they compute")
 
 
 def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> MicroBatches | None:
@@ -308,11 +320,11 @@ def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> Mi
     given = {name: value for name in _FIELD_OF if (value := options.pop(name, None)) is not None}
     if tokens is None:
         if given:
-            names = "--stages" if stages else ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise InputError(f"{names} needs --micro-batch-tokens, the cap on a micro-batch")
+            names = "{stages}" if stages else ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{names} needs {{micro_batch_tokens}}, the cap on a micro-batch")
         return None
     count = given.get("micro_batches")
-    if count is not None and count != "fewest":
+    if isinstance(count, str) and count != "fewest":
         if not re.fullmatch("[0-9]{1,9}", count):
             raise InputError(f"--micro-batches must be a whole number or 'fewest', got {count!r}")
         given["micro_batches"] = int(count)

@@ -1,8 +1,13 @@
 """What the command line calls the library's arguments: options."""
 
-from solvers.errors import Wording
+from collections.abc import Iterable
 
-__all__ = ["OPTIONS"]
+from solvers.errors import Wording, braced
+
+__all__ = ["GIVEN_IN", "OPTIONS", "of_layout"]
+
+GIVEN_IN = "balancer.given_in"
+"""Where a command's context keeps the words for what a file says in place of options."""
 
 OPTIONS = Wording({
     **{
@@ -30,3 +35,19 @@ OPTIONS = Wording({
     "Topology(node_sizes=[...])": None,
 })  # fmt: skip
 """A remedy that no option sets is left out: None."""
+
+
+def of_layout(path: str, taken: Iterable[str] = ()) -> Wording:
+    """Return what settings are called that a layout file stands for; `taken` are the keys besides its modules."""
+    file = braced(path)
+    found = dict.fromkeys(("stages", "layouts"), f"--layout {file}")
+    found |= {"layout": f"{file}: pp of modules", "encoders='step'": f"mode 'before' in {file}"}
+    for key in taken:
+        found |= dict.fromkeys(_KEYS[key], f"{key} of {file}")
+    return Wording(found)
+
+
+_KEYS = {
+    "micro_batches": ("num_micro_batches", "num_slots"),
+    "micro_batch_tokens": ("micro_batch_tokens",),
+}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import solvers
 from balancer.problem.constraints import Constraints
 from balancer.problem.problem import Affinity, Problem
+from solvers.groups import members_by_group
 from solvers.relocation import RelocationProblem, TradePoint, is_knee, relocated, relocated_at_knee
 
 __all__ = ["Placed", "effective", "place", "place_slots", "why_not_relocate"]
@@ -80,8 +81,9 @@ def place_slots(
 ) -> NDArray[np.int32]:
     """Give the micro-batches of each slot to ranks by themselves: int32[n]."""
     ranks = rank_of_sample.copy()
-    for slot in range(num_slots):
-        members = np.flatnonzero(slot_of_sample == slot)
+    members_of_slot, offsets, _ = members_by_group(slot_of_sample, num_slots)
+    for slot in np.flatnonzero(np.diff(offsets)).tolist():  # empty ones may be millions
+        members = members_of_slot[offsets[slot] : offsets[slot + 1]]
         part = place(problem.of_samples(members), ranks[members], placement, 0, time_budget / num_slots, objective)
         ranks[members] = part.rank_of_sample
     return ranks

@@ -403,7 +403,7 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     """
     slot_of_item = last.slot_of_sample[items.sample_of_item]
     rank_of_item = last.rank_of_sample[items.sample_of_item]
-    for slot in range(last.num_slots) if last.work is None else ():
+    for slot in np.unique(slot_of_item).tolist() if last.work is None else ():
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, problem.topology.num_ranks, last.num_slots)

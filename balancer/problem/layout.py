@@ -13,7 +13,7 @@ from balancer.cost import Module
 from balancer.cost.memory import ZERO_STAGES
 from balancer.errors import InputError
 from solvers.arguments import as_count
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
 __all__ = ["LAYOUT_MODES", "ModuleLayout", "StepLayout", "as_generators", "misfit", "no_place_before", "read_layout",
            "upstream"]  # fmt: skip
@@ -295,7 +295,10 @@ class StepLayout:
         modules = {}
         for name, each in given.items():
             _refuse_others(f"modules[{name!r}]", each, [each.name for each in fields(ModuleLayout)])
-            modules[name] = ModuleLayout(**each)
+            try:
+                modules[name] = ModuleLayout(**each)
+            except (UsageError, ArgumentTypeError) as error:
+                raise error.within(f"modules[{name!r}]") from None
         rest = {name: value for name, value in found.items() if name not in ("modules", "found")}
         return cls(modules, **rest)
 
@@ -367,6 +370,12 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_KEYS = Wording({
+    "mode": '"mode"', "mode='before'": '"mode": "before"', "generators": '"generators"', "layouts": "a layout",
+})  # fmt: skip
+"""What a file calls the arguments."""
+
+
 def read_layout(path: str | os.PathLike[str]) -> StepLayout:
     """Read a layout from a JSON file, such as ``balancer configure --out`` writes.
 
@@ -382,6 +391,6 @@ def read_layout(path: str | os.PathLike[str]) -> StepLayout:
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except WordedError as error:
-        raise InputError.of(error.within(where)) from None
+        raise InputError.of(error.in_words(_KEYS).within(where)) from None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: cannot be read as a layout: {str(error).splitlines()[0][:200]}") from error

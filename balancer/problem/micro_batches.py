@@ -18,6 +18,8 @@ from solvers.packing import OBJECTIVES, price_tokens, rests_of_lockstep, slots_f
 __all__ = [
     "ENCODERS",
     "IN_SHORT",
+    "MOST_SLOTS",
+    "MOST_SLOTS_OF_STAGES",
     "OVER_LONG",
     "PACKING",
     "SCHEDULES",
@@ -35,6 +37,12 @@ OVER_LONG = ("error", "own", "drop")
 
 ENCODERS = ("slot", "step")
 """When encoders compute an item: in the slot of its sample, or before the first micro-batch of the step."""
+
+MOST_SLOTS = 2**20
+"""Micro-batches of a rank that may be asked for: empty ones are written down too."""
+
+MOST_SLOTS_OF_STAGES = 2**12
+"""Those with `stages`: the program behind a ramp takes the square of their number in memory."""
 
 
 PACKING = Wording({
@@ -60,7 +68,7 @@ class MicroBatches:
         times the largest micro-batch. If unsure, choose lockstep: its plans are nearly as even where ranks meet once a
         step, while those for ``"step"`` may take twice as long in lockstep.
     count : int, "fewest" or None
-        K, the same on all ranks; None: whichever is fastest.
+        K, the same on all ranks; None: whichever is fastest. At most 2**20, with `stages` 4,096.
     at_least, multiple_of : int
         What K must be at least, and a multiple of.
     pipeline_stages : int
@@ -93,8 +101,8 @@ class MicroBatches:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "max_tokens", as_integer("micro_batch_tokens", self.max_tokens, 1))
-        set_(self, "at_least", as_count("min_micro_batches", self.at_least))
-        set_(self, "multiple_of", as_count("micro_batches_multiple_of", self.multiple_of))
+        for name in ("at_least", "multiple_of"):
+            set_(self, name, self._as_slots(name))
         set_(self, "pipeline_stages", as_count("pipeline_stages", self.pipeline_stages))
         set_(self, "allow_empty", bool(self.allow_empty))
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -103,7 +111,7 @@ class MicroBatches:
         if self.count is not None and self.count != "fewest":
             if isinstance(self.count, str):
                 raise ArgumentError("num_micro_batches", "be an integer, 'fewest' or None", repr(self.count))
-            set_(self, "count", as_count("num_micro_batches", self.count))
+            set_(self, "count", self._as_slots("count"))
             if self.count < self.at_least or self.count % self.multiple_of:
                 raise UsageError(
                     "{num_micro_batches} = {count} contradicts {min_micro_batches} = {at_least} or "
@@ -117,6 +125,14 @@ class MicroBatches:
             )  # fmt: skip
         if self.stages is not None:
             self._check_stages()
+
+    def _as_slots(self, name: str) -> int:
+        """Return a field that says something of K as an int, or raise an error that calls it as callers do."""
+        slots = as_count(_CALLED[name], getattr(self, name))
+        most = MOST_SLOTS if self.stages is None else MOST_SLOTS_OF_STAGES
+        if slots > most:
+            raise ArgumentError(_CALLED[name], f"be <= {most}{' with {stages}' * (self.stages is not None)}", slots)
+        return slots
 
     def _check_stages(self) -> None:
         if isinstance(self.stages, Mapping):  # from a plan file

@@ -466,10 +466,11 @@ class _Batch:
             found = Ragged(lengths[there], offsets_of(there))
         if like is not None and not np.array_equal(found.counts, like.counts):
             sample = int(np.argmax(found.counts != like.counts))
+            per_item = "write lengths(COL), of a column of lists with an entry for each item"
             raise UsageError(
-                "{sample} has {count} items but {what} = {text!r} gives {found}",
-                sample=Named("sample", sample), count=like.counts[sample], what=of, text=expression,
-                found=found.counts[sample],
+                f"{{sample}} has {{count}} items but {{{of}}} = {{text!r}} gives {{found}}",
+                () if "(" in expression else per_item, sample=Named("sample", sample), count=like.counts[sample],
+                text=expression, found=found.counts[sample],
             ).within(f"phase {phase.name!r}")  # fmt: skip
         return found
 

@@ -18,7 +18,7 @@ __all__ = ["assumptions", "excluded", "in_words", "numbers_of", "print_configura
 
 _MOST_ROWS = 12
 _MARKS = {"bound": "slower", "close": "at most 3 % faster", "memory": "do not fit", "left": "not reached",
-          "scheduled": "scheduled"}  # fmt: skip
+          "scheduled": "scheduled", "partly": "scheduled in part"}  # fmt: skip
 
 
 def print_layouts(console: Console, rows: Iterable[tuple[str, Priced]], title: str) -> None:
@@ -68,8 +68,11 @@ def excluded(found: Configuration) -> Iterator[str]:
         total = sum(counts.values())
         told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
         yield f"{mode}: {total:,} layouts; {told}"
-    if left := sum(counts["left"] for counts in found.counts.values()):
-        yield f"The budget ended before {left:,} layouts were scheduled; with a larger --time-budget one may be faster."
+    if left := sum(counts["left"] + counts["partly"] for counts in found.counts.values()):
+        yield (
+            f"The budget ended before {left:,} layouts were scheduled with all numbers of micro-batches; with a larger "
+            "--time-budget one may be faster."
+        )
     behind = as_percent(found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0)
     yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind} of it."
     if found.formula is not None:

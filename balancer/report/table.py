@@ -245,9 +245,16 @@ def points_of(phase: PhaseSummary) -> Iterator[tuple[str, str, str]]:
 
 
 def groups_of(phase: PhaseSummary) -> str:
-    """Say how many sequence groups of each degree there are, over all slots and steps."""
+    """Say how many groups of ranks of each degree there are, over all slots and steps, and what `eps` is not of."""
     counts = ", ".join(f"{count:,} of {degree}" for degree, count in phase.groups_by_degree.items())
-    return f"groups of ranks in all slots and steps: {counts}."
+    told = f"groups of ranks in all slots and steps: {counts}."
+    over = phase.steps - phase.within_eps_steps
+    if phase.items_volume and phase.eps and phase.placement == "relocate" and over:
+        told += (
+            f" In {over:,} of {phase.steps:,} {_plural('step', phase.steps)} ranks take over {as_percent(phase.eps)} "
+            "more than the bound: --eps is of the rank-time of groups, within which ranks are less even."
+        )
+    return told
 
 
 def as_ratios(values: Iterable[float]) -> list[str]:

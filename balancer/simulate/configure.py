@@ -23,9 +23,10 @@ from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleEr
 
 __all__ = ["REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
 
-REASONS = ("memory", "bound", "close", "scheduled", "left")
+REASONS = ("memory", "bound", "close", "scheduled", "partly", "left")
 """Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
-faster; it was scheduled; or the budget ended before."""
+faster; it was scheduled, so that tables may show it; so it was, but the budget ended before numbers of micro-batches
+with which it may be more than 3 % faster; or it ended before any."""
 
 _CLOSE = 0.03
 _EACH_S = 0.02  # of a schedule's search, for each step
@@ -158,9 +159,12 @@ class _Search:
         if all(case in self.priced for case in cases):
             return "scheduled" if any(self.priced[case] for case in cases) else "memory"
         least = min(case.bound_s for case in cases if case not in self.priced)
+        shown, far = any(self.priced.get(case) for case in cases), least < self.best_s / (1 + _CLOSE)
+        if shown:
+            return "partly" if far else "scheduled"
         if least >= self.best_s:
-            return "scheduled" if any(case in self.priced for case in cases) else "bound"
-        return "close" if least >= self.best_s / (1 + _CLOSE) else "left"
+            return "bound"
+        return "left" if far else "close"
 
     def lower_bound_s(self) -> float:
         """Return what no layout takes less than: of those that were scheduled, their own bound."""

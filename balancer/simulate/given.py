@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.cost import Module, SaturatingThroughput, module
+from balancer.cost import AudioEncoder, Module, SaturatingThroughput, VisionEncoder, module
 from balancer.cost.throughput import Throughput
 from balancer.errors import InputError
 from balancer.io.logs import LengthLog, open_log
@@ -202,6 +202,10 @@ def given_of(
         raise ArgumentTypeError("cluster", "be a Cluster, or the name of one", repr(cluster))
     shapes = {name: module(each) if isinstance(each := models[name], str) else each for name in names}
     usual = SaturatingThroughput(efficiency * node.peak_flops)
+    llm = names[-1 - len(behind)]
+    if behind and isinstance(shapes[llm], VisionEncoder | AudioEncoder):
+        rule = f"be behind the language model, which {llm!r}, the phase before them, is not: its model is an encoder"
+        raise ArgumentError("generators", rule, ", ".join(behind))
     rates = {name: _rates((throughput or {}).get(name, usual), usual) for name in names}
     parts = {name: None if (cut := (pieces or {}).get(name)) is None else as_count("pieces", cut) for name in names}
     steps = _steps(

@@ -12,6 +12,7 @@ import balancer
 from balancer import MicroBatches
 from balancer.errors import PlanError
 from balancer.problem.constraints import Constraints
+from balancer.problem.problem import Problem
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
@@ -258,6 +259,27 @@ def test_many_more_slots_than_without_constraints(schedule, count):
     assert (plan.num_slots, plan.makespan, plan.gap) == (20, 200, 0)
     with pytest.raises(InfeasibleError, match="sample 3 may be in no rank"):
         balancer.balance([10] * 20, 5, micro_batches=rules, allowed_ranks=allowed & (np.arange(20) != 3)[:, None])
+
+
+def test_empty_slots_are_no_work(monkeypatch):
+    parts, of_samples = [], Problem.of_samples
+    monkeypatch.setattr(Problem, "of_samples", lambda *of: parts.append(of) or of_samples(*of))
+    rules = MicroBatches(100, count=5000, allow_empty=True)
+    batch = {"patches": [10, 20, 30, 40], "tokens": [50, 30, 20, 40]}
+    plan = balancer.orchestrate(
+        batch, {"vision": "patches", "llm": "tokens"}, 2, micro_batches=rules, placement="rearrange"
+    )
+    assert [plan[name].num_slots for name in ("vision", "llm")] == [5000, 5000]
+    assert 2 <= len(parts) <= 8  # some of either phase, and no more than there are samples
+
+
+@pytest.mark.parametrize("field", ["count", "at_least", "multiple_of"])
+def test_more_slots_than_can_be_written_down_are_refused(field):
+    name = {"count": "num_micro_batches", "at_least": "min_micro_batches"}.get(field, "micro_batches_multiple_of")
+    with pytest.raises(ValueError, match=f"{name} must be <= 1048576, got 16777216"):
+        MicroBatches(100, allow_empty=True, **{field: 2**24})
+    with pytest.raises(ValueError, match=f"{name} must be <= 4096 with stages, got 8192"):
+        MicroBatches(100, "pipeline", stages=balancer.PipelineStages.of(2), **{field: 2**13})
 
 
 def test_an_over_long_sample_gets_a_micro_batch_of_its_own():

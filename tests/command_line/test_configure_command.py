@@ -80,7 +80,7 @@ def test_a_plan_over_a_layouts_gpus_is_simulated_as_step_time_does(command, tmp_
     behind = tmp_path / "behind.json"
     layout = {"mode": "stages", "modules": modules | {"speech": {"dp": 2}}, "generators": ["speech"]}
     behind.write_text(json.dumps(layout))
-    assert "--layout must be of the phases vision, llm in" in command(*asked[:-3], "--layout", behind).err
+    assert f"--layout {behind} must be of the phases vision, llm in" in command(*asked[:-3], "--layout", behind).err
     shared = command(*asked[:-1], "--sequence-parallel", "vision=2")
     assert "--sequence-parallel cannot be combined with --layout, whose shards share all items" in shared.err
 
@@ -109,12 +109,12 @@ def test_nothing_to_do_is_said(command, tmp_path):
     assert "holds nothing to do: all lengths are 0" in ran.err
 
 
-def test_a_layout_of_other_phases_is_called_by_its_option(command, log, tmp_path):
+def test_a_layout_of_other_phases_is_called_by_its_file(command, log, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"modules": {"llm": {"dp": 2}}}))
     ran = command(
         "plan", log, *PHASES, *COSTS, "--ranks", 2, "--batch-per-rank", 4, "--layout", tmp_path / "other.json"
     )
-    assert "--layout must be of the phases vision, llm in this order, got llm" in ran.err
+    assert "other.json must be of the phases vision, llm in this order, got llm" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -189,3 +189,5 @@ def test_a_generator_is_laid_out_and_compared_and_not_planned(command, log, tmp_
     assert "--mode 'before' has no place for generators (speech): a micro-batch turns in the middle" in ran.err
     ran = command("configure", log, *phases, *asked[:-1], "llm")
     assert "--generator must be the last of the phases vision, llm, speech, behind the language model" in ran.err
+    ran = command("configure", log, *PHASES, *MODELS, *asked[:-1], "llm")
+    assert "--generator must be behind the language model, which 'vision', the phase before them, is not" in ran.err

@@ -130,7 +130,10 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert 0.5 < found["shared_fraction"] < 1
     report = command("report", "plan.parquet", "--log", log, "--json")
     assert json.loads(report.out)["phases"]["vision"] == found
-    assert "shared items, of all elements" in command("plan", log, *ENCODER, *SHARED).words
+    printed = command("plan", log, *ENCODER, *SHARED).words
+    assert "shared items, of all elements" in printed
+    assert "In 2 of 2 steps ranks take over 0.1 % more than the bound: --eps is of the rank-time of groups" in printed
+    assert "--eps is of" not in command("plan", log, *ENCODER, *SHARED, "--placement", "rearrange").words
     compared = json.loads(command("compare", log, *ENCODER, *SHARED, "--json").out)["strategies"]
     assert "shared_items" not in compared["per_phase_home"]["phases"]["vision"]
     assert compared["orchestrated"]["phases"]["vision"]["shared_items"] == found["shared_items"]

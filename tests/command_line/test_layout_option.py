@@ -52,3 +52,44 @@ def test_ranks_are_gpus_or_replicas(command, log):
     outcome = command("plan", log, *OPTIONS[4:], "--ranks", 4, "--layout", "layout.json")
     assert outcome.code == 2
     assert "--ranks must be 2, the replicas of layout.json, or 8, its GPUs, got 4" in outcome.err
+
+
+PIPED = {"vision": {"dp": 2}, "llm": {"pp": 3, "dp": 2}}
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "told"),
+    [
+        ({}, (), "--layout file.json needs --micro-batch-tokens"),
+        ({"micro_batches": 2**24}, (), "micro_batches of file.json must be <= 4096 with --layout file.json"),
+        ({"micro_batches": 2}, ("--min-micro-batches", 3), "micro_batches of file.json = 2 contradicts --min"),
+        ({"micro_batch_tokens": 20}, (), "more than micro_batch_tokens of file.json = 20"),
+        ({"micro_batch_tokens": 20}, ("--micro-batch-tokens", 21), "more than --micro-batch-tokens = 21"),
+        ({}, ("--schedule", "lockstep"), "--layout file.json contradicts --schedule"),
+        ({}, ("--encoders", "step"), "--encoders step contradicts mode 'stages' of file.json"),
+        ({}, ("--cost", "llm=flops:qwen2-7b"), "--layout file.json needs costs of one unit"),
+        ({"mode": "stage"}, (), """file.json: unknown "mode" 'stage'; known are stages"""),
+        ({"generators": ["tts"]}, (), 'file.json: "generators" must be of the phases vision, llm'),
+        ({"modules": PIPED | {"llm": {"pp": 0}}}, (), "file.json: modules['llm']: pp must be >= 1, got 0"),
+        ({"modules": {"llm": {"pp": 30}}}, (), "file.json: pp of modules['llm'] must be <= 28, the model's layers"),
+    ],
+)
+def test_what_a_file_says_is_called_by_its_name(command, log, more, options, told):
+    layout = {"micro_batch_tokens": 500} | {"modules": PIPED} | more
+    if told.startswith("--layout file.json needs --micro"):
+        del layout["micro_batch_tokens"]
+    (log.parent / "file.json").write_text(json.dumps(layout))
+    phases = OPTIONS[6:] if len(layout["modules"]) == 2 else (*OPTIONS[8:], "--cost", "flops:qwen2-7b")
+    ranks = 1 if "<= 28" in told else 2
+    outcome = command("plan", log, "--ranks", ranks, "--batch-per-rank", 2, *phases, "--layout", "file.json", *options)
+    assert outcome.code in (1, 2)
+    assert told in outcome.err
+
+
+def test_a_file_that_is_compared_is_named_where_it_does_not_fit(command, log):
+    (log.parent / "file.json").write_text(json.dumps({"modules": {"vision": {"dp": 3, "tp": 3}, "llm": {"dp": 3}}}))
+    models = ("--cluster", "h100", "--model", "vision=internvit-6b", "--model", "llm=qwen2-7b")
+    outcome = command(
+        "simulate", log, "--ranks", 1, "--batch-per-rank", 8, *OPTIONS[6:], *models, "--layout", "file.json"
+    )
+    assert "--layout file.json, module 'vision': tp * sp = 3 does not divide its 25 heads" in outcome.err

@@ -594,7 +594,10 @@ REFUSED = {
         ("--items", "vision=lengths(image_widths)"),
         ["add up to", "row "],
     ),
-    "outputs not as many": ((*ITEMS[:2], "--outputs", "vision=text_tokens"), ["has", "items but outputs"]),
+    "outputs not as many": (
+        (*ITEMS[:2], "--outputs", "vision=text_tokens"),
+        ["has", "items but --outputs", "; write lengths(COL), of a column of lists with an entry for each item"],
+    ),
     "mode": (("--mode", "both"), ["mode must be one of separate, joint, auto"]),
     "group size": (("--group-size", 4), ["--group-size must divide the 6 ranks, got 4"]),
     "encoders before what": (("--encoders", "step"), ["--encoders needs --micro-batch-tokens"]),

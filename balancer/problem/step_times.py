@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from balancer.cost import LengthPolynomial
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["PER_SECOND", "UNIT_BYTES", "GapTasks", "ModuleRate", "StepItems", "StepTimes", "in_units"]
+__all__ = ["PER_SECOND", "UNIT_BYTES", "GapTasks", "ModuleRate", "StepItems", "StepTimes", "TimedStep", "in_units"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -113,6 +113,11 @@ class GapTasks(NamedTuple):
         """Bytes of the largest generator's task, which holds them while it runs, forward and backward in one."""
         return float(UNIT_BYTES * self.size[self.late].max(initial=0))
 
+    def of(self, chosen: Ints) -> "GapTasks":
+        """Return the tasks with these numbers."""
+        late = self.late[chosen]
+        return GapTasks(self.sample[chosen], self.forward[chosen], self.backward[chosen], self.size[chosen], late)
+
     @property
     def part(self) -> NDArray[np.int32]:
         """Which part of its sample's work each is: int32[t]. Those of a sample stand together, all of one size."""
@@ -126,6 +131,8 @@ class StepTimes:
 
     Attributes
     ----------
+    layout : str
+        In words, that they are of.
     piped : tuple of str
         Modules that are stages of the pipeline, in order.
     encoders, generators : tuple of str
@@ -149,6 +156,7 @@ class StepTimes:
         Bytes on a GPU of each device for all that is kept or at work.
     """
 
+    layout: str
     piped: tuple[str, ...]
     encoders: tuple[str, ...]
     generators: tuple[str, ...]
@@ -230,6 +238,11 @@ class StepTimes:
             found.append(bytes_)
         return found[0], found[1]
 
+    def timed(self, of_phase: Shares, num_samples: int) -> "TimedStep":
+        """Return what a step has to do, from the lengths and samples of each phase's items."""
+        items = self.items(of_phase, num_samples)
+        return TimedStep(self, items, self.work(items), self.tasks(items))
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields; :meth:`from_json` reads them back."""
         return asdict(self)
@@ -271,3 +284,12 @@ class StepTimes:
         numbers += [piece - 1 for piece in self.pieces.values()]
         if not all(0 <= x < 2**60 for x in numbers):  # NaN is not either
             raise ValueError("must hold numbers from 0")
+
+
+class TimedStep(NamedTuple):
+    """A step to schedule: its items, each sample's work in the pipeline, int64[n, M], and the tasks in its gaps."""
+
+    times: StepTimes
+    items: StepItems
+    work: Ints
+    tasks: GapTasks

@@ -66,7 +66,8 @@ class LayoutCase:
         rates = dict(zip(times.names, times.rates, strict=True)) | self.apart
         forwards = {name: self.given.models[name].flops(backward=False) for name in rates}
         return StepTimes(
-            times.names, tuple(layout.encoders if in_gaps else ()), tuple(layout.after if in_gaps else ()),
+            layout.in_words(), times.names,
+            tuple(layout.encoders if in_gaps else ()), tuple(layout.after if in_gaps else ()),
             layout.llm.dp, self.num_slots, layout.llm.chunks,
             {name: (each.constant, each.a, each.b) for name, each in forwards.items()},
             {name: piece for name, piece in self.given.pieces.items() if piece}, rates,

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import solvers
+from balancer.planning.timed import asked_of
 from balancer.problem.layout import ModuleLayout, StepLayout
+from balancer.problem.step_times import PER_SECOND
 from balancer.simulate.configure import configure
 from balancer.simulate.layout_bounds import LayoutCase, room_of
-from balancer.simulate.layout_price import _PER_SECOND, _table
 
 LOG = str(Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet")
 PHASES = {
@@ -75,8 +76,8 @@ def as_they_come(given, layout, slots):
     case = LayoutCase.of(given, layout, slots)
     total = 0.0
     for step in given.steps:
-        asked = _table(case, step).ask
-        total += solvers.schedule_pipeline(**asked, method="random", time_budget=1e-6).makespan / _PER_SECOND
+        asked = asked_of(case.step_times, step)
+        total += solvers.schedule_pipeline(**asked, method="random", time_budget=1e-6).makespan / PER_SECOND
     return total / len(given.steps) + case.sync_s
 
 

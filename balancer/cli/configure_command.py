@@ -15,7 +15,7 @@ from balancer.cli.run import bar_of, table_console
 from balancer.io._atomic import reported, write_whole
 from balancer.problem.layout import LAYOUT_MODES
 from balancer.report.text import printable
-from balancer.simulate.configure import Configuration, configure
+from balancer.simulate.configure import LAST_S, Configuration, configure
 
 __all__ = ["configure_command"]
 
@@ -97,7 +97,10 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         click.echo(printable(f"layout written to {out}; to see it beside others:"))
         click.echo(printable(f"  {_next_command(log, found, out, options)}"))
         layout = found.winner.layout
-        if layout.mode != "multiplexed" and not layout.generators:
+        if layout.times is not None and not layout.generators:
+            budget = f"--time-budget {LAST_S:g}, to search as long as here"
+            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas, and {budget}")
+        elif not layout.generators:
             gpus = f", or --ranks {layout.num_gpus}, its GPUs, to plan all modules" * (layout.mode == "before")
             click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas, to plan their pipelines{gpus}")
     files.say(as_json)

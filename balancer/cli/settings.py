@@ -266,8 +266,11 @@ def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | N
     return PipelineStages.of(stage_layout(text, piped), models, pieces=pieces or {}, **more)
 
 
-def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) -> StepLayout | None:
-    """Set the options that a layout stands for; returns it where ranks are its GPUs, else they are its replicas."""
+def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) -> StepLayout | MicroBatches | None:
+    """Set the options that a layout stands for; returns it where ranks are its GPUs, else they are its replicas.
+
+    Of encoders in gaps, whose micro-batches no options say, these.
+    """
     paths = options.pop("layouts")
     if not paths:
         return None
@@ -288,10 +291,7 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
             f"({', '.join(layout.generators)}); see it with simulate --layout"
         )
     if layout.mode == "multiplexed" and layout.encoders:
-        raise InputError(
-            f"{paths[0]}: a plan does not say what runs in which gap, so mode 'multiplexed' cannot be planned; "
-            "see it with simulate --layout, or plan the layout that configure --mode stages+before finds"
-        )
+        return _in_gaps(options, layout, paths[0], num_ranks)
     laid_out = layout.mode == "before" or not layout.encoders
     of_gpus = laid_out and num_ranks == layout.num_gpus != layout.llm.dp
     if not of_gpus and layout.llm.dp != num_ranks:
@@ -312,6 +312,19 @@ def _check_encoders(path: str, layout: StepLayout, given: str | None) -> None:
     when = "step" if layout.mode == "before" else "slot"
     if given not in (None, when):
         raise InputError(f"--encoders {given} contradicts mode {layout.mode!r} of {path}, which says when they compute")
+
+
+def _in_gaps(options: dict[str, Any], layout: StepLayout, path: str, num_ranks: int) -> MicroBatches:
+    """Return the micro-batches of a layout whose encoders run in gaps; its file says all of them."""
+    if layout.times is None:
+        raise InputError(
+            f"{path}: does not say what its modules take, of which what runs in which gap is planned: plan a file that "
+            "configure --out writes, or see this one with simulate --layout"
+        )
+    if layout.llm.dp != num_ranks:
+        raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {path}, got {num_ranks}")
+    refuse(options, ("micro_batch_tokens", *_FIELD_OF, *_WITH_STAGES), "--layout of mode 'multiplexed', which says it")
+    return MicroBatches.in_gaps(layout.times)
 
 
 def _micro_batches(options: dict[str, Any], stages: PipelineStages | None) -> MicroBatches | None:
@@ -383,10 +396,11 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         columns = {SINGLE_PHASE: "+".join(of_log)}
     if options["group_degrees"] is not None:
         refuse(options, ("stages", *_WITH_STAGES), "--group-degrees")
-    layout = _take_layout(options, tuple(columns), topology.num_ranks)
+    taken = _take_layout(options, tuple(columns), topology.num_ranks)
+    layout, slots = (None, taken) if isinstance(taken, MicroBatches) else (taken, None)
     stages = _stages(options, tuple(columns))
     phases, groups = _sequence_groups(options, _phases(options, columns))
-    cut = groups or _micro_batches(options, stages)
+    cut = groups or _micro_batches(options, stages) or slots
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})

@@ -101,6 +101,8 @@ def simulate_command(
     models, parameters = _models(options, model_names, cluster)
     job = open_job(log, options)
     settings = job.settings
+    if settings.setup.in_gaps:
+        raise InputError("--strategies: a layout with encoders in gaps is priced without: leave --strategies out")
     chosen = chosen_strategies(strategies, settings.setup)
     started = time.perf_counter()
     data = SimulationData(waits, step or 0)

@@ -13,6 +13,7 @@ from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import PlanSettings, one_of
 from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
+from solvers.errors import UsageError
 
 __all__ = ["ONLY_LENGTH", "as_setup"]
 
@@ -53,5 +54,11 @@ def as_setup(
     elif length is not None or cost != "linear":
         raise ValueError("with phases, lengths and costs are those of each phase: leave length and cost out")
     setup = Setup(topology, as_phases(phases), plan, *as_layout(layouts))
+    if setup.in_gaps:
+        raise UsageError(
+            "encoders in the gaps of pipelines are planned, but a dispatcher does not run them: it brings samples to "
+            "ranks, and knows none of a pipeline's devices",
+            "plan beforehand, and let the trainer run plan['LLM'].device_ops(rank, device) of balancer.load_steps",
+        )
     rehearse(setup)
     return setup

@@ -26,15 +26,18 @@ from balancer.io.store import exists, is_remote, read_whole
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES: frozenset[str] = frozenset(
-    {"epochs", "several sources", "sequence groups", "long and short", "pipeline stages", "layouts", "knee"}
+    {"epochs", "several sources", "sequence groups", "long and short", "pipeline stages", "layouts", "knee", "gaps"}
 )
 """What a plan file may hold beyond the columns below; a reader refuses one that names others."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
+GAP = {"device": np.int32, "backward": np.int32}
+GAPS = "gaps"
+"""Rows of what runs in the gaps of phase P's pipelines have the phase ``P:gaps``, and no other has a colon and this."""
 EXTRA = {"length": np.int64, "home_rank": np.int32}
-OPTIONAL = ITEM | EXTRA | PIECE
+OPTIONAL = ITEM | EXTRA | PIECE | GAP
 TYPES = {"step": pa.int64(), "phase": pa.dictionary(pa.int32(), pa.string())}
 TYPES |= {name: pa.from_numpy_dtype(dtype) for name, dtype in (ARRAYS | OPTIONAL).items()}
 PART_NAME = re.compile(r"part-([0-9a-f]{8})-\d{5,}\.parquet")
@@ -76,6 +79,7 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "sequence groups": isinstance(cut, dict) and "degrees" in cut,
         "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
         "pipeline stages": isinstance(cut, dict) and "stages" in cut,
+        "gaps": isinstance(cut, dict) and isinstance(cut.get("stages"), dict) and "gaps" in cut["stages"],
         "layouts": "layout" in description,
         "knee": isinstance(settings, dict) and settings.get("eps") == "knee",
     }

@@ -55,6 +55,8 @@ class PlanStep(Record):
     start: NDArray[np.int64] | None = None
     stop: NDArray[np.int64] | None = None
     group: NDArray[np.int32] | None = None
+    device: NDArray[np.int32] | None = None
+    backward: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)

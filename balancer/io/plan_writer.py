@@ -31,6 +31,7 @@ from balancer.io._atomic import leftovers_of, open_temporary, remove_files, repo
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
+    GAP,
     ITEM,
     METADATA_KEY,
     PART_FORMAT,
@@ -134,6 +135,8 @@ class PlanWriter:
         Also store ``item``, for a plan with several items a sample.
     piece_columns : bool
         Also store ``start``, ``stop`` and ``group``, for a plan whose samples are shared.
+    gap_columns : bool
+        Also store ``device`` and ``backward``, for a plan with encoders in the gaps of pipelines.
     steps_per_group : int
         A row group ends before each step whose number this divides, and where it has a million rows; by default only
         there.
@@ -164,10 +167,11 @@ class PlanWriter:
         extra_columns: bool = False,
         item_column: bool = False,
         piece_columns: bool = False,
+        gap_columns: bool = False,
         steps_per_group: int = 2**62,
     ) -> None:
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
-        arrays |= PIECE if piece_columns else {}
+        arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {})
         arrays = {"step": np.int64, "phase": np.int32} | arrays  # phases by their number
         self._schema = pa.schema([pa.field(name, TYPES[name], nullable=False) for name in arrays])
         self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
@@ -208,6 +212,7 @@ class PlanWriter:
         home_rank: NDArray[np.int32] | None = None,
         item: NDArray[np.int32] | None = None,
         piece: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]] | None = None,
+        gap: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
     ) -> None:
         """Add the rows of one phase of one step; no rows are legal and leave no trace.
 
@@ -227,6 +232,9 @@ class PlanWriter:
         piece : (int64[n], int64[n], int32[n])
             Where in its sample each row's piece begins and ends, and the group of ranks that shares the sample, -1
             where none does; given if and only if the writer was made with ``piece_columns=True``.
+        gap : (int32[n], int32[n])
+            Of each row that places encoder work in a gap, the device, and the place of its backward there (`position`
+            is that of its forward), -1 of others; given if and only if the writer was made with ``gap_columns=True``.
 
         Raises
         ------
@@ -242,7 +250,7 @@ class PlanWriter:
             columns += [length, home_rank]
         if item is not None:
             columns.append(item)
-        columns += piece or ()
+        columns += (*(piece or ()), *(gap or ()))
         count = len(sample)
         self._check_columns(columns, count)
         self._phases[phase] = code
@@ -273,7 +281,7 @@ class PlanWriter:
         if len(columns) != len(self._buffers):
             raise TypeError(
                 "length and home_rank must be given exactly when extra_columns=True, item when item_column=True, piece "
-                "when piece_columns=True"
+                "when piece_columns=True, gap when gap_columns=True"
             )
         for (name, buffer), values in zip(self._buffers.items(), columns, strict=True):
             if isinstance(values, np.ndarray):

@@ -1,16 +1,20 @@
 """One step of a plan file, checked against its problem; loads and bounds are recomputed from its placements."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import PlanError
+from balancer.io.plan_format import GAPS
 from balancer.io.plan_reader import PlanStep
 from balancer.offline.regroup import Regrouped
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.gaps import GapTable
 from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import StepPlan
+from balancer.planning.pipelines import over_memory
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, finished, with_knees
 from balancer.problem.micro_batches import MicroBatches
@@ -19,7 +23,10 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.settings import PlanSettings
+from balancer.problem.step_times import GapTasks
 from solvers.bounds import Bound
+from solvers.errors import UsageError
 from solvers.relocation import is_knee
 from solvers.types import SolveStatus
 
@@ -73,7 +80,8 @@ def replay_step(
     """
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None
-    if unknown := set(found) - {items.phase.name for items in step.items}:
+    between = f"{step.items[-1].phase.name}:{GAPS}" if step.setup.in_gaps else None
+    if unknown := set(found) - {between, *(items.phase.name for items in step.items)}:
         raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
     for items in reversed(step.items):
         name = items.phase.name
@@ -104,15 +112,60 @@ def replay_step(
         else:
             target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
         _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])
+        gaps = None
+        if last is None and problem.timed is not None:
+            gaps = _checked_gaps(inside, step, problem.timed.tasks, found.get(str(between)), (rows, order), first_row)
         alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
-        plans[name] = replay_plan(
-            problem, target, step.settings, slots=slots, groups=groups, fell_back=claims.fell_back(name), search=alone,
-            settle=claims.bound(name), status=claims.status(name),
+        plans[name] = _replayed(
+            inside, problem, target, step.settings, slots=slots, groups=groups, gaps=gaps, search=alone,
+            fell_back=claims.fell_back(name), settle=claims.bound(name), status=claims.status(name),
         )  # fmt: skip
         last = last or plans[name]
     if is_knee(step.settings.eps) and strategy == "orchestrated":
         plans = with_knees(step, plans)
     return finished(step, plans, strategy, part_order=part_order)
+
+
+def _replayed(
+    where: str, problem: Problem, target: Placement | None, settings: PlanSettings, **more: Any
+) -> DispatchPlan:
+    """Make a phase's plan anew; what is in gaps runs, within the memory that there is."""
+    if more["gaps"] is None:
+        return replay_plan(problem, target, settings, **more)
+    try:
+        plan = replay_plan(problem, target, settings, **more)
+    except UsageError as error:
+        raise PlanError(f"{where}: {error}") from None
+    if broken := over_memory(problem, plan):
+        raise PlanError(f"{where}: {broken}")
+    return plan
+
+
+def _checked_gaps(
+    where: str, step: Step, tasks: GapTasks, rows: PlanStep | None, samples: tuple[PlanStep, NDArray[np.int64]],
+    first_row: int,
+) -> GapTable:  # fmt: skip
+    """Return what runs in gaps, a row for each task, each on its sample's rank and in its slot."""
+    if rows is None:
+        none = np.empty(0, dtype=np.int64)
+        rows = PlanStep(0, "", none, none, none, none, item=none, device=none, backward=none)  # type: ignore[arg-type]
+    if rows.item is None or rows.device is None or rows.backward is None:
+        raise PlanError(f"{where}: encoders run in gaps, but columns 'item', 'device' and 'backward' are not there")
+    (last, order), of, number = samples, tasks.sample, step.batch.rows_of(step.batch.kept, first_row)
+    wanted = np.stack([number[of], tasks.part, last.rank[order][of], last.slot[order][of]])
+    held = np.stack([rows.sample, rows.item, rows.rank, rows.slot])
+    ways = [np.lexsort((each[1], each[0])) for each in (held, wanted)]
+    if held.shape != wanted.shape or (held[:, ways[0]] != wanted[:, ways[1]]).any():
+        raise PlanError(
+            f"{where}: what is in gaps must be each part of each sample's encoder work once, on the sample's rank and "
+            f"in its slot: {wanted.shape[1]} parts"
+        )
+    at = np.empty_like(ways[0])
+    at[ways[1]] = ways[0]
+    device, forward, backward = (
+        np.asarray(each)[at].astype(np.int64) for each in (rows.device, rows.position, rows.backward)
+    )
+    return GapTable(tasks, device, forward, backward)
 
 
 def _checked_groups(

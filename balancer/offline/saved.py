@@ -85,7 +85,8 @@ def _rows(plan_file: PlanFile) -> dict[str, PlanStep]:
             raise PlanError(f"{plan_file.path}: holds several steps, but a plan with its own lengths has one")
         item = np.zeros(len(run.sample), dtype=np.int32) if run.item is None else run.item
         order = np.lexsort((item, run.sample))
-        names = ("sample", "rank", "slot", "position", "length", "home_rank", "start", "stop", "group")
+        names = ("sample", "rank", "slot", "position", "length", "home_rank", "start", "stop", "group", "device",
+                 "backward")  # fmt: skip
         there = {name: getattr(run, name) for name in names if getattr(run, name) is not None}
         arrays: dict[str, Any] = {name: np.asarray(array)[order] for name, array in there.items()}
         found[run.phase] = replace(run, **arrays, item=item[order])

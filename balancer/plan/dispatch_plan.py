@@ -4,14 +4,16 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.plan.exchange import RankExchange
+from balancer.plan.gaps import DeviceOp, GapTable, ops_in_turn
 from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
@@ -28,8 +30,9 @@ from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX, as_index
 from solvers.bounds import Bound
-from solvers.groups import members_by_group, read_only
-from solvers.pipeline import PipelineRun
+from solvers.errors import UsageError
+from solvers.groups import group_loads, members_by_group, read_only
+from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.relocation import TradePoint, is_knee, plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
@@ -76,6 +79,8 @@ class DispatchPlan(Record):
     group_table : GroupTable or None
         Which ranks share which samples, where they do: then `target` has each sample on the first rank of its group,
         loads are how long ranks are busy, and what lies where is told by :attr:`pieces`.
+    gaps : GapTable or None
+        What runs in the gaps of the pipelines, where encoders do.
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
@@ -113,6 +118,7 @@ class DispatchPlan(Record):
     num_slots: int = 1
     work: NDArray[np.int64] | None = field(default=None, compare=False)
     group_table: GroupTable | None = None
+    gaps: GapTable | None = None
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
     trade: tuple[TradePoint, ...] = field(default=(), compare=False)
@@ -138,6 +144,7 @@ class DispatchPlan(Record):
         placement: str,
         slots: Slots | None = None,
         groups: GroupTable | None = None,
+        gaps: GapTable | None = None,
         status: SolveStatus | None = None,
         trade: tuple[TradePoint, ...] = (),
         fell_back: str = "",
@@ -160,6 +167,8 @@ class DispatchPlan(Record):
             The micro-batch of each sample, and how many there are.
         groups : GroupTable, optional
             Which ranks share which samples.
+        gaps : GapTable, optional
+            What runs in the gaps of the pipelines.
         status : SolveStatus, optional
             How the solver ended; the bound decides whether that is OPTIMAL.
         trade : tuple of solvers.relocation.TradePoint
@@ -176,7 +185,7 @@ class DispatchPlan(Record):
             target = Placement.by_slots(lead, slot_of_sample, num_ranks, num_slots)
         if target is None:
             raise ValueError("target must be given unless ranks share samples")
-        loads, makespan = _measured(problem, target, slot_of_sample, num_slots, groups)
+        loads, makespan = _measured(problem, target, (slot_of_sample, num_slots), groups, gaps)
         bound = prove(makespan)
         if makespan == bound.value:
             status = SolveStatus.OPTIMAL
@@ -201,6 +210,7 @@ class DispatchPlan(Record):
             num_slots=num_slots,
             work=problem.work,
             group_table=groups,
+            gaps=gaps,
             placement=placement,
             eps=float(trade[1].eps if trade else 0 if is_knee(settings.eps) else settings.eps),
             trade=trade,
@@ -386,9 +396,19 @@ class DispatchPlan(Record):
         return int(self.pipeline_makespans(home=True).max())
 
     def pipeline_makespans(self, home: bool = False) -> NDArray[np.int64]:
-        """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`."""
+        """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`.
+
+        Encoders that run in gaps do so in none at home: before the pipeline, evenly on all its devices.
+        """
         stages, work = self._stages_and_work()
-        return stages.makespans(self._of_slots(work, home))
+        slots = self._of_slots(work, home)
+        if self.gaps is None:
+            return stages.makespans(slots)
+        if not home:
+            return np.array([run.makespan for run in self._gap_runs()], dtype=np.int64)
+        spent, rank = self.gaps.tasks.forward + self.gaps.tasks.backward, self.home.rank_of_sample
+        before = group_loads(spent, rank[self.gaps.tasks.sample], self.num_ranks)
+        return stages.makespans(slots) + -(-before // stages.num_devices)
 
     @property
     def work_of_slots(self) -> NDArray[np.int64]:
@@ -412,7 +432,43 @@ class DispatchPlan(Record):
         stages, work = self._stages_and_work()
         rank = as_index("rank", rank, self.num_ranks)
         tokens = self._of_slots(self.lengths[:, None], home)
-        return stages.run_of(self._of_slots(work, home), rank, tokens[rank, :, 0])
+        run = stages.run_of(self._of_slots(work, home), rank, tokens[rank, :, 0])
+        if self.gaps is None or home:
+            return run
+        names = ("makespan", "forward_start", "forward_end", "backward_start", "backward_end", "busy", "idle")
+        among = self.gap_run(rank)
+        return replace(run, **{name: getattr(among, name) for name in names})
+
+    def gap_run(self, rank: int) -> MultiplexResult:
+        """Run the pipeline of one rank with the encoders in its gaps, exactly; ValueError if none run there.
+
+        Tasks are those of :attr:`gaps` whose samples are on the rank, in order.
+        """
+        if self.gaps is None:
+            raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")
+        return next(islice(self._gap_runs(), as_index("rank", rank, self.num_ranks), None))
+
+    def _gap_runs(self) -> Iterator[MultiplexResult]:
+        stages, work = self._stages_and_work()
+        if self.gaps is None:
+            return iter(())
+        return self.gaps.runs(stages, self._of_slots(work), self.rank_of_sample, self.slot_of_sample)
+
+    def device_ops(self, rank: int, device: int) -> list[DeviceOp]:
+        """Return all that one device of a rank's pipeline runs, in turn: forwards, backwards, and what is in its gaps.
+
+        Raises
+        ------
+        ValueError
+            If the plan has no pipeline stages, or not so many ranks or devices.
+        """
+        stages, _ = self._stages_and_work()
+        rank, device = as_index("rank", rank, self.num_ranks), as_index("device", device, stages.num_devices)
+        between = {}
+        if self.gaps is not None:
+            mine = self.rank_of_sample[self.gaps.tasks.sample] == rank
+            between = self.gaps.on_device(device, mine, self.slot_of_sample, self.kept)
+        return ops_in_turn(stages.order(self.num_slots), device, between)
 
     def _of_slots(self, work: NDArray[np.int64], home: bool = False) -> NDArray[np.int64]:
         """Add up what samples have, int64[n, M], by slot of each rank, int64[num_ranks, num_slots, M]."""
@@ -442,7 +498,9 @@ class DispatchPlan(Record):
         loads, micro_batches = (self.home_loads, None) if home else (self.loads, self.micro_batches)
         if self._piped is not None:
             stages, work = self._piped
-            return stages.perfect(work.sum(axis=0), self.num_ranks, self.num_slots)
+            busy, devices = stages.perfect(work.sum(axis=0), self.num_ranks, self.num_slots)
+            tasks = () if self.gaps is None else (self.gaps.tasks.forward, self.gaps.tasks.backward)
+            return busy + sum(int(each.sum()) for each in tasks), devices
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
         if isinstance(micro_batches, SequenceGroups):  # of samples each alone on a rank
@@ -544,12 +602,17 @@ class DispatchPlan(Record):
         )
 
     def digest(self) -> str:
-        """SHA-256, in hex, of topology, placements, slots and dropped samples: equal on ranks that hold the same plan.
+        """SHA-256, in hex, of topology, placements, slots, turns and dropped samples: equal where plans are the same.
 
         Not of runtime, paths or versions; and not of lengths and costs, which are the plan's input.
         """
         slots = self.slot_of_sample if self.num_slots > 1 else None
         digest = placements_digest(self.topology, self.home, self.target, slots, self.dropped)
+        if (gaps := self.gaps) is not None:
+            between = hashlib.sha256(bytes.fromhex(digest))
+            for column in (gaps.tasks.sample, gaps.device, gaps.forward_turn, gaps.backward_turn):
+                between.update(np.ascontiguousarray(column, dtype="<i8").data)
+            return between.hexdigest()
         if (table := self.group_table) is None:
             return digest
         pieces = self.pieces
@@ -605,17 +668,26 @@ def _first_slot(count: int) -> NDArray[np.int32]:
 
 
 def _measured(
-    problem: Problem, target: Placement, slot_of_sample: NDArray[np.int32], num_slots: int, groups: GroupTable | None
+    problem: Problem, target: Placement, slots: Slots, groups: GroupTable | None, gaps: GapTable | None
 ) -> tuple[NDArray[np.int64], int]:
     """Return the load of each rank, and what a step takes."""
     cut, kept, num_ranks = problem.micro_batches, problem.constraints, problem.topology.num_ranks
+    slot_of_sample, num_slots = slots
     if isinstance(cut, SequenceGroups) and groups is not None:
         busy = groups.slot_loads(problem.cost, problem.batch.lengths, cut, num_ranks, num_slots)
         return busy.sum(axis=1), cut.makespan(busy)
     loads = kept.with_initial(problem.cost.loads(problem.costs, target.rank_of_sample, num_ranks))
     if cut is None:
         return loads, kept.makespan(loads)
-    return loads, cut.makespan(problem.slot_loads(target.rank_of_sample, slot_of_sample, num_slots))
+    table = problem.slot_loads(target.rank_of_sample, slot_of_sample, num_slots)
+    if problem.timed is None or cut.stages is None:
+        return loads, cut.makespan(table)
+    if gaps is None:
+        raise UsageError(
+            "encoders run in gaps where and when they were scheduled to: other placements have none for them",
+            "use the strategy 'orchestrated'",
+        )
+    return loads, max(run.makespan for run in gaps.runs(cut.stages, table, target.rank_of_sample, slot_of_sample))
 
 
 def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from balancer._version import __version__
 from balancer.errors import PlanError
+from balancer.io.plan_format import GAPS
 from balancer.io.plan_writer import PlanWriter
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
@@ -25,8 +27,9 @@ def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False,
     `groups` is the writer's ``steps_per_group``.
     """
     return PlanWriter(
-        os.fspath(path), extra_columns=whole, item_column=setup.several_items, piece_columns=setup.shares, **groups
-    )
+        os.fspath(path), extra_columns=whole, item_column=setup.several_items or setup.in_gaps,
+        piece_columns=setup.shares, gap_columns=setup.in_gaps, **groups,
+    )  # fmt: skip
 
 
 def append_phase(
@@ -51,7 +54,8 @@ def append_phase(
     samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
     rows, slots, lengths = batch.rows_of(samples, first_row), plan.slot_of_sample, items.lengths
     homes = batch.home.rank_of_sample[items.sample_of_item] if whole else None
-    item, place, piece = items.item_in_sample.astype(np.int32) if setup.several_items else None, plan.target, None
+    several = setup.several_items or setup.in_gaps
+    item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
     if setup.shares:
         held, groups = plan.pieces, plan.group_table
         of, place = held.sample, held.place
@@ -71,7 +75,23 @@ def append_phase(
         home_rank=homes if whole else None,
         item=item,
         piece=piece,
+        gap=(np.full(len(rows), -1, dtype=np.int32),) * 2 if setup.in_gaps else None,
     )
+    if plan.gaps is not None:
+        _append_gaps(writer, number, f"{items.phase.name}:{GAPS}", rows, plan, homes)
+
+
+def _append_gaps(
+    writer: PlanWriter, number: int, phase: str, rows: NDArray[np.int64], plan: Any, homes: NDArray[np.int32] | None
+) -> None:  # fmt: skip
+    """Write what runs in the gaps of a phase's pipelines, a row a task: its item is which part it is."""
+    gaps, of = plan.gaps, plan.gaps.tasks.sample
+    device, forward, backward = (each.astype(np.int32) for each in (gaps.device, gaps.forward_turn, gaps.backward_turn))
+    writer.append(
+        number, phase, rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of], forward,
+        length=None if homes is None else np.zeros(len(of), dtype=np.int64),
+        home_rank=None if homes is None else homes[of], item=gaps.tasks.part, gap=(device, backward),
+    )  # fmt: skip
 
 
 def save(

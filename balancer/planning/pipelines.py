@@ -10,29 +10,37 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.gaps import GapTable
 from balancer.plan.reasons import Reason
 from balancer.planning.micro_batches import partition_ranks
 from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
 from balancer.planning.ranks import effective, place
+from balancer.planning.timed import asked_of, held_in_cells, scheduled
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
+from balancer.problem.step_times import UNIT_BYTES, TimedStep
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.pipeline import PipelineResult
+from solvers.pipeline import MultiplexedResult, PipelineResult, multiplexed_lower_bound
 from solvers.pipeline.parts import held_by_replica, prepared, schedule_parts
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
-__all__ = ["pipeline_bound", "plan_pipelines"]
+__all__ = ["over_memory", "pipeline_bound", "plan_pipelines"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
 
+_PARTS_OF_BUDGET = (10, 1)
+"""Of searches in gaps, as ``configure`` has them: under caps a short one may find what fits, and a long one not."""
+
 
 def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
+    if problem.timed is not None:
+        return _plan_in_gaps(problem, problem.timed, settings, started)
     found = _fastest(problem, cut, settings.time_budget)
     replicas, slots = found.replica_of_item, found.slot_of_item
     status: SolveStatus | None = found.status
@@ -50,6 +58,48 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, 
         problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
         slots=(slots, found.num_slots), status=status, fell_back=fell_back, started=started,
     )  # fmt: skip
+
+
+def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, started: float) -> DispatchPlan:
+    """Plan replica and slot of every sample, and what of encoders runs in which gap, within the layout's memory."""
+    room, budget = np.array(timed.times.room), settings.time_budget
+    tried = [scheduled(timed.times, timed.items, room, budget / part) for part in _PARTS_OF_BUDGET]
+    results = [each.result for each in tried if each is not None]
+    result = min(results, key=lambda each: each.makespan, default=None)
+    if not isinstance(result, MultiplexedResult):
+        raise SolverError(
+            "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
+            ("judge layouts by more steps: configure --steps", "give more {time_budget}"),
+        )
+    placement = "rearrange" if settings.placement == "relocate" else settings.placement
+    ranks = place(
+        problem, result.replica_of_item, placement, 0, settings.time_budget, settings.objective
+    ).rank_of_sample
+    target = Placement.by_slots(ranks, result.slot_of_item, problem.topology.num_ranks, result.num_slots)
+    bound = Bound(result.lower_bound, result.bound_name)
+    alone = problem.topology.num_nodes == 1 or placement == settings.placement
+    return DispatchPlan.of(
+        problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
+        slots=(result.slot_of_item, result.num_slots), gaps=GapTable.of(timed.tasks, result),
+        status=result.status, fell_back="" if alone else "encoders in gaps are scheduled for all replicas together",
+        started=started,
+    )  # fmt: skip
+
+
+def over_memory(problem: Problem, plan: DispatchPlan) -> str | None:
+    """Say which device of a plan with encoders in gaps holds more than the layout has room for, or None."""
+    if problem.timed is None or plan.gaps is None:
+        return None
+    times, items, _, tasks = problem.timed
+    cell = plan.rank_of_sample.astype(np.int64) * plan.num_slots + plan.slot_of_sample
+    runs = [plan.gap_run(rank) for rank in range(plan.num_ranks)]
+    held, at_work = held_in_cells(times, items, cell, runs[0].order)
+    most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work + tasks.at_work
+    if (most <= times.room).all():
+        return None
+    rank, device = np.argwhere(most > times.room)[0].tolist()
+    holds, room = most[rank, device], times.room[device]
+    return f"device {device} of rank {rank} holds {holds:,.0f} bytes, and has room for {room:,.0f}"
 
 
 def _near_home(
@@ -94,6 +144,12 @@ def _near_home(
 
 def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> Bound:
     """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
+    if problem.timed is not None:
+        times, items, work, tasks = problem.timed
+        ops = {name: value for name, value in asked_of(times, items).items() if name not in ("work", "allow_empty")}
+        return multiplexed_lower_bound(
+            work, task_item=tasks.sample, task_forward=tasks.forward, task_backward=tasks.backward, **ops
+        )
     keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
     keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}
     found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)

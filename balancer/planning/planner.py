@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.gaps import GapTable
 from balancer.plan.pieces import GroupTable
 from balancer.planning.long_short import long_short_bound, plan_long_short
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
@@ -205,6 +206,7 @@ def replay_plan(
     *,
     slots: Slots | None = None,
     groups: GroupTable | None = None,
+    gaps: GapTable | None = None,
     fell_back: str = "",
     search: bool = False,
     settle: Callable[[Bound, int], Bound] | None = None,
@@ -222,7 +224,7 @@ def replay_plan(
 
     return DispatchPlan.of(
         problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots, groups=groups,
-        status=status, fell_back=fell_back, started=time.perf_counter(),
+        gaps=gaps, status=status, fell_back=fell_back, started=time.perf_counter(),
     )  # fmt: skip
 
 

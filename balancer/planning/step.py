@@ -22,12 +22,14 @@ from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
+from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
+from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
@@ -93,11 +95,19 @@ class Step:
         with of_items(self, items):
             least = int(items.phase.every_rank_nonempty and _has_enough(batch, num_ranks, size or num_ranks))
             constraints = items.constraints(num_ranks, least)
-            cut, work = self.settings.micro_batches if is_last else self.setup.sharing_of(name), None
+            cut = self.settings.micro_batches if is_last else self.setup.sharing_of(name)
+            work: NDArray[np.int64] | TimedStep | None = None
             if cut is not None and cut.stages is not None:
-                of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
-                work = cut.stages.work(of_phase, len(batch.lengths))
+                work = self._work_in(cut.stages, len(batch.lengths))
             return Problem.of(batch, topology, items.cost, constraints, cut, work)
+
+    def _work_in(self, stages: PipelineStages, num_samples: int) -> NDArray[np.int64] | TimedStep:
+        """Return each sample's work in the modules of a pipeline, and the tasks in its gaps."""
+        if stages.gaps is not None:
+            shares = {each.phase.name: (each.lengths, each.sample_of_item) for each in self.items}
+            return stages.gaps.timed(shares, num_samples)
+        of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
+        return stages.work(of_phase, num_samples)
 
 
 def _has_enough(batch: GlobalBatch, num_ranks: int, size: int) -> bool:

@@ -148,6 +148,8 @@ def strategies_for(setup: Setup) -> tuple[str, ...]:
     """Return the names of the strategies that plans with this setup can be compared by."""
     if setup.layout is not None:  # the others leave a phase on the ranks of another, which are not the same replicas
         return ("orchestrated",)
+    if setup.in_gaps:  # which no other strategy fills
+        return ("orchestrated",)
     shared = isinstance(setup.settings.micro_batches, SequenceGroups)
     names = (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
     return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names

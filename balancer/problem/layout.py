@@ -12,6 +12,7 @@ from typing import Any
 from balancer.cost import Module
 from balancer.cost.memory import ZERO_STAGES
 from balancer.errors import InputError
+from balancer.problem.step_times import StepTimes
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, WordedError, Wording
 
@@ -118,6 +119,8 @@ class StepLayout:
         The most of the language model's lengths that one holds, likewise.
     generators : tuple of str
         The last modules, which take what the language model puts out.
+    times : StepTimes or None
+        With encoders in gaps: what all modules take and hold, from which plans are made; ``configure`` finds it.
 
     Examples
     --------
@@ -132,6 +135,7 @@ class StepLayout:
     micro_batches: int | None = None
     micro_batch_tokens: int | None = None
     generators: tuple[str, ...] = ()
+    times: StepTimes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.modules, Mapping) or not self.modules:
@@ -148,6 +152,12 @@ class StepLayout:
         object.__setattr__(self, "generators", as_generators(list(self.modules), self.generators))
         if self.generators and self.mode == "before":
             raise no_place_before(self.generators)
+        if self.times is not None and (self.times.layout, self.times.slots) != (self.in_words(), self.micro_batches):
+            raise UsageError(
+                "{times} are of another layout ({words}; {count} micro-batches)",
+                "configure anew, or leave {times} out",
+                words=self.times.layout, count=self.times.slots,
+            )  # fmt: skip
         for alike in (self.encoders, self.after):
             for name, layout in alike.items():
                 self._check_beside(name, layout, next(iter(alike.values())))
@@ -275,6 +285,7 @@ class StepLayout:
         found = {"mode": self.mode, "modules": {name: asdict(layout) for name, layout in self.modules.items()}}
         more: dict[str, Any] = {name: getattr(self, name) for name in ("micro_batches", "micro_batch_tokens")}
         more["generators"] = list(self.generators) or None
+        more["times"] = None if self.times is None else self.times.to_json()
         return found | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
@@ -300,6 +311,8 @@ class StepLayout:
             except (UsageError, ArgumentTypeError) as error:
                 raise error.within(f"modules[{name!r}]") from None
         rest = {name: value for name, value in found.items() if name not in ("modules", "found")}
+        if rest.get("times") is not None:
+            rest["times"] = StepTimes.from_json(rest["times"])
         return cls(modules, **rest)
 
     def in_words(self) -> str:

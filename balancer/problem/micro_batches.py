@@ -1,7 +1,7 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import needed
+from balancer.problem.step_times import StepTimes
 from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
@@ -44,6 +45,8 @@ MOST_SLOTS = 2**20
 MOST_SLOTS_OF_STAGES = 2**12
 """Those with `stages`: the program behind a ramp takes the square of their number in memory."""
 
+
+_ANY_SIZE = 2**53  # tokens of a micro-batch that its bytes cap, not their number
 
 PACKING = Wording({
     "cap": "micro_batch_tokens", "tokens": "length", "num_slots": "num_micro_batches", "min_slots": "min_micro_batches",
@@ -136,7 +139,7 @@ class MicroBatches:
 
     def _check_stages(self) -> None:
         if isinstance(self.stages, Mapping):  # from a plan file
-            object.__setattr__(self, "stages", PipelineStages(**self.stages))
+            object.__setattr__(self, "stages", PipelineStages.from_json(self.stages))
         if not isinstance(self.stages, PipelineStages):
             raise ArgumentTypeError("stages", "be PipelineStages(...)", repr(self.stages))
         if self.pipeline_stages > 1:
@@ -153,6 +156,17 @@ class MicroBatches:
         object.__setattr__(self, "multiple_of", lcm(self.multiple_of, devices))
         if self.over_long == "own" and self.stages.in_flight_tokens is not None:
             raise UsageError("{over_long='own'} cannot be combined with {in_flight_tokens}, which it would exceed")
+
+    @classmethod
+    def in_gaps(cls, times: StepTimes) -> "MicroBatches":
+        """Return those of a layout whose encoders run in the gaps of its pipeline: as many as it has, in its memory.
+
+        ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
+        """
+        if times.generators or not times.encoders:
+            what = f"generators ({', '.join(times.generators)})" if times.generators else "no encoders"
+            raise UsageError("a plan says what encoders do in gaps, and these {times} have {what}", what=what)
+        return cls(_ANY_SIZE, "pipeline", times.slots, allow_empty=True, stages=PipelineStages.of_times(times))
 
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th micro-batch is the last that holds anything on any rank.
@@ -186,14 +200,14 @@ class MicroBatches:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; ``MicroBatches(**fields)`` is this again."""
-        found = asdict(self)
-        if self.stages is None:
-            del found["stages"]
-        return found
+        found = {name: value for name, value in asdict(replace(self, stages=None)).items() if name != "stages"}
+        return found if self.stages is None else found | {"stages": self.stages.to_json()}
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
         how = self.schedule if self.stages is None else self.stages.in_words()
+        if self.stages is not None and self.stages.gaps is not None:
+            return f"micro-batches within the memory of the layout, {how}"
         return f"micro-batches of at most {self.max_tokens:,}, {how}"
 
     def makespan(self, slot_loads: NDArray[np.int64]) -> int:

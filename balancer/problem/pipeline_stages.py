@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel, Decoder, LengthPolynomial, Module, module, parse_cost
 from balancer.problem.phases import SINGLE_PHASE
+from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
-from solvers.pipeline import OpOrder, PipelineRun, interleaved, one_f_one_b, run
+from solvers.pipeline import MultiplexResult, OpOrder, PipelineRun, interleaved, one_f_one_b, run, run_turns
 from solvers.pipeline.parts import held_by_replica, prepared
 
 __all__ = ["PipelineStages"]
@@ -55,6 +56,8 @@ class PipelineStages:
     tied : bool
         Whether an op waits for its like in all replicas, as where they share parameters or experts (FSDP): it takes as
         long as the slowest, and all replicas end together.
+    gaps : StepTimes or None
+        Encoders run in the gaps of the pipeline, and take what this says, as do its stages: :meth:`of_times` makes it.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class PipelineStages:
     overhead: int = 0
     in_flight_tokens: int | None = None
     tied: bool = False
+    gaps: StepTimes | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -182,6 +186,13 @@ class PipelineStages:
             backward[name] = tuple(times * t for t in row)
         return cls(parts.forward, backward, parts.costs, chunks, hop, overhead, in_flight_tokens, tied)
 
+    @classmethod
+    def of_times(cls, times: StepTimes) -> "PipelineStages":
+        """Return the pipeline of a layout whose encoders run in its gaps; units are tenths of nanoseconds."""
+        ops = times.of_ops()
+        ahead, back = (dict(zip(times.piped, ops[way].tolist(), strict=True)) for way in ("forward", "backward"))
+        return cls(ahead, back, chunks=times.chunks, hop=round(times.hop * PER_SECOND), gaps=times)
+
     @property
     def num_stages(self) -> int:
         """S."""
@@ -194,8 +205,8 @@ class PipelineStages:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases that run in the pipeline."""
-        return tuple(self.forward)
+        """The phases that run in the pipeline, or in its gaps."""
+        return (*self.forward, *(() if self.gaps is None else self.gaps.encoders))
 
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the stages are those of exactly these phases."""
@@ -204,6 +215,15 @@ class PipelineStages:
                 "{stages} must be of the phases {named}, got {given}", named=", ".join(names),
                 given=", ".join(self.phases),
             )  # fmt: skip
+
+    def check_replicas(self, num_ranks: int) -> None:
+        """Raise ValueError unless there are as many ranks as times in gaps are of, if they are of some."""
+        if self.gaps is not None and self.gaps.replicas != num_ranks:
+            raise ArgumentError(
+                "num_ranks",
+                f"be {self.gaps.replicas}, the replicas of the layout whose gaps encoders run in",
+                num_ranks,
+            )
 
     @property
     def both_ways(self) -> Ints:
@@ -233,7 +253,7 @@ class PipelineStages:
     @property
     def forward_only(self) -> int:
         """So many first stages run no backward."""
-        back = self.both_ways[:, self.num_stages :].max(axis=0) + self.overhead
+        back = self.both_ways[:, self.num_stages :].max(axis=0) + self._fixed["backward_overhead"]
         return int(np.argmax(back > 0)) if (back > 0).any() else self.num_stages
 
     def run(self, slots: Ints, sizes: Ints | None = None) -> PipelineRun:
@@ -246,11 +266,44 @@ class PipelineStages:
         sizes : int64[K], optional
             What each slot holds in every stage.
         """
-        fixed, rows = [self.overhead] * self.num_stages, self.both_ways
-        return run(
-            slots, rows[:, : self.num_stages], rows[:, self.num_stages :], self.order(len(slots)),
-            forward_overhead=fixed, backward_overhead=fixed, hop=self.hop, sizes=sizes,
+        return run(slots, order=self.order(len(slots)), sizes=sizes, **self._ops)
+
+    def run_tasks(
+        self, slots: Ints, slot_of_task: Ints, tasks: GapTasks, turns: tuple[Ints, Ints, Ints]
+    ) -> MultiplexResult:
+        """Run one replica with tasks in its gaps exactly.
+
+        Parameters
+        ----------
+        slots : int64[K, M]
+            Work of each slot in each module.
+        slot_of_task : int64[t]
+        tasks : GapTasks
+        turns : (int64[t], int64[t], int64[t])
+            Device of each task, and the places of its forward and backward among all that the device runs.
+        """
+        return run_turns(
+            slots, task_slot=slot_of_task, task_forward=tasks.forward, task_backward=tasks.backward,
+            task_size=tasks.size, task_device=turns[0], forward_turn=turns[1], backward_turn=turns[2],
+            order=self.order(len(slots)), window=self.num_devices, **self._ops,
         )  # fmt: skip
+
+    @property
+    def _fixed(self) -> dict[str, Ints]:
+        """What every op of a stage takes besides."""
+        if self.gaps is not None:
+            return {name: each for name, each in self.gaps.of_ops().items() if name.endswith("overhead")}
+        return dict.fromkeys(("forward_overhead", "backward_overhead"), np.full(self.num_stages, self.overhead))
+
+    @property
+    def _ops(self) -> dict[str, Any]:
+        """What ops take, as solvers have it."""
+        rows = self.both_ways
+        return {
+            "forward": rows[:, : self.num_stages],
+            "backward": rows[:, self.num_stages :],
+            "hop": self.hop,
+        } | self._fixed
 
     def run_seconds(self, seconds: NDArray[np.float64], hop: float, sizes: Ints | None = None) -> PipelineRun:
         """Run one replica of which it is known how long each op takes, in nanoseconds.
@@ -291,8 +344,9 @@ class PipelineStages:
     def perfect(self, totals: Ints, num_replicas: int, num_slots: int) -> tuple[int, int]:
         """Return the makespan without any bubble, as a fraction, from the work in each module, int64[M]."""
         busy = sum(int(t) * sum(row) for t, row in zip(totals, self.both_ways.tolist(), strict=True))
-        ops = 2 * self.num_stages - self.forward_only
-        return busy + num_replicas * num_slots * ops * self.overhead, num_replicas * self.num_devices
+        ahead, back = self._fixed.values()
+        fixed = int(ahead.sum() + back[self.forward_only :].sum())
+        return busy + num_replicas * num_slots * fixed, num_replicas * self.num_devices
 
     def held_by_a_rank(self, work: Ints, makespan: int, num_ranks: int, num_slots: int) -> tuple[Ints, int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
@@ -301,26 +355,24 @@ class PipelineStages:
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""
-        fixed, rows = [self.overhead] * self.num_stages, self.both_ways
-        return {
-            "forward": rows[:, : self.num_stages],
-            "backward": rows[:, self.num_stages :],
-            "forward_overhead": fixed,
-            "backward_overhead": fixed,
-            "in_flight_cap": self.in_flight_tokens,
-            "chunks": self.chunks,
-            "hop": self.hop,
-            "tied": self.tied,
-        }
+        return {"in_flight_cap": self.in_flight_tokens, "chunks": self.chunks, "tied": self.tied, **self._ops}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; ``PipelineStages(**fields)`` is this again."""
-        return asdict(self)
+        """Return the fields, or the times from which all of them are made; :meth:`from_json` reads them back."""
+        if self.gaps is not None:
+            return {"gaps": self.gaps.to_json()}
+        return {name: value for name, value in asdict(self).items() if name != "gaps"}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "PipelineStages":
+        """Read back what :meth:`to_json` wrote."""
+        return cls(**found) if "gaps" not in found else cls.of_times(StepTimes.from_json(found["gaps"]))
 
     def in_words(self) -> str:
         """Say what they are, for a report."""
         order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else "1F1B"
-        return f"{self.num_stages} pipeline stages, {order}" + (", replicas tied" if self.tied else "")
+        gaps = "" if self.gaps is None else f", {' and '.join(self.gaps.encoders)} in its gaps"
+        return f"{self.num_stages} pipeline stages, {order}{gaps}" + (", replicas tied" if self.tied else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.smallest_cap import least_cap, needed
+from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording
@@ -114,6 +115,8 @@ class Problem:
         Where the parts of each sample lie, if not all on its home rank.
     work : int64[n, M] or None
         With pipeline stages, each sample's work in each module.
+    timed : TimedStep or None
+        Where encoders run in the gaps of the pipeline, all that there is to do.
     """
 
     batch: GlobalBatch
@@ -125,6 +128,7 @@ class Problem:
     volumes: NDArray[np.int64] | None = None
     affinity: Affinity | None = None
     work: NDArray[np.int64] | None = None
+    timed: TimedStep | None = None
 
     @property
     def move_volumes(self) -> NDArray[np.int64]:
@@ -147,12 +151,12 @@ class Problem:
         cost: CostModel,
         constraints: Constraints | None = None,
         micro_batches: MicroBatches | SequenceGroups | None = None,
-        work: NDArray[np.int64] | None = None,
+        work: NDArray[np.int64] | TimedStep | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
 
-        With pipeline stages, `work` is each sample's work in each module, of which there may be other phases'; by
-        default the work of the only phase.
+        With pipeline stages, `work` is each sample's work in each module, of which there may be other phases', and the
+        tasks in its gaps; by default the work of the only phase.
 
         Raises
         ------
@@ -186,7 +190,9 @@ class Problem:
             micro_batches.stages.check_phases([SINGLE_PHASE])
             own = cost, batch.lengths, np.arange(len(costs))
             work = micro_batches.stages.work({SINGLE_PHASE: own}, len(costs))
-        return cls(batch, topology, cost, costs, constraints, micro_batches, work=work)
+        timed = work if isinstance(work, TimedStep) else None
+        table = work.work if isinstance(work, TimedStep) else work
+        return cls(batch, topology, cost, costs, constraints, micro_batches, work=table, timed=timed)
 
     def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
         """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""

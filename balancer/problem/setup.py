@@ -105,6 +105,7 @@ class Setup:
         if cut is not None and cut.stages is not None:
             names = [phase.name for phase in self.phases]
             cut.stages.check_phases(names if cut.encoders == "slot" else names[-1:])
+            cut.stages.check_replicas(num_ranks)
         if self.settings.mode != "separate":
             self._check_joint()
         object.__setattr__(self, "shares", any(self.sharing_of(phase.name) is not None for phase in self.phases))
@@ -119,7 +120,8 @@ class Setup:
             if layout.mode != "before" and len(layout.modules) > 1:
                 raise UsageError(
                     "{layouts} of mode {given!r} are not planned here: all that is in the pipeline takes its slots "
-                    "and ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}"), given=layout.mode,
+                    "and ranks", ("use mode 'before'", "plan them as a pipeline, with {stages}; those in its gaps with "
+                                   "micro_batches=MicroBatches.in_gaps(layout.times)"), given=layout.mode,
                 )  # fmt: skip
             if layout.num_gpus != count:
                 raise ArgumentError("layouts", f"be of the {count} GPUs there are", layout.num_gpus)
@@ -223,6 +225,12 @@ class Setup:
         given = next(each for each in self.phases if each.name == phase)
         size = given.sequence_parallel
         return None if size is None else LongShort.of(size, given.share_multiple_of)
+
+    @property
+    def in_gaps(self) -> bool:
+        """Whether encoders run in the gaps of the last phase's pipelines."""
+        cut = self.settings.micro_batches
+        return cut is not None and cut.stages is not None and cut.stages.gaps is not None
 
     def rank_sets(self) -> Iterator[range]:
         """Yield all sets of ranks that plans can need as a group of more than one, each once."""

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.planning.timed import Timeline
 from balancer.report.canvas import IN_PAGE, Colors, svg_of
 from balancer.report.numbers import ops
 from balancer.report.skeleton import chart, section, table
 from balancer.report.table import as_bytes, as_percent
-from balancer.simulate.layout_price import Timeline
 from solvers.pipeline import MultiplexResult, PipelineRun
 
 __all__ = ["gantt", "pipeline_section", "timeline_section"]

@@ -21,7 +21,7 @@ from balancer.simulate.layouts import Stub, numbers_of_slots, stubs_of
 from solvers.arguments import as_budget, unknown
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, UsageError
 
-__all__ = ["REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
+__all__ = ["LAST_S", "REASONS", "Configuration", "configure", "modes_of", "price_layouts"]
 
 REASONS = ("memory", "bound", "close", "scheduled", "partly", "left")
 """Why a layout is not the winner: it does not fit; a bound proves that it is slower, or that it is no more than 3 %
@@ -30,7 +30,8 @@ with which it may be more than 3 % faster; or it ended before any."""
 
 _CLOSE = 0.03
 _EACH_S = 0.02  # of a schedule's search, for each step
-_LAST_S = 0.2  # of the winner's
+LAST_S = 0.2
+"""Seconds of work in the search for the winner, for each step."""
 _AGAIN = 0.01  # longer a layout is taken to be with every further number of micro-batches, so that many have a turn
 _FORMULA_SAMPLES = 4  # of a mean micro-batch
 _FIRST = 2  # of each mode that are scheduled before all others
@@ -214,7 +215,7 @@ class _Search:
 
 def _longer(case: LayoutCase, found: Priced | None) -> Priced | None:
     """Return what a longer search finds, or what there is if that is no faster."""
-    better = price(case, _LAST_S)
+    better = price(case, LAST_S)
     return found if better is None or (found is not None and found.seconds <= better.seconds) else better
 
 

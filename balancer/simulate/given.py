@@ -17,68 +17,17 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Steps, rows_of_steps
 from balancer.problem.cluster import Cluster, read_cluster
 from balancer.problem.layout import as_generators, upstream
-from balancer.problem.phases import Phase, PhaseItems
+from balancer.problem.phases import Phase
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.setup import Setup, as_phases
+from balancer.problem.step_times import StepItems
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["Given", "StepItems", "given_of"]
+__all__ = ["Given", "given_of"]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepItems:
-    """The items of a global batch, by phase.
-
-    Attributes
-    ----------
-    flops, lengths : dict of str to float64[k]
-        Of each item: FLOPs of its forward, and elements.
-    sample : dict of str to int64[k]
-    of_sample : dict of str to float64[2, n]
-        FLOPs and elements of each sample.
-    total : dict of str to (float, float)
-        Their sums.
-    largest : int64[w]
-        Samples that have most FLOPs in a phase.
-    num_samples : int
-    """
-
-    flops: dict[str, Floats]
-    lengths: dict[str, Floats]
-    sample: dict[str, Ints]
-    of_sample: dict[str, Floats]
-    total: dict[str, tuple[float, float]]
-    largest: Ints
-    num_samples: int
-
-    @classmethod
-    def of(
-        cls, items: tuple[PhaseItems, ...], models: Mapping[str, Module], pieces: Mapping[str, int | None], samples: int
-    ) -> "StepItems":
-        """Take what phases were found to have."""
-        flops: dict[str, Floats] = {}
-        lengths: dict[str, Floats] = {}
-        sample: dict[str, Ints] = {}
-        of_sample: dict[str, Floats] = {}
-        for phase in items:
-            name = phase.phase.name
-            each = models[name].flops(backward=False)
-            lengths[name], sample[name] = phase.lengths.astype(np.float64), phase.sample_of_item
-            if piece := pieces.get(name):
-                flops[name] = lengths[name] * (each.exact(piece) / piece)
-            else:
-                flops[name] = np.where(lengths[name] > 0, each(lengths[name]), 0.0)
-            of_sample[name] = np.stack(
-                [np.bincount(sample[name], values, samples) for values in (flops[name], lengths[name])]
-            )
-        total = {name: (float(both[0].sum()), float(both[1].sum())) for name, both in of_sample.items()}
-        largest = np.unique([int(np.argmax(both[0])) for both in of_sample.values()])
-        return cls(flops, lengths, sample, of_sample, total, largest, samples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,10 +197,12 @@ def _steps(
         raise InputError(f"{opened.path}: {there}; give a smaller batch, or fewer steps")
     wanted = {i * total // num_steps for i in range(num_steps)}
     made, found = Steps(opened, settings), []
+    forwards = {name: model.flops(backward=False) for name, model in models.items()}
     for rows in islice(rows_of_steps(opened, settings), max(wanted) + 1):
         if rows.number in wanted:
             step = made.of(rows)
-            found.append(StepItems.of(step.items, models, pieces, len(rows)))
+            shares = {items.phase.name: (items.lengths, items.sample_of_item) for items in step.items}
+            found.append(StepItems.of(shares, forwards, pieces, len(rows)))
     if not any(flops for step in found for flops, _ in step.total.values()):
         raise InputError(f"{opened.path}: holds nothing to do: all lengths are 0 in the steps taken")
     return tuple(found)

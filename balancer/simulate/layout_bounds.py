@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.layout_memory import DeviceMemory, memory_of_devices
-from balancer.simulate.given import Given, StepItems
-from balancer.simulate.layout_times import ModuleRate, PipelineTimes, gradient_seconds
+from balancer.problem.step_times import ModuleRate, StepItems, StepTimes
+from balancer.simulate.given import Given
+from balancer.simulate.layout_times import PipelineTimes, gradient_seconds, rate_of
 from balancer.simulate.layouts import Stub
 
 __all__ = ["LayoutCase", "QuickBound", "room_of", "slots_held"]
@@ -54,8 +55,28 @@ class LayoutCase:
             if self.layout.mode == "multiplexed":
                 shards, ranks = self.layout.llm.device_gpus, self.layout.llm.dp * self.num_slots
             elements = self.given.total(name)[1] / len(self.given.steps) / ranks
-            found[name] = ModuleRate.of(self.given, name, one, shards, elements)
+            found[name] = rate_of(self.given, name, one, shards, elements)
         return found
+
+    @cached_property
+    def step_times(self) -> StepTimes:
+        """All that schedules of its steps are made from."""
+        layout, memory, times = self.layout, self.memory, self.times
+        in_gaps = layout.mode == "multiplexed"
+        rates = dict(zip(times.names, times.rates, strict=True)) | self.apart
+        forwards = {name: self.given.models[name].flops(backward=False) for name in rates}
+        return StepTimes(
+            layout.in_words(), times.names,
+            tuple(layout.encoders if in_gaps else ()), tuple(layout.after if in_gaps else ()),
+            layout.llm.dp, self.num_slots, layout.llm.chunks,
+            {name: (each.constant, each.a, each.b) for name, each in forwards.items()},
+            {name: piece for name, piece in self.given.pieces.items() if piece}, rates,
+            tuple(map(tuple, times.parts.tolist())), tuple(times.forward_overhead.tolist()),
+            tuple(times.backward_overhead.tolist()), float(times.hop),
+            {name: tuple(memory.kept[name].tolist()) for name in rates},
+            {name: tuple(memory.at_work[name].tolist()) for name in rates},
+            tuple((room_of(self.given) - memory.states).tolist()),
+        )  # fmt: skip
 
     @cached_property
     def sync_s(self) -> float:
@@ -169,7 +190,7 @@ class QuickBound:
         """Seconds of a module's forwards and backwards on one device, as fast as with all elements at a time."""
         key = name, one.tp, one.cp, one.sp, one.recompute, shards
         if key not in self._kept:
-            rate = ModuleRate.of(self.given, name, one, shards, self.given.total(name)[1])
+            rate = rate_of(self.given, name, one, shards, self.given.total(name)[1])
             self._kept[key] = _spent(self.given.total(name), rate) / len(self.given.steps)
         return self._kept[key]
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from balancer.cost.sequence_parallel import exchange_bytes
 from balancer.problem.layout import ModuleLayout, StepLayout
-from balancer.simulate.given import Given, StepItems
+from balancer.problem.step_times import ModuleRate, StepItems
+from balancer.simulate.given import Given
 
-__all__ = ["ModuleRate", "PipelineTimes", "gradient_seconds"]
+__all__ = ["PipelineTimes", "gradient_seconds", "rate_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,36 +23,16 @@ _BYTES = 2  # of an activation, a parameter, a gradient: bfloat16
 _EXCHANGES_FORWARD, _EXCHANGES_BACKWARD = 4, 6  # of a layer cut by tensors: gathers and scatters of its tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleRate:
-    """Seconds of the forward of a whole module, on one device.
-
-    Attributes
-    ----------
-    per_flop, per_element : float
-    backward : int
-        How many times that its backward takes.
-    """
-
-    per_flop: float
-    per_element: float
-    backward: int
-
-    @classmethod
-    def of(cls, given: Given, name: str, layout: ModuleLayout, shards: int, elements: float) -> "ModuleRate":
-        """Return the rate on a device of `shards` GPUs that has so many elements at a time."""
-        measured = given.rates[name].get(layout.tp)
-        rate = float((measured or given.rates[name][0]).at(max(1.0, elements / (shards / layout.tp))))
-        backward = given.backward_times(name, recompute=layout.recompute)
-        seconds = _sequence_seconds(given, name, layout)
-        if measured is None:
-            seconds += _tensor_seconds(given, name, layout)
-        ranks = shards // layout.device_gpus  # that share a micro-batch's items evenly
-        return cls(1 / (rate * shards), given.exposed * seconds / ranks, backward)
-
-    def seconds(self, flops: Floats, elements: Floats) -> Floats:
-        """Of a forward."""
-        return self.per_flop * flops + self.per_element * elements
+def rate_of(given: Given, name: str, layout: ModuleLayout, shards: int, elements: float) -> ModuleRate:
+    """Return a module's rate on a device of `shards` GPUs that has so many elements at a time."""
+    measured = given.rates[name].get(layout.tp)
+    rate = float((measured or given.rates[name][0]).at(max(1.0, elements / (shards / layout.tp))))
+    backward = given.backward_times(name, recompute=layout.recompute)
+    seconds = _sequence_seconds(given, name, layout)
+    if measured is None:
+        seconds += _tensor_seconds(given, name, layout)
+    ranks = shards // layout.device_gpus  # that share a micro-batch's items evenly
+    return ModuleRate(1 / (rate * shards), given.exposed * seconds / ranks, backward)
 
 
 def _tensor_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
@@ -112,7 +93,7 @@ class PipelineTimes:
         for name in names:
             one = layout.modules[name]
             shards = one.device_gpus * (one.dp // layout.llm.dp)
-            rates.append(ModuleRate.of(given, name, one, shards, elements[name]))
+            rates.append(rate_of(given, name, one, shards, elements[name]))
         ahead, back = _gathers(given, layout, parameters)
         back *= (parts * [[rate.backward] for rate in rates]).any(axis=0)  # where there is none, nothing is gathered
         hop = 0.0
@@ -138,10 +119,6 @@ class PipelineTimes:
         return np.array(
             [r.per_flop * flops + r.per_element * n for r, (flops, n) in zip(self.rates, sums, strict=True)]
         )
-
-    def of_samples(self, step: StepItems) -> Floats:
-        """Seconds of each sample's forward in each module, float64[n, M]."""
-        return np.stack([r.seconds(*step.of_sample[name]) for name, r in zip(self.names, self.rates, strict=True)]).T
 
 
 def gradient_seconds(given: Given, layout: StepLayout, parameters: Mapping[str, Floats]) -> float:

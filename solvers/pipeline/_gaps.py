@@ -13,7 +13,7 @@ from solvers.pipeline._gap_search import search_gaps
 from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks, held_by_given
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["Gaps", "no_items"]
+__all__ = ["Gaps", "no_items", "ops_of"]
 
 Ints = NDArray[np.int64]
 _RULES = (
@@ -87,7 +87,7 @@ class Gaps:
         ends, device, starts, turns = kept
         ran = np.where(ends >= 0, ends - durations, -1)
         started = np.concatenate([ran.ravel(), starts.ravel()])
-        ops = _ops_of(durations, order, hop, given, tasks.window)
+        ops = ops_of(durations, order, hop, given, tasks.window)
         return cls(
             order, hop, tasks, given, best, device, started, given.table[0].copy(), ops,
             _sequences(turns, device, started, order, n), items, np.array([_SEED], dtype=np.int64),
@@ -123,7 +123,7 @@ class Gaps:
         return int(work)
 
 
-def _ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: int) -> Ints:
+def ops_of(durations: Ints, order: OpOrder, hop: int, given: SlotTasks, window: int) -> Ints:
     """Return what the search knows of each op."""
     slots, width = durations.shape
     stages, devices, n = width // 2, order.num_devices, given.table.shape[1]

@@ -41,7 +41,7 @@ def log(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(room, "_EACH_S", 1e-4)
-    monkeypatch.setattr(room, "_LAST_S", 1e-4)
+    monkeypatch.setattr(room, "LAST_S", 1e-4)
 
 
 def configured(log, num_gpus=4, batch=8, **more):

@@ -1,0 +1,118 @@
+"""What runs in the gaps of pipelines: on which device and in which turn; and all that a device runs, in turn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.step_times import GapTasks
+from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, turns_of
+from solvers.types import Record
+
+__all__ = ["DeviceOp", "GapTable", "ops_in_turn"]
+
+Ints = NDArray[np.int64]
+
+
+class DeviceOp(NamedTuple):
+    """One thing that a device of a pipeline runs.
+
+    Attributes
+    ----------
+    slot : int
+        The micro-batch.
+    backward : bool
+        Whether it is a backward, else a forward.
+    stage : int or None
+        Of the pipeline; None of encoders' work in its gaps.
+    sample : int or None
+        Whose, of encoders' work: a sample of the global batch.
+    part, parts : int
+        Which part of the sample's work in all encoders, of how many alike: its pieces (tiles, or else items) are dealt
+        out evenly, in their order.
+    """
+
+    slot: int
+    backward: bool
+    stage: int | None = None
+    sample: int | None = None
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GapTable(Record):
+    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders.
+
+    Attributes
+    ----------
+    tasks : GapTasks
+        In the order of samples and parts; samples are those that the plan keeps.
+    device : int64[t]
+        Of its sample's replica, where each runs, forward and backward.
+    forward_turn, backward_turn : int64[t]
+        Their places among all that the device runs, the pipeline's ops included, from 0; -1 where there is no backward.
+    """
+
+    tasks: GapTasks = field(compare=False)
+    device: Ints
+    forward_turn: Ints
+    backward_turn: Ints
+
+    @classmethod
+    def of(cls, tasks: GapTasks, found: MultiplexedResult) -> "GapTable":
+        """Read turns off a schedule of these tasks."""
+        columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
+        for replica, each in enumerate(found.replicas):
+            mine = found.tasks_of(replica)
+            columns[0, mine] = each.task_device
+            columns[1:, mine] = turns_of(each, tasks.forward[mine], tasks.backward[mine])
+        return cls(tasks, *columns)
+
+    def runs(
+        self, stages: PipelineStages, slots: Ints, rank: NDArray[np.int32], slot: NDArray[np.int32]
+    ) -> Iterator[MultiplexResult]:
+        """Run every replica exactly.
+
+        Parameters
+        ----------
+        stages : PipelineStages
+        slots : int64[R, K, M]
+            Work of each slot in each module.
+        rank, slot : int32[n]
+            Of each sample.
+
+        Raises
+        ------
+        ValueError
+            Turns that no device can run.
+        """
+        owner = self.tasks.sample
+        for replica, loads in enumerate(slots):
+            mine = np.flatnonzero(rank[owner] == replica)
+            turns = self.device[mine], self.forward_turn[mine], self.backward_turn[mine]
+            yield stages.run_tasks(loads, slot[owner[mine]].astype(np.int64), self.tasks.of(mine), turns)
+
+    def on_device(
+        self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints
+    ) -> dict[int, DeviceOp]:
+        """Return what some tasks do on a device, by turn; `slot` and `number`, [n], are of samples."""
+        parts, part = np.bincount(self.tasks.sample, minlength=len(number)), self.tasks.part
+        found = {}
+        for i in np.flatnonzero(chosen & (self.device == device)).tolist():
+            sample = int(self.tasks.sample[i])
+            for back, turn in ((False, int(self.forward_turn[i])), (True, int(self.backward_turn[i]))):
+                if turn >= 0:
+                    whose = int(number[sample]), int(part[i]), int(parts[sample])
+                    found[turn] = DeviceOp(int(slot[sample]), back, None, *whose)
+        return found
+
+
+def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp]) -> list[DeviceOp]:
+    """Return all that a device runs, in turn: what has a turn of its own, and the pipeline's ops in all other turns."""
+    own = order.ops_of(device)
+    ops = (DeviceOp(slot, back, stage) for slot, stage, back in own)
+    return [between[turn] if turn in between else next(ops) for turn in range(len(own) + len(between))]

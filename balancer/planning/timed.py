@@ -1,0 +1,165 @@
+"""Schedules of a layout's steps within its memory: pipelines, with encoders and generators in their gaps or without."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.problem.step_times import UNIT_BYTES, StepItems, StepTimes
+from solvers.errors import SolverError, TimeLimitError
+from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineResult, PipelineRun, run
+
+__all__ = ["Timed", "Timeline", "asked_of", "held_in_cells", "scheduled"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+_MOST_ALONE = 0.9  # of what is capped, for the pipeline to need no cap of its own beside encoders in gaps
+_LLM_SHARE = 0.85  # of what is capped, where encoders run in gaps
+
+
+class Timeline(NamedTuple):
+    """One replica in tenths of nanoseconds; with tasks in its gaps, what they take, int64[t], and which generate."""
+
+    run: PipelineRun | MultiplexResult
+    forward: Ints
+    backward: Ints
+    late: Bools
+
+
+class Timed(NamedTuple):
+    """A schedule; and the bytes that devices hold most in flight, without encoders in gaps, and at work."""
+
+    result: PipelineResult | MultiplexedResult
+    held: Floats
+    alone: Floats
+    at_work: Floats
+    slowest: Callable[[], Timeline]
+
+    @property
+    def bytes(self) -> Floats:
+        """The most that each device holds besides its states."""
+        return self.held + self.at_work
+
+
+def scheduled(
+    times: StepTimes, step: StepItems, room: Floats, time_budget: float, *, limited: bool = True
+) -> Timed | None:
+    """Schedule a step; again under caps on what is in flight, if it holds too much. None if nothing was found to fit.
+
+    Parameters
+    ----------
+    times : StepTimes
+    step : StepItems
+    room : float64[D]
+        Bytes of each device for what is in flight and at work.
+    time_budget : float
+        Seconds' worth of work.
+    limited : bool
+        Whether it has to fit.
+    """
+    schedule = _in_gaps if times.encoders or times.generators else _pipelined
+    caps: Floats | None = None
+    alone = np.zeros(times.num_devices)
+    for _ in range(2):
+        if caps is not None and (caps <= 0).any():
+            return None
+        try:
+            found = schedule(times, step, caps, alone, time_budget)
+        except SolverError:
+            return None
+        if not limited or (found.bytes <= room).all():
+            return found
+        caps, alone = room - found.at_work, found.alone
+    return None
+
+
+def asked_of(times: StepTimes, step: StepItems) -> dict[str, Any]:
+    """Return what :func:`solvers.schedule_pipeline` takes, but for caps and budget."""
+    return {
+        "work": times.work(step),
+        "num_replicas": times.replicas,
+        "num_slots": times.slots,
+        "chunks": times.chunks,
+        "allow_empty": step.num_samples < times.replicas * times.slots,
+        **times.of_ops(),
+    }
+
+
+def _pipelined(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floats, time_budget: float) -> Timed:
+    """Schedule the pipelines of a step."""
+    asked = asked_of(times, step)
+    result = solvers.schedule_pipeline(**asked, **_flight(times, step, caps), time_budget=time_budget)
+    held, at_work = held_in_cells(times, step, _cells(result), result.order)
+
+    def slowest() -> Timeline:
+        here = result.replica_of_item == int(np.argmax(result.makespans))
+        loads = np.zeros((result.num_slots, asked["work"].shape[1]), dtype=np.int64)
+        np.add.at(loads, result.slot_of_item[here], asked["work"][here])
+        none = np.zeros(0, dtype=np.int64)
+        return Timeline(run(loads, order=result.order, **times.of_ops()), none, none, none > 0)
+
+    most = held.max(axis=0)
+    return Timed(result, most, most, at_work, slowest)
+
+
+def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floats, time_budget: float) -> Timed:
+    """Schedule the pipelines of a step with encoders in their gaps; `alone`: what a pipeline held without a cap."""
+    tasks, rules = times.tasks(step), {}
+    if caps is not None:
+        fits = bool((alone < _MOST_ALONE * caps).all())
+        flight = alone if fits else _LLM_SHARE * caps
+        rules = {} if fits else _flight(times, step, flight)
+        rules["held_cap"] = np.floor((caps - flight) / UNIT_BYTES).astype(np.int64)
+        if int(tasks.size[~tasks.late].max(initial=0)) > int(rules["held_cap"].max()):
+            raise TimeLimitError("no room for the largest task")
+    result = solvers.schedule_multiplexed(
+        **asked_of(times, step), **rules, task_item=tasks.sample, task_forward=tasks.forward,
+        task_backward=tasks.backward, task_size=tasks.size, task_after=tasks.late, window=times.num_devices,
+        time_budget=time_budget,
+    )  # fmt: skip
+    alone_, at_work = held_in_cells(times, step, _cells(result), result.order)
+    held = alone_ + UNIT_BYTES * np.stack([each.held for each in result.replicas])
+
+    def slowest() -> Timeline:
+        replica = int(np.argmax(result.makespans))
+        here = result.tasks_of(replica)
+        return Timeline(result.replicas[replica], tasks.forward[here], tasks.backward[here], tasks.late[here])
+
+    return Timed(result, held.max(axis=0), alone_.max(axis=0), at_work + tasks.at_work, slowest)
+
+
+def _flight(times: StepTimes, step: StepItems, caps: Floats | None) -> dict[str, Any]:
+    """Return keywords that cap what devices hold in flight."""
+    if caps is None:
+        return {}
+    sizes = np.ceil(times.held(step)[0] / UNIT_BYTES).astype(np.int64)
+    return {
+        "sizes": np.tile(sizes, times.chunks),
+        "in_flight_cap": np.floor(caps / UNIT_BYTES).astype(np.int64),
+    }
+
+
+def _cells(result: PipelineResult | MultiplexedResult) -> Ints:
+    return result.replica_of_item.astype(np.int64) * result.num_slots + result.slot_of_item
+
+
+def held_in_cells(times: StepTimes, step: StepItems, cell: Ints, order: OpOrder) -> tuple[Floats, Floats]:
+    """Return the most that devices of each replica have in flight, float64[R, D], and all at work, float64[D].
+
+    `cell`, int64[n], is of each sample its replica times the slots, and its slot.
+    """
+    slots, devices, replicas = order.num_slots, order.num_devices, times.replicas
+    volumes, at_work = (
+        np.stack([np.bincount(cell, each[:, d], replicas * slots) for d in range(devices)], axis=1)
+        for each in times.held(step)
+    )
+    sign = np.where(order.backward, -1.0, 1.0) * (order.stage >= order.forward_only)
+    steps = volumes.reshape(replicas, slots, devices)[:, order.slot, order.stage % devices] * sign
+    held = [
+        np.cumsum(steps[:, order.device_offsets[d] : order.device_offsets[d + 1]], axis=1).max(axis=1, initial=0.0)
+        for d in range(devices)
+    ]
+    return np.stack(held, axis=1), at_work.max(axis=0)

@@ -1,0 +1,295 @@
+"""What the modules of a layout take and hold, in numbers that need no model and no cluster: what schedules are made of.
+
+:mod:`balancer.simulate` makes them of models and a cluster; a layout's file carries them to whoever plans by it.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.cost import LengthPolynomial
+from solvers.errors import ArgumentTypeError, UsageError
+
+__all__ = ["PER_SECOND", "UNIT_BYTES", "GapTasks", "ModuleRate", "StepItems", "StepTimes", "TimedStep", "in_units"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Shares = Mapping[str, tuple[Ints, Ints]]
+PER_SECOND = 10**10  # units in which schedules count time
+UNIT_BYTES = 1024  # and what is held
+_TASK_SHARE = 0.02  # of the room beside the states that an encoder's task may hold
+
+
+def in_units(seconds: Floats) -> Ints:
+    """Return times as schedules count them."""
+    return np.rint(seconds * PER_SECOND).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepItems:
+    """The items of a global batch, by phase.
+
+    Attributes
+    ----------
+    flops, lengths : dict of str to float64[k]
+        Of each item: FLOPs of its forward, and elements.
+    sample : dict of str to int64[k]
+    of_sample : dict of str to float64[2, n]
+        FLOPs and elements of each sample.
+    total : dict of str to (float, float)
+        Their sums.
+    largest : int64[w]
+        Samples that have most FLOPs in a phase.
+    num_samples : int
+    """
+
+    flops: dict[str, Floats]
+    lengths: dict[str, Floats]
+    sample: dict[str, Ints]
+    of_sample: dict[str, Floats]
+    total: dict[str, tuple[float, float]]
+    largest: Ints
+    num_samples: int
+
+    @classmethod
+    def of(
+        cls, items: Shares, forwards: Mapping[str, LengthPolynomial], pieces: Mapping[str, int | None], samples: int
+    ) -> "StepItems":
+        """Return them from the lengths and samples of each phase's items, and the FLOPs of an item's forward."""
+        flops: dict[str, Floats] = {}
+        lengths: dict[str, Floats] = {}
+        sample: dict[str, Ints] = {}
+        of_sample: dict[str, Floats] = {}
+        for name, (given, owner) in items.items():
+            each = forwards[name]
+            lengths[name], sample[name] = given.astype(np.float64), owner
+            if piece := pieces.get(name):
+                flops[name] = lengths[name] * (each.exact(piece) / piece)
+            else:
+                flops[name] = np.where(lengths[name] > 0, each(lengths[name]), 0.0)
+            of_sample[name] = np.stack(
+                [np.bincount(sample[name], values, samples) for values in (flops[name], lengths[name])]
+            )
+        total = {name: (float(both[0].sum()), float(both[1].sum())) for name, both in of_sample.items()}
+        largest = [int(np.argmax(both[0])) for both in of_sample.values() if samples]
+        return cls(flops, lengths, sample, of_sample, total, np.unique(np.array(largest, dtype=np.int64)), samples)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRate:
+    """Seconds of the forward of a whole module, on one device.
+
+    Attributes
+    ----------
+    per_flop, per_element : float
+    backward : int
+        How many times that its backward takes.
+    """
+
+    per_flop: float
+    per_element: float
+    backward: int
+
+    def seconds(self, flops: Floats, elements: Floats) -> Floats:
+        """Of a forward."""
+        return self.per_flop * flops + self.per_element * elements
+
+
+class GapTasks(NamedTuple):
+    """Work of samples in gaps: of which sample each task is, units both ways, what it holds, whether it generates."""
+
+    sample: Ints
+    forward: Ints
+    backward: Ints
+    size: Ints
+    late: Bools
+
+    @property
+    def at_work(self) -> float:
+        """Bytes of the largest generator's task, which holds them while it runs, forward and backward in one."""
+        return float(UNIT_BYTES * self.size[self.late].max(initial=0))
+
+    def of(self, chosen: Ints) -> "GapTasks":
+        """Return the tasks with these numbers."""
+        late = self.late[chosen]
+        return GapTasks(self.sample[chosen], self.forward[chosen], self.backward[chosen], self.size[chosen], late)
+
+    @property
+    def part(self) -> NDArray[np.int32]:
+        """Which part of its sample's work each is: int32[t]. Those of a sample stand together, all of one size."""
+        first = np.searchsorted(self.sample, self.sample)
+        return (np.arange(len(self.sample)) - first).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What the modules of a layout take and hold, with a number of micro-batches.
+
+    Attributes
+    ----------
+    layout : str
+        In words, that they are of.
+    piped : tuple of str
+        Modules that are stages of the pipeline, in order.
+    encoders, generators : tuple of str
+        Those that run in its gaps, before their slot and behind it.
+    replicas, slots, chunks : int
+        Of the pipeline.
+    flops : mapping of str to (int, int, int)
+        Of an item's forward, by module: a constant, what every element takes, and every element times another.
+    pieces : mapping of str to int
+        Of modules whose items are cut into pieces, such as tiles, their length.
+    rates : mapping of str to ModuleRate
+    parts : tuple of tuple of int
+        Of each piped module, each stage's part.
+    forward_overhead, backward_overhead : tuple of float
+        Seconds of every op of a stage besides.
+    hop : float
+        Seconds until the next device has what it is sent.
+    kept, at_work : mapping of str to tuple of float
+        Bytes on a GPU of each device: of every element between its forward and its backward, and of each at work.
+    room : tuple of float
+        Bytes on a GPU of each device for all that is kept or at work.
+    """
+
+    layout: str
+    piped: tuple[str, ...]
+    encoders: tuple[str, ...]
+    generators: tuple[str, ...]
+    replicas: int
+    slots: int
+    chunks: int
+    flops: Mapping[str, tuple[int, int, int]] = field(hash=False)
+    pieces: Mapping[str, int] = field(hash=False)
+    rates: Mapping[str, ModuleRate] = field(hash=False)
+    parts: tuple[tuple[int, ...], ...]
+    forward_overhead: tuple[float, ...]
+    backward_overhead: tuple[float, ...]
+    hop: float
+    kept: Mapping[str, tuple[float, ...]] = field(hash=False)
+    at_work: Mapping[str, tuple[float, ...]] = field(hash=False)
+    room: tuple[float, ...]
+
+    @property
+    def num_devices(self) -> int:
+        """Of a replica's pipeline."""
+        return len(self.room)
+
+    def of_ops(self) -> dict[str, Any]:
+        """Return what an op takes as :func:`solvers.pipeline.run` has it."""
+        parts = np.array(self.parts, dtype=np.int64)
+        times = np.array([self.rates[name].backward for name in self.piped], dtype=np.int64)
+        return {
+            "forward": parts,
+            "backward": parts * times[:, None],
+            "forward_overhead": in_units(np.array(self.forward_overhead)),
+            "backward_overhead": in_units(np.array(self.backward_overhead)),
+            "hop": round(self.hop * PER_SECOND),
+        }
+
+    def items(self, of_phase: Shares, num_samples: int) -> StepItems:
+        """Return the items of a batch from the lengths and samples of each phase's."""
+        forwards = {name: LengthPolynomial(*self.flops[name]) for name in of_phase}
+        return StepItems.of(of_phase, forwards, self.pieces, num_samples)
+
+    def work(self, step: StepItems) -> Ints:
+        """Return each sample's work in each piped module, int64[n, M]: what one of its parts takes."""
+        parts = np.array(self.parts).sum(axis=1)
+        seconds = np.stack([self.rates[name].seconds(*step.of_sample[name]) for name in self.piped], axis=1)
+        return in_units(seconds / parts)
+
+    def tasks(self, step: StepItems) -> GapTasks:
+        """Return a task for each sample with encoder work, and for each with a generator's; see :meth:`_parted`."""
+        found = [self._parted(step, names) for names in (self.encoders, self.generators)]
+        sample, forward, backward, size = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return GapTasks(sample, forward, backward, size, np.repeat([False, True], [len(each[0]) for each in found]))
+
+    def _parted(self, step: StepItems, names: Collection[str]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return a task for each sample with work in some modules; several alike where long or large, and in pieces."""
+        forward, backward, size, pieces = np.zeros((4, step.num_samples))
+        for name in names:
+            rate, bytes_ = self.rates[name], max(self.kept[name])
+            each = rate.seconds(*step.of_sample[name])
+            forward += each
+            backward += rate.backward * each
+            size += step.of_sample[name][1] * bytes_
+            parts = np.maximum(1, step.lengths[name] // (self.pieces.get(name) or np.inf))
+            pieces += np.bincount(step.sample[name], parts * (step.lengths[name] > 0), step.num_samples)
+        totals = [self.rates[name].seconds(*step.total[name]) for name in self.piped]  # type: ignore[arg-type]
+        op = float(np.array(totals).sum()) / (self.replicas * self.slots * len(self.parts[0]))
+        wanted = np.ceil(np.maximum(forward / max(op, 1e-9), size / (_TASK_SHARE * max(min(self.room), 1.0))))
+        count = np.where(forward > 0, np.clip(wanted, 1, np.maximum(1, pieces)), 0).astype(np.int64)
+        sample = np.repeat(np.arange(step.num_samples), count)
+        each = np.maximum(1, count)
+        sizes = np.ceil(size / each / UNIT_BYTES).astype(np.int64)
+        return sample, in_units(forward / each)[sample], in_units(backward / each)[sample], sizes[sample]
+
+    def held(self, step: StepItems) -> tuple[Floats, Floats]:
+        """Return the bytes that each sample's piped modules keep, and have at work, on every device: float64[n, D]."""
+        found: list[Floats] = []
+        for table in (self.kept, self.at_work):
+            bytes_ = np.zeros((step.num_samples, self.num_devices))
+            for name in self.piped:
+                bytes_ += step.of_sample[name][1][:, None] * np.array(table[name])
+            found.append(bytes_)
+        return found[0], found[1]
+
+    def timed(self, of_phase: Shares, num_samples: int) -> "TimedStep":
+        """Return what a step has to do, from the lengths and samples of each phase's items."""
+        items = self.items(of_phase, num_samples)
+        return TimedStep(self, items, self.work(items), self.tasks(items))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; :meth:`from_json` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Any) -> "StepTimes":
+        """Read back what :meth:`to_json` wrote; TypeError or ValueError that names what is wrong."""
+        if not isinstance(found, Mapping) or set(found) != set(cls.__dataclass_fields__):
+            raise ArgumentTypeError(
+                "times", f"be an object with {', '.join(cls.__dataclass_fields__)}", f"{found!r:.80}"
+            )
+        given = dict(found)
+        try:
+            given["rates"] = {name: ModuleRate(**rate) for name, rate in given["rates"].items()}
+            for name in ("flops", "kept", "at_work"):
+                given[name] = {key: tuple(row) for key, row in given[name].items()}
+            given["parts"] = tuple(map(tuple, given["parts"]))
+            names = ("piped", "encoders", "generators", "forward_overhead", "backward_overhead", "room")
+            made = cls(**given | {name: tuple(given[name]) for name in names})
+            made._check()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError("{times} cannot be read: {error}", error=f"{error!r:.120}") from None
+        return made
+
+    def _check(self) -> None:
+        """Raise ValueError, KeyError or TypeError where numbers are missing or negative."""
+        modules = (*self.piped, *self.encoders, *self.generators)
+        rows = [*self.parts, self.forward_overhead, self.backward_overhead]
+        if {len(row) for row in rows} != {self.num_devices * self.chunks} or len(self.parts) != len(self.piped):
+            raise ValueError(f"must have {self.num_devices * self.chunks} stages in each row")
+        numbers = [x for row in rows for x in row] + [self.hop, self.replicas - 1, self.slots - 1, self.chunks - 1]
+        numbers += self.room
+        for name in modules:
+            rate, devices = self.rates[name], {len(table[name]) for table in (self.kept, self.at_work)}
+            if devices != {self.num_devices}:
+                raise ValueError(f"{name!r} must have bytes of {self.num_devices} devices")
+            LengthPolynomial(*self.flops[name])
+            numbers += [rate.per_flop, rate.per_element, rate.backward, *self.kept[name], *self.at_work[name]]
+        numbers += [piece - 1 for piece in self.pieces.values()]
+        if not all(0 <= x < 2**60 for x in numbers):  # NaN is not either
+            raise ValueError("must hold numbers from 0")
+
+
+class TimedStep(NamedTuple):
+    """A step to schedule: its items, each sample's work in the pipeline, int64[n, M], and the tasks in its gaps."""
+
+    times: StepTimes
+    items: StepItems
+    work: Ints
+    tasks: GapTasks

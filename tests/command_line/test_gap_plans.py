@@ -1,0 +1,191 @@
+"""Plans of layouts whose encoders run in the gaps of the LLM's pipeline: as priced, written, read back, checked."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from plan_files import header_of, tamper
+
+import balancer
+from balancer.errors import PlanError
+from balancer.executor.arguments import as_setup
+from balancer.io.plan_format import FEATURES
+from balancer.problem.layout import StepLayout, read_layout
+from balancer.simulate import configure as room
+from solvers.pipeline import check_multiplex
+
+BUDGET = 1e-3
+PHASES = ("--phase", "vision=patches", "--phase", "audio=frames", "--phase", "llm=tokens")
+MODELS = ("--model", "vision=internvit-300m", "--model", "audio=whisper-large-v3-encoder", "--model", "llm=qwen2-7b",
+          "--pieces", "vision=256", "--cluster", "h100")  # fmt: skip
+NAMES = {"vision": "patches", "audio": "frames", "llm": "tokens"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A log of two steps, and the fastest layout with encoders in gaps that has two replicas of two stages."""
+    folder = tmp_path_factory.mktemp("gaps")
+    rng = np.random.default_rng(0)
+    columns = {"patches": rng.integers(0, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32),
+               "frames": rng.integers(0, 2, 32) * rng.integers(10, 1500, 32)}  # fmt: skip
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+    from balancer.simulate.configure import price_layouts
+    from balancer.simulate.given import given_of
+
+    models = dict(word.split("=") for word in MODELS[1:6:2])
+    given = given_of(str(folder / "log.parquet"), 8, NAMES, models, 16, cluster="h100", pieces={"vision": 256})
+    modules = {"vision": {"dp": 8}, "audio": {"dp": 8}, "llm": {"tp": 2, "pp": 2, "dp": 2}}
+    layout = StepLayout.from_json({"mode": "multiplexed", "modules": modules, "micro_batches": 4})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_EACH_S", BUDGET / 10)
+        patch.setattr(room, "LAST_S", BUDGET)
+        (priced,) = price_layouts(given, [layout])
+    (folder / "winner.json").write_text(json.dumps(priced.layout.to_json()))
+    return folder, priced
+
+
+def options(folder, *more, ranks=2):
+    asked = (*PHASES, "--ranks", ranks, "--batch-per-rank", 8, "--layout", folder / "winner.json")
+    return "plan", folder / "log.parquet", *asked, "--time-budget", BUDGET, *more
+
+
+def checked(plan):
+    """Check each replica of a plan from scratch, with no code of the solver."""
+    cut, llm = plan.setup.settings.micro_batches, plan["llm"]
+    ops, tasks = cut.stages.gaps.of_ops(), llm.gaps.tasks
+    pipe, besides = (ops.pop("forward"), ops.pop("backward")), ops
+    for rank in range(llm.num_ranks):
+        mine = np.flatnonzero(llm.rank_of_sample[tasks.sample] == rank)
+        slots = llm.slot_of_sample[tasks.sample[mine]]
+        given = llm.work_of_slots[rank], *pipe, slots, tasks.forward[mine], tasks.backward[mine]
+        run = llm.gap_run(rank)
+        check_multiplex(*given, run, window=2, task_size=tasks.size[mine], **besides)
+        yield run
+
+
+def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
+    folder, priced = made
+    path = folder / "plan.parquet"
+    assert command(*options(folder, "--out", path)).code == 0
+    first, second = balancer.load_steps(path)
+    assert first["llm"].makespan / 1e10 + priced.sync_s == pytest.approx(priced.seconds, rel=1e-12)
+    assert first["llm"].lower_bound / 1e10 + priced.sync_s == pytest.approx(priced.lower_bound_s, rel=1e-12)
+    for plan in (first, second):
+        assert max(run.makespan for run in checked(plan)) == plan["llm"].makespan
+        assert plan["llm"].pipeline_makespans().max() == plan["llm"].makespan
+        for name in ("vision", "audio"):
+            of = plan.phases[name].items.sample_of_item
+            assert (plan[name].rank_of_sample == plan["llm"].rank_of_sample[of]).all()
+    header, parts = header_of(path), folder / "parts"
+    assert "gaps" in FEATURES & set(header["features"])
+    for more in (("--engine", "processes", "--jobs", 2), ("--resume",)):
+        assert command(*options(folder, "--out", f"{parts}/", *more)).code == 0
+        assert header_of(parts)["description"]["digest"] == header["description"]["digest"]
+    reported = command("report", path, "--html", folder / "page.html")
+    assert "complete, checked" in reported.out
+    first.save(folder / "one.parquet")
+    assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
+    table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
+    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
+    alone = balancer.orchestrate(table, NAMES, 2, micro_batches=cut, time_budget=BUDGET, placement="relocate")
+    assert alone.digest() == first.digest()
+
+
+def test_a_device_runs_its_ops_in_turn(command, made):
+    folder, _ = made
+    command(*options(folder, "--out", folder / "turns.parquet"))
+    llm = next(iter(balancer.load_steps(folder / "turns.parquet")))["llm"]
+    tasks, stages = llm.gaps.tasks, llm.micro_batches.stages
+    found = [llm.device_ops(rank, device) for rank in range(2) for device in range(2)]
+    alone = [[tuple(op[:3]) for op in ops if op.stage is not None] for ops in found]
+    assert alone == 2 * [[(k, back, s) for k, s, back in stages.order(4).ops_of(d)] for d in range(2)]
+    between = [op for ops in found for op in ops if op.stage is None]
+    assert sorted((op.sample, op.part, op.backward) for op in between) == sorted(
+        (s, p, back) for s, p in zip(tasks.sample.tolist(), tasks.part.tolist(), strict=True) for back in (False, True)
+    )
+    assert max(op.parts for op in between) > 1
+    assert all(op.slot == llm.slot_of_sample[op.sample] for op in between)
+    run = llm.gap_run(0)
+    mine = np.flatnonzero(llm.rank_of_sample[tasks.sample] == 0)
+    number = {(int(tasks.sample[i]), int(tasks.part[i])): at for at, i in enumerate(mine)}
+    for ops in found[:2]:
+        tables = {
+            False: (run.forward_start, run.task_forward_start),
+            True: (run.backward_start, run.task_backward_start),
+        }
+        starts = [
+            tables[op.backward][1][number[op.sample, op.part]] if op.stage is None
+            else tables[op.backward][0][op.slot, op.stage] for op in ops
+        ]  # fmt: skip
+        assert starts == sorted(starts)
+
+
+def swapped(name, change):
+    def rows(cells):
+        tasks = [cell for cell in cells if cell["phase"] == "llm:gaps" and cell["step"] == 0]
+        change(name, tasks)
+
+    return rows
+
+
+def first_with_last(name, tasks):
+    tasks[0][name], tasks[-1][name] = tasks[-1][name], tasks[0][name]
+
+
+def one_more(name, tasks):
+    tasks[0][name] += 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            swapped("backward", lambda name, tasks: tasks[0].update(backward=0)),
+            "turns of tasks on device|wait for each",
+        ),
+        (swapped("position", one_more), "turns of tasks on device|wait for each other|the digest"),
+        (swapped("device", one_more), "task_device|turns of tasks on device"),
+        (swapped("slot", one_more), "in its slot: "),
+        (swapped("item", one_more), "in its slot: "),
+        (swapped("rank", lambda name, tasks: tasks[0].update(rank=1 - tasks[0]["rank"])), "on the sample's rank"),
+        (lambda cells: cells.remove(next(cell for cell in cells if cell["phase"] == "llm:gaps")), "each part of each"),
+    ],
+)
+def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, told):
+    folder, _ = made
+    command(*options(folder, "--out", tmp_path / "plan.parquet"))
+    tamper(tmp_path / "plan.parquet", rows)
+    with pytest.raises(PlanError, match=told):
+        list(balancer.load_steps(tmp_path / "plan.parquet"))
+
+
+def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
+    folder, _ = made
+    assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
+    for words, told in (
+        (("--micro-batch-tokens", 99), "--micro-batch-tokens cannot be combined with --layout of mode 'multiplexed'"),
+        (("--micro-batches", 8), "--micro-batches cannot be combined with --layout of mode 'multiplexed'"),
+        (("--group-size", 1), "cannot be combined with"),
+    ):
+        assert told in command(*options(folder, *words)).err
+    layout = json.loads((folder / "winner.json").read_text())
+    changed = {
+        "other": (layout | {"micro_batches": 8}, "times are of another layout"),
+        "none": ({k: v for k, v in layout.items() if k != "times"}, "does not say what its modules take"),
+        "broken": (layout | {"times": layout["times"] | {"room": [1.0]}}, "must have 1 stages in each row"),
+    }
+    for name, (found, told) in changed.items():
+        (tmp_path / "winner.json").write_text(json.dumps(found))
+        ran = command(*options(folder)[:-4], "--layout", tmp_path / "winner.json")
+        assert (name, ran.code, told in ran.err) == (name, 2, True)
+    priced = ("simulate", *options(folder)[1:-2], *MODELS, "--strategies", "orchestrated")
+    assert "a layout with encoders in gaps is priced without" in command(*priced).err
+    compared = command("compare", *options(folder)[1:-2], "--strategies", "as_sampled")
+    assert "use the strategy 'orchestrated'" in compared.err
+    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
+    with pytest.raises(ValueError, match="a dispatcher does not run them"):
+        as_setup(balancer.Topology([2]), NAMES, "linear", None, {"micro_batches": cut})
+    with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):
+        balancer.orchestrate({}, NAMES, 8, layouts=read_layout(folder / "winner.json"))

@@ -31,7 +31,7 @@ from balancer.io.lists import is_list, lengths_from_arrow, lengths_from_python, 
 from balancer.io.megatron import INDEX_MAGIC, sequence_lengths
 from balancer.io.store import exists, is_remote, opened, raw_reader, text_reader
 
-__all__ = ["FORMATS", "Format", "count_rows", "json_rows", "open_file", "raw_blocks"]
+__all__ = ["FORMATS", "Format", "count_rows", "json_rows", "open_file", "raw_blocks", "rows_of_first_group"]
 
 _HEAD_BYTES = 4096
 _CSV_BLOCK_BYTES = 2 << 20  # Arrow reads up to 32 of them ahead
@@ -223,6 +223,18 @@ def _read_parquet(log: LengthLog, columns: _Names, most_rows: int, first: int) -
             if first < batch.num_rows:
                 yield {name: batch.column(name)[first:] for name in columns}, None
             first = max(0, first - batch.num_rows)
+
+
+def rows_of_first_group(path: Path) -> int:
+    """Return how many rows of a Parquet file are read together at least, from its footer."""
+    try:
+        with opened(path) as source:
+            footer = pq.read_metadata(source)
+            return int(footer.row_group(0).num_rows) if footer.num_row_groups else 0
+    except InputError:
+        raise
+    except _LIBRARY_ERRORS as error:
+        raise _damaged(path, "parquet", error) from error
 
 
 def _count_parquet(path: Path) -> int:

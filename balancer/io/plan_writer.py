@@ -172,10 +172,11 @@ class PlanWriter:
     ) -> None:
         arrays = ARRAYS | (EXTRA if extra_columns else {}) | (ITEM if item_column else {})
         arrays |= (PIECE if piece_columns else {}) | (GAP if gap_columns else {})
-        arrays = {"step": np.int64, "phase": np.int32} | arrays  # phases by their number
-        self._schema = pa.schema([pa.field(name, TYPES[name], nullable=False) for name in arrays])
+        fields = [pa.field(name, TYPES[name], nullable=False) for name in ("step", "phase", *arrays)]
+        self._schema = pa.schema(fields)
         self._steps_per_group, self._capacity = steps_per_group, ROWS_PER_GROUP
-        self._buffers = _buffers_for(arrays, self._capacity)
+        # Phases are kept by their numbers until they are flushed.
+        self._buffers = _buffers_for({"step": np.int64, "phase": np.int32} | arrays, self._capacity)
         self._phases: dict[str, int] = {}
         self._filled = self._last_step = 0
         self._where = os.fspath(path)

@@ -1,14 +1,18 @@
 """How a run is cut into parts: at step boundaries, by the log's rows and the settings alone, never by who works."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from balancer.io.formats import rows_of_first_group
 from balancer.io.logs import LengthLog, Span
 from balancer.offline.scatter import Scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Stretch
 
-__all__ = ["Part", "num_parts", "parts_of"]
+__all__ = ["Part", "fitted", "num_parts", "parts_of"]
+
+_FEWEST_ROWS = 1 << 18  # of a row group that takes longer to read than it is worth to speak of
 
 
 class Part(NamedTuple):
@@ -25,6 +29,21 @@ class Part(NamedTuple):
     first_step: int
     stop_step: int
     stretches: tuple[Stretch | Scattered, ...] | None
+
+
+def fitted(log: LengthLog, settings: LogSettings) -> LogSettings:
+    """Return the settings with parts that begin where row groups do, or few rows later, unless they say how long.
+
+    Who plans a part decodes the row group in which it begins as a whole.
+    """
+    usual = replace(settings, steps_per_part=0)
+    if log.format != "parquet" or settings.shuffle is not None or settings.steps_per_part != usual.steps_per_part:
+        return settings
+    rows, size = rows_of_first_group(log.files[0]), settings.samples_per_step
+    per_part = usual.steps_per_part * size
+    if not _FEWEST_ROWS <= rows < 2 * per_part:
+        return settings
+    return replace(settings, steps_per_part=-(-round(per_part / rows) * rows // size))
 
 
 def _steps_per_epoch(num_rows: int, settings: LogSettings) -> int:

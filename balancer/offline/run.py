@@ -24,7 +24,7 @@ from balancer.io.store import is_remote
 from balancer.offline.ahead import cores
 from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick
-from balancer.offline.parts import Part, num_parts, parts_of
+from balancer.offline.parts import Part, fitted, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
@@ -87,6 +87,7 @@ def plan_run(
     InfeasibleError, SolverError
         A step that no plan, or none that was found, satisfies.
     """
+    settings = fitted(log, settings)
     if out is None or is_folder(out):
         counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)

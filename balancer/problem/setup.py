@@ -65,10 +65,6 @@ class Setup:
         How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout.
     gpus : dict of str to Mesh
         Which GPU is which shard, of phases that do not number them as Megatron-LM does.
-    several_items : bool
-        Whether some phase may have several items a sample.
-    shares : bool
-        Whether ranks share what some phase computes.
 
     Raises
     ------
@@ -82,14 +78,14 @@ class Setup:
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
     layout: StepLayout | None = None
     gpus: Mapping[str, Mesh] = field(default_factory=dict, hash=False)
-    several_items: bool = field(init=False, repr=False, compare=False)
-    shares: bool = field(init=False, repr=False, compare=False)
+    _several_items: bool = field(init=False, repr=False, compare=False)
+    _shares: bool = field(init=False, repr=False, compare=False)
     _meshes: dict[str, Mesh] = field(init=False, repr=False, compare=False)
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "phases", as_phases(self.phases))
-        object.__setattr__(self, "several_items", any("(" in phase.items for phase in self.phases))
+        object.__setattr__(self, "_several_items", any("(" in phase.items for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()
         resolved = resolve_phases(columns_of_none(self.phases) or {"": []}, self.phases, num_ranks)
@@ -108,7 +104,7 @@ class Setup:
             cut.stages.check_replicas(num_ranks)
         if self.settings.mode != "separate":
             self._check_joint()
-        object.__setattr__(self, "shares", any(self.sharing_of(phase.name) is not None for phase in self.phases))
+        object.__setattr__(self, "_shares", any(self.sharing_of(phase.name) is not None for phase in self.phases))
 
     def _lay_out(self) -> None:
         """Find the GPUs and the replicas of each phase."""
@@ -232,6 +228,11 @@ class Setup:
         cut = self.settings.micro_batches
         return cut is not None and cut.stages is not None and cut.stages.gaps is not None
 
+    @property
+    def shares(self) -> bool:
+        """Whether ranks share what some phase computes."""
+        return self._shares
+
     def rank_sets(self) -> Iterator[range]:
         """Yield all sets of ranks that plans can need as a group of more than one, each once."""
         cuts = (self.sharing_of(phase.name) for phase in self.phases)
@@ -306,6 +307,11 @@ class Setup:
                     f"{what} of phase {braced(repr(phase.name))} cannot be combined with balancing encoders jointly",
                     "use {mode='separate'}",
                 )
+
+    @property
+    def several_items(self) -> bool:
+        """Whether some phase may have several items a sample."""
+        return self._several_items
 
     def to_json(self) -> dict[str, Any]:
         """Return the setup as a plan file holds it."""

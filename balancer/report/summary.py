@@ -273,8 +273,8 @@ def _worked(plan: DispatchPlan, home: bool = False) -> int | Fraction:
 
 
 def _ratio(spent: int | Fraction, worked: int | Fraction) -> float:
-    """Of exact numbers, so that equal loads give exactly 1; and so does no load at all."""
-    return float(Fraction(spent) / worked) if worked else 1.0
+    """Of exact numbers, rounded once, so that equal loads give exactly 1; and so does no load at all."""
+    return float(spent / worked) if worked else 1.0
 
 
 def as_range(fewest: int, most: int) -> str:

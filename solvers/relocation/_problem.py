@@ -34,7 +34,7 @@ def as_eps(eps: Any) -> Fraction:
         exact = _printed(float(eps)) if isinstance(eps, float | np.floating) else Fraction(eps)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentTypeError("eps", "be {a finite number or Fraction}", repr(eps)) from None
-    if exact < 0:
+    if exact.numerator < 0:
         raise ArgumentError("eps", "be >= 0", repr(eps))
     return exact
 
@@ -237,10 +237,10 @@ class RelocationProblem:
     @property
     def fewest_and_most(self) -> tuple[int, int]:
         """How many items a rank may hold."""
+        if not self.equal_counts:
+            return self.counts or (0, len(self.costs))
         few, longer = divmod(len(self.costs), self.num_ranks)
-        if self.equal_counts:
-            return few, few + (longer > 0)
-        return self.counts or (0, len(self.costs))
+        return few, few + (longer > 0)
 
 
 def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:

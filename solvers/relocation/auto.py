@@ -16,7 +16,9 @@ from solvers.errors import Named, TimeLimitError
 from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
+from solvers.partition.even_counts import assign_even
 from solvers.partition.lower_target import lower_target
+from solvers.partition.portfolio import assign_auto as assign_all
 from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
@@ -244,9 +246,10 @@ def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int
         rank_in_node[ranks] = np.arange(len(ranks))
         items = problem.order[node_of_item[problem.order] == node]
         groups = rank_in_node[where[items]]
-        work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
+        part = _of_positions(problem.costs[items], len(ranks), problem.equal_counts, cap)
+        work = _lower(part, groups, work)
         if problem.equal_counts or len(items) > _SO_FEW_A_RANK * len(ranks):
-            groups = _divided(problem.costs[items], len(ranks), groups, cap, problem.equal_counts)
+            groups = _divided(part, groups)
         where[items] = ranks[groups]
     return work
 
@@ -268,37 +271,38 @@ def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: 
     return fits, work
 
 
-def _divided(
-    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int, equal_counts: bool
-) -> NDArray[np.int32]:  # fmt: skip
-    """Return `groups`, or where they are over `cap`, a partition that is less so, near to them."""
-    if (over := _excess(group_loads(costs, groups, num_groups), cap)) == 0:
+def _divided(problem: PartitionProblem, groups: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return `groups`, or where they are over the bound, a partition that is less so, near to them."""
+    if (over := _excess(problem, groups)) == 0:
         return groups
-    anew = partition(costs, num_groups, equal_counts=equal_counts, time_budget=_SECONDS_OF_A_NODE)
-    if _excess(anew.loads, cap) >= over:
+    divide = assign_even if problem.equal_counts else assign_all
+    anew, _, _ = divide(problem, work_units(_SECONDS_OF_A_NODE))
+    if _excess(problem, anew) >= over:
         return groups
-    held = np.zeros((num_groups, num_groups), dtype=np.int64)  # of each new group in each old one
-    np.add.at(held, (anew.group_of_item, groups), costs)
-    group_of = np.empty(num_groups, dtype=np.int32)
-    for _ in range(num_groups):  # what has most in common first
+    held = np.zeros((problem.num_groups, problem.num_groups), dtype=np.int64)  # of each new group in each old one
+    np.add.at(held, (anew, groups), problem.sorted_costs)
+    group_of = np.empty(problem.num_groups, dtype=np.int32)
+    for _ in range(problem.num_groups):  # what has most in common first
         new, old = np.unravel_index(int(held.argmax()), held.shape)
         group_of[new] = old
         held[new], held[:, old] = -1, -1
-    return group_of[anew.group_of_item]
+    return group_of[anew]
 
 
-def _excess(loads: NDArray[np.int64], cap: int) -> int:
-    return int(np.maximum(loads - cap, 0).sum())
+def _excess(problem: PartitionProblem, groups: NDArray[np.int32]) -> int:
+    loads = group_loads(problem.sorted_costs, groups, problem.num_groups)
+    return int(np.maximum(loads - problem.bound.value, 0).sum())
 
 
-def _lower(
-    sorted_costs: NDArray[np.int64], num_groups: int, equal_counts: bool, groups: NDArray[np.int32], cap: int, work: int
-) -> int:
-    """Bring `groups` under `cap`, if the work suffices, by swaps. Costs descend. Returns the work left."""
-    bound = Bound(cap, "cap")
-    problem = PartitionProblem(_NO_ORDER, sorted_costs, int(sorted_costs.sum()), num_groups, equal_counts, bound)
+def _of_positions(costs: NDArray[np.int64], num_groups: int, equal_counts: bool, cap: int) -> PartitionProblem:
+    """Return the partition of costs that descend already, done as soon as all loads are within `cap`."""
+    return PartitionProblem(_NO_ORDER, costs, int(costs.sum()), num_groups, equal_counts, Bound(cap, "cap"))
+
+
+def _lower(problem: PartitionProblem, groups: NDArray[np.int32], work: int) -> int:
+    """Bring `groups` under the bound, if the work suffices, by swaps. Returns the work left."""
     for keep_counts in (True, False):
-        if work > 0 and problem.makespan_of(groups) > cap:
+        if work > 0 and problem.makespan_of(groups) > problem.bound.value:
             work = lower_target(problem, groups, work, keep_counts=keep_counts)
     return work
 
@@ -309,7 +313,8 @@ def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, fits
         fits, work = _mend(problem, where, cap, work)
     if not fits and problem.sizes is None:
         groups = where[problem.order]
-        work = _lower(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, groups, cap, work)
+        part = _of_positions(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, cap)
+        work = _lower(part, groups, work)
         where[problem.order] = groups
         fits = problem.is_feasible(where, cap)
     if fits:

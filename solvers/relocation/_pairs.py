@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
-from solvers._loops import draw
+from solvers._loops import draw, sum_of
 
 __all__ = ["WORK_A_RANK", "WORK_TO_FIT", "share_anew", "share_to_fit"]
 
@@ -293,7 +293,8 @@ def share_to_fit(
     chance, m = np.ones(1, np.int64), len(loads)
     rings, mine, other, table = _make_rings(where, m), _make_ways(), _make_ways(), _make_table()
     state, caps = _State(loads, held, counts, room), np.empty(4, np.int64)
-    for _again in range(_PASSES):
+    item, volume = sum_of(costs) // len(costs), sum_of(volumes) // len(costs)
+    for again in range(_PASSES):
         left = 0
         for x in range(m):
             first, ranks = node_start[node_of_rank[x]], node_start[node_of_rank[x] + 1] - node_start[node_of_rank[x]]
@@ -311,8 +312,11 @@ def share_to_fit(
                 caps[1] = max(cap, loads[y])
                 caps[2] = room[x] + max(0, held[x] - room[x]) // 4 * keeps
                 caps[3] = max(room[y], held[y])
+                loss = np.int64(_ANY_LOSS)
+                if again < _PASSES - 1:  # first no more than a few items' volume
+                    loss = (max(0, loads[x] - cap) // max(1, item) + 1) * volume << 2 * again
                 _, done = _share(
-                    x, y, _OF_A_RANK, caps, np.int64(_ANY_LOSS), costs, sizes, volumes, home_node, node_of_rank, where,
+                    x, y, _OF_A_RANK, caps, loss, costs, sizes, volumes, home_node, node_of_rank, where,
                     rings, mine, other, table, state, fewest, most,
                 )  # fmt: skip
                 work -= done

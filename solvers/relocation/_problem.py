@@ -34,7 +34,7 @@ def as_eps(eps: Any) -> Fraction:
         exact = _printed(float(eps)) if isinstance(eps, float | np.floating) else Fraction(eps)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentTypeError("eps", "be {a finite number or Fraction}", repr(eps)) from None
-    if exact < 0:
+    if exact.numerator < 0:
         raise ArgumentError("eps", "be >= 0", repr(eps))
     return exact
 
@@ -120,17 +120,18 @@ def _zeros(count: int) -> NDArray[np.int64]:
 
 
 @kernel
-def _keeps_rules(costs, sizes, rank_of_item, cap, room, fewest, most):
+def _measured(costs, sizes, rank_of_item, room, fewest, most):
     m = len(room)
     loads, held, counts = np.zeros(m, np.int64), np.zeros(m, np.int64), np.zeros(m, np.int64)
     for i in range(len(costs)):
         loads[rank_of_item[i]] += costs[i]
         held[rank_of_item[i]] += sizes[i]
         counts[rank_of_item[i]] += 1
-    kept = True
+    largest, fits = loads[0], True
     for r in range(m):
-        kept &= loads[r] <= cap and held[r] <= room[r] and fewest <= counts[r] <= most
-    return kept
+        largest = max(largest, loads[r])
+        fits &= held[r] <= room[r] and fewest <= counts[r] <= most
+    return largest, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,22 +223,24 @@ class RelocationProblem:
         """Sizes, or zeros where there are none: int64[n], read-only."""
         return _zeros(len(self.costs)) if self.sizes is None else self.sizes
 
-    def largest_load(self, rank_of_item: NDArray[np.int32]) -> int:
-        """Return the largest sum of costs of a rank."""
-        return int(group_loads(self.costs, rank_of_item, self.num_ranks).max())
+    def measured(self, rank_of_item: NDArray[np.int32]) -> tuple[int, bool]:
+        """Return the largest load, and whether sizes and counts keep their rules."""
+        fewest, most = self.fewest_and_most
+        largest, fits = _measured(self.costs, self.all_sizes, rank_of_item, self.room, fewest, most)
+        return int(largest), bool(fits)
 
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:
         """Whether every rule holds."""
-        fewest, most = self.fewest_and_most
-        return bool(_keeps_rules(self.costs, self.all_sizes, rank_of_item, cap, self.room, fewest, most))
+        largest, fits = self.measured(rank_of_item)
+        return fits and largest <= cap
 
     @property
     def fewest_and_most(self) -> tuple[int, int]:
         """How many items a rank may hold."""
+        if not self.equal_counts:
+            return self.counts or (0, len(self.costs))
         few, longer = divmod(len(self.costs), self.num_ranks)
-        if self.equal_counts:
-            return few, few + (longer > 0)
-        return self.counts or (0, len(self.costs))
+        return few, few + (longer > 0)
 
 
 def _house_the_homeless(costs: NDArray[np.int64], affinity: Affinity, num_ranks: int) -> None:

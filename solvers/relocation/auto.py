@@ -13,10 +13,12 @@ from solvers._sort import sort_descending
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import Named, TimeLimitError
-from solvers.groups import group_loads, members_by_group, read_only
+from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
+from solvers.partition.even_counts import assign_even
 from solvers.partition.lower_target import lower_target
+from solvers.partition.portfolio import assign_auto as assign_all
 from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
@@ -119,9 +121,9 @@ def reference(problem: RelocationProblem, time_budget: float, groups: NDArray[np
     """Partition without homes, unless the caller has done so, and the makespan that caps are relative to."""
     if groups is None:
         groups = _groups(problem, time_budget * _PARTITION_SHARE)
-    reached, home = problem.largest_load(groups), problem.affinity.home
-    at_home = problem.largest_load(home)
-    makespan = at_home if at_home < reached and problem.is_feasible(home, at_home) else reached
+    reached, _ = problem.measured(groups)
+    at_home, fits = problem.measured(problem.affinity.home)
+    makespan = at_home if at_home < reached and fits else reached
     return Reference(makespan, groups, reached)
 
 
@@ -237,79 +239,87 @@ def _cheapest_last(problem: RelocationProblem) -> NDArray[np.int32]:
 def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
     """In every node that has a rank over the cap, swaps inside the node, which ignore homes. Returns the work left."""
     loads = group_loads(problem.costs, where, problem.num_ranks)
-    members, offsets, _ = members_by_group(problem.node_of_rank[where[problem.order]], problem.num_nodes)
+    node_of_item = problem.node_of_rank[where]
     rank_in_node = np.empty(problem.num_ranks, dtype=np.int32)
-    for node in np.unique(problem.node_of_rank[loads > cap]).tolist():
+    for node in sorted(set(problem.node_of_rank[loads > cap].tolist())):
         ranks = problem.ranks_by_node[problem.node_start[node] : problem.node_start[node + 1]]
         rank_in_node[ranks] = np.arange(len(ranks))
-        items = problem.order[members[offsets[node] : offsets[node + 1]]]
+        items = problem.order[node_of_item[problem.order] == node]
         groups = rank_in_node[where[items]]
-        work = _lower(problem.costs[items], len(ranks), problem.equal_counts, groups, cap, work)
+        part = _of_positions(problem.costs[items], len(ranks), problem.equal_counts, cap)
+        work = _lower(part, groups, work)
         if problem.equal_counts or len(items) > _SO_FEW_A_RANK * len(ranks):
-            groups = _divided(problem.costs[items], len(ranks), groups, cap, problem.equal_counts)
+            groups = _divided(part, groups)
         where[items] = ranks[groups]
     return work
 
 
-def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
-    """Repair nodes where ranks are over the cap; what then still is, shares items anew. Returns the work left."""
-    if problem.sizes is not None or problem.is_feasible(where, cap):
-        return work
+def _mend(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> tuple[bool, int]:
+    """Repair nodes where ranks are over the cap; what then still is, shares items anew.
+
+    Returns whether all rules hold then, and the work left.
+    """
+    if problem.sizes is not None:
+        return False, work
     work = _repair_nodes(problem, where, cap, work)
-    if not problem.equal_counts and not problem.is_feasible(where, cap):
+    fits = problem.is_feasible(where, cap)
+    if not fits and not problem.equal_counts:
         shared = where.copy()
         share_to_fit(*_shared(problem, shared, cap), min(WORK_TO_FIT * len(where), work // _SHARE_TO_FIT))
-        if problem.is_feasible(shared, cap):
+        if fits := problem.is_feasible(shared, cap):
             where[:] = shared
-    return work
+    return fits, work
 
 
-def _divided(
-    costs: NDArray[np.int64], num_groups: int, groups: NDArray[np.int32], cap: int, equal_counts: bool
-) -> NDArray[np.int32]:  # fmt: skip
-    """Return `groups`, or where they are over `cap`, a partition that is less so, near to them."""
-    if (over := _excess(group_loads(costs, groups, num_groups), cap)) == 0:
+def _divided(problem: PartitionProblem, groups: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return `groups`, or where they are over the bound, a partition that is less so, near to them."""
+    if (over := _excess(problem, groups)) == 0:
         return groups
-    anew = partition(costs, num_groups, equal_counts=equal_counts, time_budget=_SECONDS_OF_A_NODE)
-    if _excess(anew.loads, cap) >= over:
+    divide = assign_even if problem.equal_counts else assign_all
+    anew, _, _ = divide(problem, work_units(_SECONDS_OF_A_NODE))
+    if _excess(problem, anew) >= over:
         return groups
-    held = np.zeros((num_groups, num_groups), dtype=np.int64)  # of each new group in each old one
-    np.add.at(held, (anew.group_of_item, groups), costs)
-    group_of = np.empty(num_groups, dtype=np.int32)
-    for _ in range(num_groups):  # what has most in common first
+    held = np.zeros((problem.num_groups, problem.num_groups), dtype=np.int64)  # of each new group in each old one
+    np.add.at(held, (anew, groups), problem.sorted_costs)
+    group_of = np.empty(problem.num_groups, dtype=np.int32)
+    for _ in range(problem.num_groups):  # what has most in common first
         new, old = np.unravel_index(int(held.argmax()), held.shape)
         group_of[new] = old
         held[new], held[:, old] = -1, -1
-    return group_of[anew.group_of_item]
+    return group_of[anew]
 
 
-def _excess(loads: NDArray[np.int64], cap: int) -> int:
-    return int(np.maximum(loads - cap, 0).sum())
+def _excess(problem: PartitionProblem, groups: NDArray[np.int32]) -> int:
+    loads = group_loads(problem.sorted_costs, groups, problem.num_groups)
+    return int(np.maximum(loads - problem.bound.value, 0).sum())
 
 
-def _lower(
-    sorted_costs: NDArray[np.int64], num_groups: int, equal_counts: bool, groups: NDArray[np.int32], cap: int, work: int
-) -> int:
-    """Bring `groups` under `cap`, if the work suffices, by swaps. Costs descend. Returns the work left."""
-    bound = Bound(cap, "cap")
-    problem = PartitionProblem(_NO_ORDER, sorted_costs, int(sorted_costs.sum()), num_groups, equal_counts, bound)
+def _of_positions(costs: NDArray[np.int64], num_groups: int, equal_counts: bool, cap: int) -> PartitionProblem:
+    """Return the partition of costs that descend already, done as soon as all loads are within `cap`."""
+    return PartitionProblem(_NO_ORDER, costs, int(costs.sum()), num_groups, equal_counts, Bound(cap, "cap"))
+
+
+def _lower(problem: PartitionProblem, groups: NDArray[np.int32], work: int) -> int:
+    """Bring `groups` under the bound, if the work suffices, by swaps. Returns the work left."""
     for keep_counts in (True, False):
-        if work > 0 and problem.makespan_of(groups) > cap:
+        if work > 0 and problem.makespan_of(groups) > problem.bound.value:
             work = lower_target(problem, groups, work, keep_counts=keep_counts)
     return work
 
 
-def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int) -> int:
-    """Repair what is still over the cap; if all rules hold then, let go home what may. Returns the work left."""
-    if problem.sizes is None and not problem.is_feasible(where, cap):
-        work = _mend(problem, where, cap, work)
-        if not problem.is_feasible(where, cap):
-            groups = where[problem.order]
-            work = _lower(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, groups, cap, work)
-            where[problem.order] = groups
-    if problem.is_feasible(where, cap):
+def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, fits: bool, work: int) -> tuple[bool, int]:
+    """Mend `where` unless it `fits`, by swaps of any ranks if need be; then let go home what may. As :func:`_mend`."""
+    if not fits:
+        fits, work = _mend(problem, where, cap, work)
+    if not fits and problem.sizes is None:
+        groups = where[problem.order]
+        part = _of_positions(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, cap)
+        work = _lower(part, groups, work)
+        where[problem.order] = groups
+        fits = problem.is_feasible(where, cap)
+    if fits:
         come_back(problem, where, cap)
-    return work
+    return fits, work
 
 
 def search(
@@ -341,8 +351,8 @@ def search(
             break
         where = start.copy()
         most = int(problem.costs[_crosses(problem, found[0])].sum()) if found else None
-        direct, left = way(problem, where, cap, max(left, least), most, groups)
-        if problem.is_feasible(where, cap):
+        direct, fits, left = way(problem, where, cap, max(left, least), most, groups)
+        if fits:
             found.append(where)
             if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
                 break
@@ -424,14 +434,13 @@ def _by_ranks(
     work: int,
     most: int | None,
     groups: NDArray[np.int32] | None,
-) -> tuple[bool, int]:
-    """Return whether exact amounts were enough, and the work left; repaired or not, `where` is what was found."""
+) -> tuple[bool, bool, int]:
+    """Return whether exact amounts were enough, whether `where`, mended or not, keeps all rules, and the work left."""
     left = _move_amounts(problem, where, cap, work, most=most)
     if left == GIVEN_UP:
-        return False, 0
+        return False, False, 0
     direct = problem.is_feasible(where, cap)
-    left = _finish(problem, where, cap, max(left, 4 * len(where)))
-    return direct, left
+    return direct, *_finish(problem, where, cap, direct, max(left, 4 * len(where)))
 
 
 def _by_nodes(
@@ -441,24 +450,25 @@ def _by_nodes(
     work: int,
     most: int | None,
     groups: NDArray[np.int32] | None,
-) -> tuple[bool, int]:
+) -> tuple[bool, bool, int]:
     """As :func:`_by_ranks`."""
     exchanges = problem.equal_counts and problem.sizes is None
     if exchanges:
         work = _exchange_between_nodes(problem, where, cap, groups, work)
         if work <= 0:
-            return False, 0  # nodes that are over the cap are not repaired inside
+            return False, False, 0  # nodes that are over the cap are not repaired inside
     left = _move_amounts(problem, where, cap, work, rounds=0, nodes_first=not exchanges, own_slack=True)
     if left == GIVEN_UP:
-        return False, 0
-    direct = problem.is_feasible(where, cap)
-    left = _mend(problem, where, cap, max(left, 4 * len(where)))
-    if not problem.is_feasible(where, cap):
+        return False, False, 0
+    direct = fits = problem.is_feasible(where, cap)
+    if not fits:
+        fits, left = _mend(problem, where, cap, max(left, 4 * len(where)))
+    if not fits:
         left = _move_amounts(problem, where, cap, left, most=most)
         if left == GIVEN_UP:
-            return False, 0
-    left = _finish(problem, where, cap, max(left, 4 * len(where)))
-    return direct, left
+            return False, False, 0
+        fits = problem.is_feasible(where, cap)
+    return direct, *_finish(problem, where, cap, fits, max(left, 4 * len(where)))
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference, time_budget: float) -> NDArray[np.int32]:

@@ -23,7 +23,7 @@ from nightly import examples
 from balancer import InputError, Phase, PlanError, Topology
 from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
-from balancer.offline import scatter
+from balancer.offline import ahead, scatter
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial, _Shared
 from balancer.offline.parts import num_parts, parts_of
@@ -401,6 +401,34 @@ class Others(Processes):
     def run(self, work, tasks, tick):
         with Workers(work, 1) as workers:
             yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        ("plan log --jobs 2", ["server"]),
+        ("report plan/ --jobs=3", ["server"]),
+        ("plan log --engine processes --out x/", ["server"]),
+        ("plan log --engine ray", ["cluster"]),
+        ("plan log --engine ray --address auto", []),
+        ("plan log --jobs 1", []),
+        ("plan log --jobs 2 --help", []),
+        ("warmup --jobs 2", []),
+        ("", []),
+    ],
+)
+def test_the_command_line_begins_what_its_words_ask_for(monkeypatch, words, begun):
+    done = []
+    monkeypatch.setattr(ahead, "start_fork_server", lambda *_: done.append("server"))
+    monkeypatch.setattr(ahead, "LocalCluster", lambda: done.append("cluster"))
+    monkeypatch.setattr(ahead, "_begun", [])
+    ahead.begin_as_asked(words.split())
+    assert done == begun
+
+
+def test_the_command_line_begins_before_it_imports_what_planning_needs():
+    code = "import sys, balancer.cli.start; print({'numpy', 'numba', 'solvers', 'click'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
 
 
 class Meeting(RunSummary):

@@ -1,10 +1,11 @@
 """Plan the shipped log repeated to ten and a hundred million rows by one process, several, and a local Ray cluster.
 
 Every run has a folder of its own, and all folders must be the same byte for byte. Cores are pinned: one for one
-process, as many as there are workers for the others, the driver included. *Side by side* are runs of one process at
-once, a core each, that have nothing to do with one another: what the machine gives at most. What 10**9 and 10**10 rows
-take on more cores is arithmetic from the last figures: the rows' time on one core over the cores, and what the driver
-does for each part, one after the other.
+process, as many as there are workers for the others, of which the driver is one. *Ray* is a cluster that the command
+starts while it plans, with a worker less; *Ray, started before* one of all workers, started first, to which the driver
+hands out. *Side by side* are runs of one process at once, a core each, that have nothing to do with one another: what
+the machine gives at most. What 10**9 and 10**10 rows take on more cores is arithmetic from the last figures: the rows'
+time on one core over the cores, and what the driver does for each part, one after the other.
 
 Run: python benchmarks/plan_cluster.py [--rows N ...] [--workers W] [--placement P] [--method M] [--no-ray]. On Linux.
 """
@@ -30,7 +31,7 @@ LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 ROWS_A_PART = 1_000_000
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-RUN = "from balancer.cli.main import main; main()"
+RUN = "from balancer.cli.start import main; main()"
 ON_RAY = "import ray, sys; ray.init(num_cpus=int(sys.argv.pop(1)), log_to_driver=False, logging_level='error'); " + RUN
 
 
@@ -138,15 +139,29 @@ def digest_of(folder: Path) -> str:
 def driver_s_a_part(engine: str, workers: int) -> float:
     """Return the processor's seconds that the driver spends on each part, of 1,000 small ones."""
     from balancer.io.logs import open_log
-    from balancer.offline.engines import Cluster, Processes
+    from balancer.offline.engines import Cluster, Processes, _Remote, _Shared
     from balancer.offline.run import plan_run
     from balancer.offline.settings import LogSettings
+    from balancer.offline.workers import Workers
     from balancer.problem.phases import Phase
     from balancer.problem.settings import PlanSettings
     from balancer.problem.setup import Setup
     from balancer.problem.topology import Topology
     from balancer.report.summary import RunSummary
 
+    class Handed(Processes):  # and a driver that does no part itself
+        def run(self, work, tasks, tick):
+            with Workers(work, self.jobs) as them:
+                yield from _Shared(them, work, tasks, tick, works=lambda: False).results()
+
+    class HandedToRay(Cluster):
+        def run(self, work, tasks, tick):
+            yield from _Shared(_Remote(self._ray, work, None), work, tasks, tick, works=lambda: False).results()
+
+    if engine == "ray":
+        import ray
+
+        ray.init(num_cpus=workers, log_to_driver=False, logging_level="error")
     setup = Setup(Topology.uniform(64, 8), (Phase("all", "+".join(LENGTH)),), PlanSettings("lpt", "any"))
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.parquet"
@@ -154,7 +169,7 @@ def driver_s_a_part(engine: str, workers: int) -> float:
         spent = []
         for per_part in (1, 1000):  # what is left of 1,000 parts, less that of one
             before = time.process_time()
-            who = Cluster() if engine == "ray" else Processes(workers)
+            who = HandedToRay() if engine == "ray" else Handed(workers)
             settings = LogSettings(setup, 16, steps_per_part=per_part)
             plan_run(open_log(log), settings, RunSummary, f"{folder}/{per_part}/", engine=who)
             spent.append(time.process_time() - before)
@@ -174,7 +189,8 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
         "processes": ([*here, *shape, "--jobs", str(workers)], workers),
     }
     if not asked.no_ray:
-        ways["ray"] = [sys.executable, "-c", ON_RAY, str(workers), *shape, "--engine", "ray"], workers
+        ways["ray"] = [*here, *shape, "--engine", "ray"], workers
+        ways["ray, started before"] = [sys.executable, "-c", ON_RAY, str(workers), *shape, "--engine", "ray"], workers
     rates, digests = {}, set()
     print(f"\n{rows:,} rows\n")
     print("| | cores | seconds | of processors | rows a second | of one process | peak memory of a process, MiB |")

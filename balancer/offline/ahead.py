@@ -38,13 +38,21 @@ def start_fork_server(*modules: str) -> None:
 
 
 class LocalCluster:
-    """A Ray cluster on this machine, with a worker for each core but one.
+    """A Ray cluster on this machine, with a worker for each core but one; or one that the environment tells of.
 
     A thread starts it, which takes seconds; and ends it, as its processes are killed when that thread ends.
+
+    Attributes
+    ----------
+    error : Exception or None
+        Why there is none.
+    was_there : bool
+        Whether it was started by others.
     """
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.was_there = False
         self._there, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -53,7 +61,11 @@ class LocalCluster:
         try:
             import ray
 
-            init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
+            try:
+                init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
+            except ValueError:  # it is not for us to say how many
+                init(ray, logging_level="error")
+                self.was_there = True
         except Exception as error:  # whoever uses it tells it
             self.error = error
         self._there.set()
@@ -93,5 +105,5 @@ def begin_as_asked(words: list[str]) -> None:
     given = dict(zip(words, [*words[1:], ""], strict=True)) | dict(word.split("=", 1) for word in words if "=" in word)
     if given.get("--jobs", "1") != "1" or given.get("--engine") == "processes":
         start_fork_server("balancer.report.summary")
-    elif given.get("--engine") == "ray" and "--address" not in given:
+    elif given.get("--engine") == "ray" and "--address" not in given and "ray" not in sys.modules:
         _begun.append(LocalCluster())

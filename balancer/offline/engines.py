@@ -183,9 +183,7 @@ class Cluster:
             self._connect()
         helpers = _Remote(self._ray, work, self._local)
         try:
-            yield from _Shared(
-                helpers, work, tasks, tick, lambda: self._local is not None or not helpers.has_helped
-            ).results()
+            yield from _Shared(helpers, work, tasks, tick, helpers.leave_a_core).results()
         finally:
             helpers.cancel()
             if self._local is not None:
@@ -210,7 +208,11 @@ class _Remote:
     def __init__(self, ray: Any, work: Callable[..., Any], local: ahead.LocalCluster | None) -> None:
         self._ray, self._work, self._local = ray, work, local
         self._running, self._remote = dict[Any, int](), None
-        self.slots, self.has_helped = 1, False
+        self.slots, self._has_helped = 1, False
+
+    def leave_a_core(self) -> bool:
+        """Whether there is a core for this process; of a cluster of others', until its first task is done."""
+        return not self._has_helped or (self._local is not None and not self._local.was_there)
 
     def held(self) -> set[int]:
         return set(self._running.values())
@@ -238,7 +240,7 @@ class _Remote:
         running = list(self._running)
         found, _ = self._ray.wait(running, num_returns=1 if wait else len(running), timeout=None if wait else 0)
         for reference in found:
-            number, self.has_helped = self._running.pop(reference), True
+            number, self._has_helped = self._running.pop(reference), True
             try:
                 yield number, self._ray.get(reference), None
             except self._ray.exceptions.RayError as error:

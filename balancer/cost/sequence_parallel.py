@@ -18,7 +18,8 @@ from solvers.errors import ArgumentError
 from solvers.sequence_groups import MOST_RANK_TIME, as_degrees
 from solvers.types import Record
 
-__all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes"]
+__all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes", "heads_divide",
+           "legal_degrees", "padded_heads"]  # fmt: skip
 
 EXCHANGES = ("ulysses", "ring")
 """How the ranks of a group see each other's tokens: heads for tokens, all to all; or keys and values, round a ring."""
@@ -167,14 +168,44 @@ def check_heads(degrees: Iterable[int], attention: Attention) -> None:
     solvers.errors.ArgumentError: degrees[1] must divide the model's 28 attention heads (4 of keys and values), got 8; \
 take 1, 2, 4, 28, or any with exchange='ring'
     """
-    heads, kv_heads = attention.heads, attention.kv_heads
-    legal = [d for d in range(1, heads + 1) if heads % d == 0 and (kv_heads % d == 0 or d % kv_heads == 0)]
+    legal = legal_degrees(attention)
+    take = f"take {', '.join(map(str, legal))}", "or any with {exchange='ring'}"
     for i, degree in enumerate(degrees):
         if degree not in legal:
             raise ArgumentError(
-                "degrees", f"divide the model's {heads} attention heads ({kv_heads} of keys and values)", degree, i,
-                (f"take {', '.join(map(str, legal))}", "or any with {exchange='ring'}"),
+                "degrees",
+                f"divide the model's {attention.heads} attention heads ({attention.kv_heads} of keys and values)",
+                degree, i,
+                (*take, *padded_heads(attention, degree)),
             )  # fmt: skip
+
+
+def legal_degrees(attention: Attention) -> list[int]:
+    """Return the degrees that :func:`heads_divide` into, ascending."""
+    return [degree for degree in range(1, attention.heads + 1) if heads_divide(attention, degree)]
+
+
+def heads_divide(attention: Attention, parts: int) -> bool:
+    """Return whether each of so many parts can have as many heads, with their keys and values."""
+    heads, kv_heads = attention.heads, attention.kv_heads
+    return heads % parts == 0 and (kv_heads % parts == 0 or parts % kv_heads == 0)
+
+
+def padded_heads(attention: Attention, parts: int) -> tuple[str, ...]:
+    """Say which model has heads that divide: trainers add heads of zeros, and a model that has them says what it takes.
+
+    Nothing where heads share keys and values, whose groups would have to be padded alike.
+
+    Examples
+    --------
+    >>> print(*padded_heads(Attention(hidden=3200, heads=25, kv_heads=25, head_dim=128), 8))
+    or give a model padded to 32 heads of 128 (in config.json num_attention_heads and head_dim), which counts their work
+    """
+    if parts < 1 or attention.heads != attention.kv_heads:
+        return ()
+    heads = -(-attention.heads // parts) * parts
+    where = "in config.json num_attention_heads and head_dim"
+    return (f"or give a model padded to {heads} heads of {attention.head_dim} ({where}), which counts their work",)
 
 
 def exchange_bytes(

@@ -11,6 +11,7 @@ from typing import Any
 
 from balancer.cost import Module
 from balancer.cost.memory import ZERO_STAGES
+from balancer.cost.sequence_parallel import heads_divide, legal_degrees, padded_heads
 from balancer.errors import InputError
 from balancer.problem.step_times import StepTimes
 from solvers.arguments import as_count
@@ -278,7 +279,10 @@ class StepLayout:
         for name, layout in self.modules.items():
             why = misfit(layout, models[name], gpus_per_node)
             if why is not None:
-                raise UsageError("{layouts}, module {name!r}: {why}", name=name, why=why)
+                attention, parts = models[name].block.attention, layout.tp * layout.sp
+                legal = ", ".join(map(str, legal_degrees(attention)))
+                remedy = () if heads_divide(attention, parts) else (f"take {legal}", *padded_heads(attention, parts))
+                raise UsageError("{layouts}, module {name!r}: {why}", remedy, name=name, why=why)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a file holds it."""
@@ -366,9 +370,11 @@ def misfit(layout: ModuleLayout, model: Module, gpus_per_node: int) -> str | Non
     attention = model.block.attention
     if layout.tp > gpus_per_node:
         return f"tp {layout.tp} is more than the {gpus_per_node} GPUs of a node"
-    heads, shared, parts = attention.heads, attention.kv_heads, layout.tp * layout.sp
-    if heads % parts or (shared % parts and parts % shared):
-        return f"tp * sp = {parts} does not divide its {heads} heads ({shared} of keys and values)"
+    parts = layout.tp * layout.sp
+    if not heads_divide(attention, parts):
+        return (
+            f"tp * sp = {parts} does not divide its {attention.heads} heads ({attention.kv_heads} of keys and values)"
+        )
     if model.layers < layout.pp * layout.chunks:
         return f"pp {layout.pp} with {layout.chunks} chunks are more stages than its {model.layers} layers"
     return None

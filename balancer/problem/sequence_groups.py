@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.cost.layers import Attention
+from balancer.cost.sequence_parallel import legal_degrees, padded_heads
 from balancer.problem.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
@@ -240,11 +241,14 @@ class LongShort(SequenceGroups):
         try:
             check_heads(self.degrees, attention)
         except ArgumentError:
+            legal = legal_degrees(attention)
+            sizes = [size for size in legal[1:] if set(self.of(size).degrees) <= set(legal)]
+            take = (f"take {', '.join(map(str, sizes))}",) if sizes else ()
             raise UsageError(
                 "{sequence_parallel} = {size} shares items by {counts} ranks, each of which must divide the model's "
-                "{heads} attention heads ({kv_heads} of keys and values)", "take another number of ranks",
-                size=self.size, counts=", ".join(map(str, self.degrees[:-1])),
-                heads=attention.heads, kv_heads=attention.kv_heads,
+                "{heads} attention heads ({kv_heads} of keys and values)",
+                (*take, *padded_heads(attention, self.size)), size=self.size,
+                counts=", ".join(map(str, self.degrees[:-1])), heads=attention.heads, kv_heads=attention.kv_heads,
             ) from None  # fmt: skip
 
     def allows(

@@ -5,6 +5,8 @@ import json
 import pytest
 from log_files import write_log
 
+from balancer.cost import module
+
 ASKED = ("--ranks", 4, "--ranks-per-node", 2, "--batch-per-rank", 4, "--length", "tokens")
 GROUPS = ("--group-degrees", "1,2,4")
 
@@ -151,3 +153,16 @@ def test_an_encoder_shares_its_long_items(command, tmp_path):
     assert (refused.code, "--sequence-parallel must be >= 2, got 0" in refused.err) == (2, True), refused.err
     refused = command("plan", log, *ENCODER, "--eps", "elbow")
     assert (refused.code, "must be a number or knee, got 'elbow'" in refused.err) == (2, True), refused.err
+
+
+def test_heads_that_do_not_divide_are_padded_in_a_model_file(command, tmp_path):
+    log = write_log(tmp_path / "log.parquet", {"tokens": [900, *[30] * 15], "text": [1000] * 16})
+    asked = ("simulate", log, *ENCODER[:2], *ENCODER[4:], *SHARED, "--cluster", "h100", "--model", "llm=qwen2-7b")
+    refused = command(*asked, "--model", "vision=internvit-6b")
+    assert refused.code == 2
+    assert "take 5, 25, or give a model padded to 28 heads of 128 (in config.json num_attention_heads" in refused.err
+    shape = {"model_type": "intern_vit_6b", "hidden_size": 3200, "num_hidden_layers": 45, "intermediate_size": 12800}
+    shape |= {"patch_size": 14, "image_size": 448, "num_attention_heads": 28, "head_dim": 128, "norm_type": "rms_norm"}
+    (tmp_path / "padded.json").write_text(json.dumps(shape))
+    assert command(*asked, "--model", "vision=padded.json").code == 0
+    assert 1.03 < module(str(tmp_path / "padded.json")).flops().a / module("internvit-6b").flops().a < 1.05

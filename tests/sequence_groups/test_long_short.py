@@ -187,6 +187,15 @@ def test_refused_shares(shares, cap, message):
         ({"bound_name": "guess"}, "unknown argument 'guess'"),
         ({"rank_of_item": np.zeros(5, dtype=np.int32)}, "have one entry for each of 4 items"),
         ({"is_shared": np.zeros(3, dtype=bool)}, "have one entry for each of 4 items"),
+        ({"is_shared": np.ones(4, dtype=bool)}, "item 0 is on 1 ranks, is_shared says otherwise"),
+        ({"rank_of_item": np.full(4, -1, dtype=np.int32)}, "rank_of_item is wrong for item 0"),
+        ({"degree_of_item": np.full(4, 2, dtype=np.int32)}, "item 0 is on 2 ranks, which is none of [1, 4]"),
+        ({"degree_of_item": np.ones(3, dtype=np.int32)}, "every item has one place: 4 items"),
+        ({"first_rank_of_item": np.full(4, 4, dtype=np.int32)}, "item 0 of degree 1 starts at rank 4"),
+        ({"loads": np.array([8, 8, 8, 9])}, "loads are [8, 8, 8, 8], not [8, 8, 8, 9]"),
+        ({"makespan": 9}, "makespan is 8, not 9"),
+        ({"lower_bound": 9}, "lower_bound = 9, but 'area' does not prove it"),
+        ({"lower_bound": 7}, "status is optimal"),
     ],
 )
 def test_the_checker_sees_what_is_wrong(wrong, message):
@@ -194,3 +203,21 @@ def test_the_checker_sees_what_is_wrong(wrong, message):
     result = solvers.long_short(*given_items, 4, overhead=100)
     with pytest.raises(solvers.CertificateError, match=re.escape(message)):
         solvers.check_long_short(*given_items, replace(result, **wrong), group_size=4, overhead=100)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_ranks": 10}, "10 ranks are no groups of 4"),
+        ({"makespan": 12}, "makespan is 11, not 12"),
+        ({"lower_bound": 12}, "lower_bound = 12 exceeds makespan = 11"),
+        ({"caps": [10]}, "rank 0 holds 11 of quantity 0, cap 10"),
+    ],
+)
+def test_the_checker_of_many_groups_sees_what_is_wrong(wrong, message):
+    items = [40, 9, 8], [11, 3, 2], [4, 1, 1], [0, 4, 5]
+    right = {"num_ranks": 8, "group_size": 4, "makespan": 11, "lower_bound": 11}
+    right |= {"shares": [[[40, 9, 8], [11, 3, 2]]], "caps": [11]}
+    solvers.check_long_short_groups(*items, **right)
+    with pytest.raises(solvers.CertificateError, match=re.escape(message)):
+        solvers.check_long_short_groups(*items, **right | wrong)

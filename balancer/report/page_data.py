@@ -133,7 +133,7 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
     if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None or plan[phase].group_table is not None:
         return ""
     if plan.encoders_in_pipeline:
-        return "stages of the last phase's pipeline"
+        return f"{'in the gaps' if plan.setup.in_gaps else 'stages'} of the last phase's pipeline"
     return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
 
 

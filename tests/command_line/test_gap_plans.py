@@ -161,6 +161,16 @@ def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, 
         list(balancer.load_steps(tmp_path / "plan.parquet"))
 
 
+def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
+    folder, _ = made
+    command(*options(folder, "--out", folder / "full.parquet"))
+    monkeypatch.setattr(
+        "balancer.planning.pipelines.UNIT_BYTES", 2**40
+    )  # what tasks hold, and not what there is room for
+    with pytest.raises(PlanError, match=r"device . of rank . holds [0-9,]+ bytes, and has room for"):
+        list(balancer.load_steps(folder / "full.parquet"))
+
+
 def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     folder, _ = made
     assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err

@@ -85,6 +85,9 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
         assert header_of(parts)["description"]["digest"] == header["description"]["digest"]
     reported = command("report", path, "--html", folder / "page.html")
     assert "complete, checked" in reported.out
+    page = (folder / "page.html").read_text()
+    assert "what is blank is bubble, or, after, encoders in it" in page
+    assert "in the gaps of the last phase" in page
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
@@ -130,17 +133,24 @@ def swapped(name, change):
     return rows
 
 
-def first_with_last(name, tasks):
-    tasks[0][name], tasks[-1][name] = tasks[-1][name], tasks[0][name]
-
-
 def one_more(name, tasks):
     tasks[0][name] += 1
+
+
+def two_in_the_same_gap(name, tasks):
+    """Which run as well the other way round."""
+    place = {}
+    for task in tasks:
+        other = place.setdefault((task["rank"], task["device"], task["slot"]), task)
+        if other is not task:
+            task[name], other[name] = other[name], task[name]
+            return
 
 
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
+        (swapped("position", two_in_the_same_gap), "the digest of its 2 steps is"),
         (
             swapped("backward", lambda name, tasks: tasks[0].update(backward=0)),
             "turns of tasks on device|wait for each",

@@ -4,9 +4,8 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -405,7 +404,7 @@ class DispatchPlan(Record):
         if self.gaps is None:
             return stages.makespans(slots)
         if not home:
-            return np.array([run.makespan for run in self._gap_runs()], dtype=np.int64)
+            return np.array([self.gap_run(rank).makespan for rank in range(self.num_ranks)], dtype=np.int64)
         spent, rank = self.gaps.tasks.forward + self.gaps.tasks.backward, self.home.rank_of_sample
         before = group_loads(spent, rank[self.gaps.tasks.sample], self.num_ranks)
         return stages.makespans(slots) + -(-before // stages.num_devices)
@@ -446,13 +445,8 @@ class DispatchPlan(Record):
         """
         if self.gaps is None:
             raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")
-        return next(islice(self._gap_runs(), as_index("rank", rank, self.num_ranks), None))
-
-    def _gap_runs(self) -> Iterator[MultiplexResult]:
-        stages, work = self._stages_and_work()
-        if self.gaps is None:
-            return iter(())
-        return self.gaps.runs(stages, self._of_slots(work), self.rank_of_sample, self.slot_of_sample)
+        (stages, work), rank = self._stages_and_work(), as_index("rank", rank, self.num_ranks)
+        return self.gaps.run(stages, self._of_slots(work), rank, self.rank_of_sample, self.slot_of_sample)
 
     def device_ops(self, rank: int, device: int) -> list[DeviceOp]:
         """Return all that one device of a rank's pipeline runs, in turn: forwards, backwards, and what is in its gaps.
@@ -687,7 +681,8 @@ def _measured(
             "encoders run in gaps where and when they were scheduled to: other placements have none for them",
             "use the strategy 'orchestrated'",
         )
-    return loads, max(run.makespan for run in gaps.runs(cut.stages, table, target.rank_of_sample, slot_of_sample))
+    ranks = target.rank_of_sample
+    return loads, max(gaps.run(cut.stages, table, r, ranks, slot_of_sample).makespan for r in range(num_ranks))
 
 
 def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int | None:

@@ -1,6 +1,5 @@
 """What runs in the gaps of pipelines: on which device and in which turn; and all that a device runs, in turn."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,16 +71,17 @@ class GapTable(Record):
             columns[1:, mine] = turns_of(each, tasks.forward[mine], tasks.backward[mine])
         return cls(tasks, *columns)
 
-    def runs(
-        self, stages: PipelineStages, slots: Ints, rank: NDArray[np.int32], slot: NDArray[np.int32]
-    ) -> Iterator[MultiplexResult]:
-        """Run every replica exactly.
+    def run(
+        self, stages: PipelineStages, slots: Ints, replica: int, rank: NDArray[np.int32], slot: NDArray[np.int32]
+    ) -> MultiplexResult:
+        """Run a replica exactly.
 
         Parameters
         ----------
         stages : PipelineStages
         slots : int64[R, K, M]
             Work of each slot in each module.
+        replica : int
         rank, slot : int32[n]
             Of each sample.
 
@@ -91,10 +91,9 @@ class GapTable(Record):
             Turns that no device can run.
         """
         owner = self.tasks.sample
-        for replica, loads in enumerate(slots):
-            mine = np.flatnonzero(rank[owner] == replica)
-            turns = self.device[mine], self.forward_turn[mine], self.backward_turn[mine]
-            yield stages.run_tasks(loads, slot[owner[mine]].astype(np.int64), self.tasks.of(mine), turns)
+        mine = np.flatnonzero(rank[owner] == replica)
+        turns = self.device[mine], self.forward_turn[mine], self.backward_turn[mine]
+        return stages.run_tasks(slots[replica], slot[owner[mine]].astype(np.int64), self.tasks.of(mine), turns)
 
     def on_device(
         self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints

@@ -282,8 +282,12 @@ class StepTimes:
             LengthPolynomial(*self.flops[name])
             numbers += [rate.per_flop, rate.per_element, rate.backward, *self.kept[name], *self.at_work[name]]
         numbers += [piece - 1 for piece in self.pieces.values()]
-        if not all(0 <= x < 2**60 for x in numbers):  # NaN is not either
-            raise ValueError("must hold numbers from 0")
+        whole = [self.replicas, self.slots, self.chunks, *self.pieces.values(), *(x for row in self.parts for x in row)]
+        whole += [self.rates[name].backward for name in modules]
+        if not all(0 <= x < 2**60 for x in numbers) or not all(type(x) is int for x in whole):  # NaN is not either
+            raise ValueError("must hold numbers from 0, and whole ones where they count")
+        if not all(map(sum, self.parts)):
+            raise ValueError("must have a part of each module in some stage")
 
 
 class TimedStep(NamedTuple):

@@ -98,7 +98,7 @@ class StepPicture:
 
     Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them. With
     pipeline stages `pipelines` are the slowest replica's run before, and after, and `no_bubble` is what the mean one
-    would take without bubbles.
+    would take without bubbles; `in_gaps`: encoders run in what looks like them.
     """
 
     step: int
@@ -106,6 +106,7 @@ class StepPicture:
     phases: dict[str, tuple[Floats, Floats]]
     pipelines: dict[str, PipelineRun] = field(default_factory=dict)
     no_bubble: float = 1.0
+    in_gaps: bool = False
 
 
 def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
@@ -133,7 +134,7 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
     if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None or plan[phase].group_table is not None:
         return ""
     if plan.encoders_in_pipeline:
-        return "stages of the last phase's pipeline"
+        return f"{'in the gaps' if plan.setup.in_gaps else 'stages'} of the last phase's pipeline"
     return "before the first micro-batch" if plan.encoders_first else "in the micro-batches of the samples, lockstep"
 
 
@@ -215,7 +216,12 @@ class PageData:
             rows[name] = coarse(before, MOST_ROWS), coarse(after, MOST_ROWS)
         last = list(plans.values())[-1]
         self.picture = StepPicture(
-            self._steps, -(-self.num_ranks // MOST_ROWS), rows, _slowest_pipelines(last), _of(last.perfect())
+            self._steps,
+            -(-self.num_ranks // MOST_ROWS),
+            rows,
+            _slowest_pipelines(last),
+            _of(last.perfect()),
+            last.gaps is not None,
         )
 
 

@@ -231,9 +231,10 @@ def _charts(
 def _pipelines(picture: StepPicture, asked_for: bool) -> str:
     """Return the section that shows the slowest pipeline of one step."""
     which = "the step asked for" if asked_for else "the step in which the plan saves most"
+    blank = "bubble, or, after, encoders in it: the shares below count these as busy" if picture.in_gaps else "bubble"
     words = (
         f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
-        "micro-batches, what is blank is bubble. Small ones first and last fill and drain a pipeline fast."
+        f"micro-batches, what is blank is {blank}. Small ones first and last fill and drain a pipeline fast."
     )
     unit = picture.no_bubble, "time, in which the mean replica would take 1 without bubbles"
     return pipeline_section(f"Step {picture.step:,}: stages of one pipeline", words, picture.pipelines, unit, "tokens")

@@ -85,6 +85,9 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
         assert header_of(parts)["description"]["digest"] == header["description"]["digest"]
     reported = command("report", path, "--html", folder / "page.html")
     assert "complete, checked" in reported.out
+    page = (folder / "page.html").read_text()
+    assert "what is blank is bubble, or, after, encoders in it" in page
+    assert "in the gaps of the last phase" in page
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
@@ -130,17 +133,24 @@ def swapped(name, change):
     return rows
 
 
-def first_with_last(name, tasks):
-    tasks[0][name], tasks[-1][name] = tasks[-1][name], tasks[0][name]
-
-
 def one_more(name, tasks):
     tasks[0][name] += 1
+
+
+def two_in_the_same_gap(name, tasks):
+    """Which run as well the other way round."""
+    place = {}
+    for task in tasks:
+        other = place.setdefault((task["rank"], task["device"], task["slot"]), task)
+        if other is not task:
+            task[name], other[name] = other[name], task[name]
+            return
 
 
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
+        (swapped("position", two_in_the_same_gap), "the digest of its 2 steps is"),
         (
             swapped("backward", lambda name, tasks: tasks[0].update(backward=0)),
             "turns of tasks on device|wait for each",
@@ -159,6 +169,16 @@ def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, 
     tamper(tmp_path / "plan.parquet", rows)
     with pytest.raises(PlanError, match=told):
         list(balancer.load_steps(tmp_path / "plan.parquet"))
+
+
+def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
+    folder, _ = made
+    command(*options(folder, "--out", folder / "full.parquet"))
+    monkeypatch.setattr(
+        "balancer.planning.pipelines.UNIT_BYTES", 2**40
+    )  # what tasks hold, and not what there is room for
+    with pytest.raises(PlanError, match=r"device . of rank . holds [0-9,]+ bytes, and has room for"):
+        list(balancer.load_steps(folder / "full.parquet"))
 
 
 def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):

@@ -6,10 +6,10 @@ sorted by slot: slot, forward, backward, size, and 1 where it is a generator's, 
 ``first``, int64[K + 1], where each slot's tasks begin. ``allowed``, bool[t, D].
 
 A schedule is ``ends``, int64[K, 2 S], when ops end, ``device``, int64[t], and ``starts``, int64[2, t], of tasks; -1
-where there is none yet. On its way, ``of_device``, int64[6, D], has of each device since when it is free, when it
-decides next, its next op, the rest of its ops, what it owes in backwards, and what it holds; ``of_slot``, int64[4, K],
-how many tasks have not been forwards, and when all that have been are ready, before the first stage and after the last;
-``queue``, int64[D, 1 + t], how many backwards each device owes, and which.
+where there is none yet. On its way, ``of_device``, int64[7, D], has of each device since when it is free, when it
+decides next, its next op, the rest of its ops, what it owes in backwards, what it holds, and what of that belongs to
+slots in flight; ``of_slot``, int64[4, K], how many tasks have not been forwards, and when all that have been are ready,
+before the first stage and after the last; ``queue``, int64[D, 1 + t], how many backwards each device owes, and which.
 """
 
 import numpy as np
@@ -19,8 +19,9 @@ from solvers._jit import helper, inlined, kernel
 __all__ = ["NEVER", "dispatch"]
 
 NEVER = 2**62
-_FREE, _WAKE, _NEXT, _REST, _OWED, _HELD = range(6)
+_FREE, _WAKE, _NEXT, _REST, _OWED, _HELD, _FAST = range(7)
 _LEFT, _READY, _LATE = range(3)  # and _LATE + 1, when those after the last stage are ready
+_SPARE = 10  # a part of all room is not for tasks that run ahead
 
 
 @helper
@@ -47,32 +48,57 @@ def _earliest(k, cell, now, num_devices, hop, durations, ends, of_slot):
 
 
 @helper
+def _spare(caps, of_device):
+    """What all devices may hold of tasks that run ahead."""
+    room = np.int64(0)
+    for d in range(len(caps)):
+        room += min(caps[d] - caps[d] // _SPARE - of_device[_FAST, d], NEVER // len(caps))
+    return room
+
+
+@helper
+def _makes_room(k, d, tasks, first, allowed, caps, of_device, device):
+    """Whether a device can make room, by backwards alone, for a slot's task that finds none on any device."""
+    short = np.int64(0)
+    for i in range(first[k], first[k + 1]):
+        fits = device[i] >= 0 or tasks[2, i] == 0 or tasks[3, i] <= short
+        for e in range(len(caps)):
+            fits |= allowed[i, e] and of_device[_HELD, e] + tasks[3, i] <= caps[e]
+        if not fits:
+            short = tasks[3, i]
+    return short > 0 and of_device[_HELD, d] + short > caps[d] and of_device[_FAST, d] + short <= caps[d]
+
+
+@helper
 def _forward(
     d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot, device
 ):
     """Return a task whose forward is to run now: the first slot's that fits the gap, or that is urgent; else -1.
 
-    It must leave the device below its target, unless the first stage waits for it.
+    It must leave the device below its target, unless the first stage waits for it. Where there are caps, no slot's run
+    before all of the slot before it have, and none that runs ahead takes the last of the room.
     """
     ahead = window if gap > 0 or rule[1] >= 256 else min(window, rule[0])
     after = now + gap + of_device[_REST, d] + of_device[_OWED, d]
     if after > target and not waiting:
         return np.int64(-1)
+    room = _spare(caps, of_device) if rule[3] > 0 else np.int64(NEVER)
     for k in range(begun, min(len(first) - 1, begun + ahead)):
         if of_slot[_LEFT, k] == 0:
             continue
         for i in range(first[k], first[k + 1]):
             if tasks[4, i] > 0:
                 continue
-            took = tasks[1, i]
-            held = of_device[_HELD, d] + tasks[3, i] if tasks[2, i] > 0 else 0
-            if device[i] >= 0 or not allowed[i, d] or held > caps[d]:
+            took, size = tasks[1, i], tasks[3, i] if tasks[2, i] > 0 else np.int64(0)
+            if device[i] >= 0 or not allowed[i, d] or (size > 0 and of_device[_HELD, d] + size > caps[d]):
+                continue
+            if k > begun and size > room:
                 continue
             late = max(0, took - gap)
             urgent = k < begun + rule[0] or late * 256 <= rule[1] * took
             if (k == begun and waiting) or (urgent and after + late + tasks[2, i] <= target):
                 return i
-        if rule[4] > 0:
+        if rule[3] > 0:
             break
     return np.int64(-1)
 
@@ -126,6 +152,7 @@ def _start_forward(i, d, now, hop, durations, tasks, of_device, of_slot, device,
     if tasks[2, i] > 0:
         of_device[_OWED, d] += tasks[2, i]
         of_device[_HELD, d] += tasks[3, i]
+        of_device[_FAST, d] += tasks[3, i]
         queue[d, 0] += 1
         queue[d, queue[d, 0]] = i
     return end
@@ -142,6 +169,14 @@ def _start_backward(i, d, now, tasks, of_device, starts, queue):
     queue[d, at] = queue[d, queue[d, 0]]
     queue[d, 0] -= 1
     return now + tasks[2, i]
+
+
+@helper
+def _loosen(k, tasks, first, of_device, device):
+    """A slot is back in the first stage: its tasks' backwards can free what they hold."""
+    for i in range(first[k], first[k + 1]):
+        if tasks[2, i] > 0:
+            of_device[_FAST, device[i]] -= tasks[3, i]
 
 
 @helper
@@ -189,12 +224,12 @@ def dispatch(
 ):  # fmt: skip
     """Make a schedule; returns its makespan, or NEVER where caps let nothing go on.
 
-    ``rule``, int64[5]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
-    exceed its gap, what a device may be over the mean, whether one that holds three quarters of its cap runs
-    backwards before forwards, and whether forwards begin slot by slot.
+    ``rule``, int64[4]: how many slots ahead forwards are urgent, by how much of itself, in parts of 256, a task may
+    exceed its gap, what a device may be over the mean, and whether there are caps: then forwards run slot by slot, and
+    where one finds no room, devices that can make some run backwards before anything else.
     """
     num_slots, num_devices = durations.shape[0], len(offsets) - 1
-    of_device, of_slot = np.empty((6, num_devices), np.int64), np.empty((4, num_slots), np.int64)
+    of_device, of_slot = np.empty((7, num_devices), np.int64), np.empty((4, num_slots), np.int64)
     queue = np.zeros((num_devices, tasks.shape[1] + 1), np.int64)
     left, unplaced, late = _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, device, starts)
     makespan, begun = np.int64(0), np.int64(0)  # slots below `begun` have begun in the first stage
@@ -220,7 +255,7 @@ def dispatch(
                 d, now, gap, target, rule, window, begun, waiting, tasks, first, allowed, caps, of_device, of_slot,
                 device,
             )  # fmt: skip
-        full = rule[3] > 0 and 4 * of_device[_HELD, d] > 3 * caps[d] and (not runs or cell < durations.shape[1] // 2)
+        full = rule[3] > 0 and blocked and _makes_room(begun, d, tasks, first, allowed, caps, of_device, device)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
             back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
@@ -238,6 +273,8 @@ def dispatch(
             of_device[_NEXT, d] += 1
             of_device[_REST, d] -= durations[k, cell]
             begun += cell == 0
+            if cell == durations.shape[1] // 2:
+                _loosen(k, tasks, first, of_device, device)
         else:
             of_device[_WAKE, d] = min(soon, now + gap if known else NEVER)
         if end < NEVER:

@@ -21,6 +21,11 @@ _RULES = (
     (1, 64, 0.01), (1, 0, 0), (3, 64, 0.01), (1, 0, 0.01), (2, 0, 0.01), (1, 32, 0), (2, 32, 0), (4, 64, 0),
 )  # fmt: skip
 """Slots ahead that are urgent, parts of 256 by which a task may exceed its gap, parts of the mean over it."""
+_CAPPED = (
+    (1, 128, 0.01), (2, 128, 0.005), (2, 64, 0.01), (1, 64, 0.01), (2, 128, 0.01), (1, 128, 0.005), (1, 64, 0.02),
+    (3, 128, 0.01), (1, 64, 0),
+)  # fmt: skip
+"""The same where what is held has a cap."""
 _UNITS = 160  # of work for each op of a list schedule
 _SEED = 20_260_101
 
@@ -53,20 +58,23 @@ class Gaps:
         cls, durations: Ints, order: OpOrder, hop: int, tasks: Tasks, given: SlotTasks, items: tuple[Any, ...],
         units: int, goal: int,
     ) -> "Gaps":  # fmt: skip
-        """Make list schedules for so much work, one at least, and keep the best.
+        """Make list schedules for so much work, or until there is one, and keep the best.
 
         Raises TimeLimitError where caps let none of them go on.
         """
         k, width, n = len(durations), durations.shape[1], given.table.shape[1]
         cells = read_only(order.stage + width // 2 * order.backward)
         mean = (int(durations.sum()) + int(given.table[1:3].sum())) // order.num_devices
-        eager = ((0, 0), (1, 0), (0, 1), (1, 1)) if (tasks.caps < NO_CAP).any() else ((0, 0),)
-        rules = [(*rule, *more) for rule in _RULES for more in eager]
-        most = max(len(eager), min(len(rules), units // (_UNITS * (len(cells) + 2 * n))))
+        rules = [(*rule, False) for rule in _RULES]
+        if (tasks.caps < NO_CAP).any():
+            rules = [(*rule, True) for rule in _CAPPED] + rules
+        most = max(1, units // (_UNITS * (len(cells) + 2 * n)))
         best, kept, window = NEVER, (durations,) * 4, tasks.window
         while best == NEVER and window:  # the less runs ahead, the less is held
-            for lead, over, slack, *more in rules[:most]:
-                rule = np.array([lead, over, int(slack * mean), *more], dtype=np.int64)
+            for at, (lead, over, slack, capped) in enumerate(rules):
+                if at >= most and best < NEVER:
+                    break
+                rule = np.array([lead, over, int(slack * mean), capped], dtype=np.int64)
                 ends, device = np.empty((k, width), dtype=np.int64), np.empty(n, dtype=np.int64)
                 starts, turns = np.empty((2, n), dtype=np.int64), np.empty(durations.size + 2 * n, dtype=np.int64)
                 makespan = dispatch(

@@ -3,6 +3,11 @@
 By a pipeline alone the ramp is that of its linear program. With tasks, gaps at the beginning are short of forwards,
 those at the end are not short of backwards: a steeper ramp up and a flatter one down, and more tasks in early slots,
 except the first, for whose tasks the pipeline would wait. How much of that pays depends on the tasks: some are tried.
+
+Where what is held has a cap, devices fill no more of the last gaps than what they may hold by then. So the last slots
+are smaller and longer in coming, as a linear program of work that can be divided at will has them (slots' loads, tasks
+of every slot and device, what is done in every gap of every device and held there): its solutions for 4, 8 and 16
+devices, four times as many slots and room for the tasks of two slots a device are alike, and drawn here as curves.
 """
 
 from collections.abc import Iterator
@@ -10,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from solvers.errors import TimeLimitError
@@ -46,8 +52,15 @@ _EXCHANGES = 3  # of items, for each replica
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
-_FLAT = (_Shape(0.8, 0.7, 1.5, 1.5, 2.0), _Shape(0.8, 0.5, 1.5, 2.0, 2.0))
-"""Where what is held has a cap: a steeper ramp, and tasks where what may be held fills gaps, early and late."""
+_CURVES = ((1.0, 1.0), (1.2, 1.15))
+"""Of the curves, what the first and the last slots have, where what is held has a cap."""
+_UP = (0.0, 0.5, 0.85, 1.1, 1.5, 2.0), (0.26, 0.57, 0.93, 1.38, 1.54, 1.6)
+_DOWN = (0.0, 0.3, 0.6, 0.85, 0.95, 1.5, 1.62, 2.1), (0.37, 0.56, 0.65, 0.77, 0.84, 0.97, 1.5, 1.6)
+"""Slots for each device from the first slot on, or from the last one back, and parts of the mean load there."""
+_EARLY, _LATE = ((0.15, 0.3, 1.1), (0.0, 1.9, 1.9)), ((0.15, 0.35, 1.05), (0.0, 1.9, 1.9))
+_BETWEEN = 0.8
+"""The same of tasks, as parts of the curve."""
+_IN_FLIGHT = 0.65  # of all room, at most, is for the tasks of slots in flight: single tasks do not fill it
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
@@ -62,8 +75,12 @@ def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int,
     own = targets.reshape(problem.num_replicas, problem.num_slots, -1)
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
-    shapes = (*_FLAT, *_SHAPES) if (tasks.caps < NO_CAP).any() else _SHAPES
-    wanted = [_shaped(own, share, shape, problem.order.num_devices, tasks.window) for shape in shapes]
+    width, wanted, capped = problem.order.num_devices, [], bool((tasks.caps < NO_CAP).any())
+    if capped:
+        size = max(1, int(tasks.size[tasks.backward > 0].sum()))
+        most = _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size
+        wanted = [_curved(own, share, ends, width, most) for ends in _CURVES]
+    wanted += [_shaped(own, share, shape, width, tasks.window) for shape in (_SHAPES[1:3] if capped else _SHAPES)]
     even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
     wanted.append(np.broadcast_to(even, wanted[0].shape))
     for each in wanted:
@@ -139,7 +156,31 @@ def _shaped(own: NDArray[np.float64], share: float, shape: _Shape, width: int, w
     return np.concatenate([bent, mixed[:, :, None]], axis=2)
 
 
+def _curved(
+    own: NDArray[np.float64], share: float, ends: tuple[float, float], width: int, most: float
+) -> NDArray[np.float64]:
+    """Return targets as the curves have them; no `width` slots in turn have more than the part `most` of all tasks."""
+    slots = own.shape[1]
+    at = np.arange(0.5, slots) / width
+    back = at[::-1]
+    curve = np.minimum(np.interp(at, *_UP), np.interp(back, *_DOWN))
+    curve *= np.interp(at, (0.0, 0.5), (ends[0], 1.0)) * np.interp(back, (0.0, 0.7), (ends[1], 1.0))
+    top, over = curve.max(), curve.sum() > slots
+    for _ in range(_ROUNDS if over else 0):  # the ends stay as they are, whatever is between them
+        top += (slots - np.minimum(curve, top).sum()) / (curve >= top).sum()
+    curve = np.minimum(curve, top)
+    tasks = np.where(at < _EARLY[0][-1], np.interp(at, *_EARLY), _BETWEEN)
+    tasks = _parts(curve * np.where(back < _LATE[0][-1], np.interp(back, *_LATE), tasks))
+    width = min(width, slots)
+    for _ in range(_ROUNDS):
+        part = np.minimum(1.0, most / np.maximum(1e-300, sliding_window_view(tasks, width).sum(axis=1)))
+        least = sliding_window_view(np.pad(part, width - 1, constant_values=1.0), width).min(axis=1)
+        tasks = _parts(tasks * least)
+    bent = own.sum(axis=1, keepdims=True) * _parts(curve)[:, None]
+    return np.concatenate([bent, np.broadcast_to(share * tasks[:, None], (len(own), slots, 1))], axis=2)
+
+
 def _parts(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each row as parts of its sum; of zeros, zeros."""
-    whole: NDArray[np.float64] = rows / np.maximum(1e-300, rows.sum(axis=1, keepdims=True))
+    whole: NDArray[np.float64] = rows / np.maximum(1e-300, rows.sum(axis=-1, keepdims=True))
     return whole

@@ -26,7 +26,7 @@ from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import ahead, scatter
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial, _Shared
-from balancer.offline.parts import fitted, num_parts, parts_of
+from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log, rows_of_steps
@@ -162,21 +162,6 @@ def test_parts_hold_the_steps_that_one_pass_reads(folder):
         assert one.number == other.number
         assert np.array_equal(one.numbers, other.numbers)
         assert np.array_equal(one.columns["tokens"], other.columns["tokens"])
-
-
-@pytest.mark.parametrize(
-    ("group", "per_step", "steps"),
-    [(1 << 20, 1 << 10, 1 << 10), (1_000_000, 1 << 10, 977), (300_000, 1000, 900), (1 << 17, 1 << 10, 976)],
-    ids=["a power of two", "few rows later", "three groups", "small groups"],
-)
-def test_parts_begin_where_row_groups_do(tmp_path, group, per_step, steps):
-    pq.write_table(pa.table({"tokens": np.ones(group + 1, np.int8)}), tmp_path / "log.parquet", row_group_size=group)
-    log, usual = open_log(tmp_path / "log.parquet"), settings_of(batch_per_rank=per_step // 8, steps_per_part=0)
-    found = fitted(log, usual)
-    assert found.steps_per_part == steps
-    assert LogSettings.from_json(found.to_json()) == found
-    for other in (dataclasses.replace(usual, steps_per_part=5), dataclasses.replace(usual, shuffle=1)):
-        assert fitted(log, other) == other
 
 
 def test_summaries_add_up_to_the_summary_of_all(folder):

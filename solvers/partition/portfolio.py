@@ -20,7 +20,7 @@ from solvers.partition.resplit import resplit
 from solvers.partition.slack import assign_slack
 from solvers.partition.trade import trade
 
-__all__ = ["assign_auto", "improve"]
+__all__ = ["assign_auto", "improve", "improve_starts"]
 
 _QUANTUM = 20_000  # work units of each search in its first turn
 _FEW_ITEMS = 64  # of so few, bin completion often sees the end
@@ -80,7 +80,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     price = 0 if problem.equal_counts else cost_of_slack(num_items)
     if work <= price:  # and no search from LPT either, or else a little more budget could end worse
         return assign_lpt(problem), problem.bound, True
-    best, reached, work = _improve_starts(problem, work - price)
+    best, reached, work = improve_starts(problem, work - price)
     differencing = assign_bldm if problem.equal_counts else assign_karmarkar_karp
     price = 0 if problem.equal_counts else cost_of_karmarkar_karp(num_items, problem.num_groups)
     if work > 0 and reached > problem.bound.value:
@@ -94,7 +94,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     return best, problem.bound, work <= 0
 
 
-def _improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, int, int]:
+def improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, int, int]:
     """Return the best that is had from LPT and SLACK, its makespan, and the work left."""
     reached = INT64_MAX + 1
     for candidate in _starts(problem):  # to the end, work or none, or else more of it could end worse than LPT

@@ -129,15 +129,17 @@ def settle(order, nodes, node_of_rank, ranks, node_start, costs, equal_counts, w
     """
     weight = np.int64(equal_counts)
     loads, counts = np.zeros(len(ranks), dtype=np.int64), np.zeros(len(ranks), dtype=np.int64)
+    arrives = np.empty(len(where), dtype=np.bool_)
     for i in range(len(where)):
-        if node_of_rank[where[i]] == nodes[i]:
+        arrives[i] = node_of_rank[where[i]] != nodes[i]
+        if not arrives[i]:
             loads[where[i]] += costs[i]
             counts[where[i]] += 1
     by_node = hold(counts[ranks] * weight, loads[ranks], np.zeros(len(ranks), dtype=np.int64))
     for i in order:
-        node = nodes[i]
-        if node_of_rank[where[i]] == node:
+        if not arrives[i]:
             continue
+        node = nodes[i]
         j = first_of(by_node, node_start[node], node_start[node + 1], 0)
         r = ranks[j]
         where[i] = r

@@ -479,9 +479,11 @@ def relocate_kernel(
 def return_home(costs, sizes, home, node, where, room, cap, sequence):
     """Bring back what fits under the cap now: what crossed first, then the rest, in this sequence."""
     loads, held = _carried(costs, sizes, where, len(room))
-    moved, count = np.empty(len(sequence), np.int32), 0
-    for i in sequence:
-        if where[i] != home[i]:
+    away, moved, count = np.empty(len(where), np.bool_), np.empty(len(sequence), np.int32), 0
+    for i in range(len(where)):
+        away[i] = where[i] != home[i]
+    for i in sequence:  # in a small array, as the sequence goes to and fro
+        if away[i]:
             moved[count] = i
             count += 1
     while True:

@@ -18,7 +18,7 @@ from solvers.partition import partition
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.even_counts import assign_even
 from solvers.partition.lower_target import lower_target
-from solvers.partition.portfolio import assign_auto as assign_all
+from solvers.partition.portfolio import improve_starts
 from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups
@@ -275,7 +275,7 @@ def _divided(problem: PartitionProblem, groups: NDArray[np.int32]) -> NDArray[np
     """Return `groups`, or where they are over the bound, a partition that is less so, near to them."""
     if (over := _excess(problem, groups)) == 0:
         return groups
-    divide = assign_even if problem.equal_counts else assign_all
+    divide = assign_even if problem.equal_counts else improve_starts
     anew, _, _ = divide(problem, work_units(_SECONDS_OF_A_NODE))
     if _excess(problem, anew) >= over:
         return groups

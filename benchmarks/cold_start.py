@@ -24,7 +24,7 @@ HOMES = "[i % 16 for i in range(199)]"
 PLAN = ["plan", str(ROOT / "data" / "omni_mix_dev.parquet"), "--ranks", "64", "--ranks-per-node", "8",
         "--batch-per-rank", "16", "--length", "text_tokens+image_tokens+audio_tokens"]  # fmt: skip
 CASES = {
-    "import": "import balancer",
+    "import": "import balancer; balancer.balance",
     "first balance": f"import balancer; balancer.balance({LENGTHS}, 8)",
     "with homes": f"import balancer; balancer.balance({LENGTHS}, 16, 8, {HOMES})",
     "with micro-batches": f"import balancer; balancer.balance({LENGTHS}, 8, micro_batch_tokens=16000)",

@@ -485,9 +485,11 @@ def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kil
 
 DRIVER = """
 import sys
-from balancer.offline.engines import Cluster
-from test_run import Processes, Slow, open_log, plan_run, settings_of
+from balancer.offline import ahead
 if __name__ == "__main__":
+    ahead.start_fork_server("test_run")
+    from balancer.offline.engines import Cluster
+    from test_run import Processes, Slow, open_log, plan_run, settings_of
     engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
     plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
 """
@@ -542,8 +544,9 @@ def kill_at_random(log, folder, kills, workers, *engine):
             time.sleep(0.01)
         time.sleep(chance.random() * 0.05)
         if child.poll() is None and victims:
-            os.kill(victims[0], signal.SIGKILL)
-            killed.append(victims[0])
+            with contextlib.suppress(ProcessLookupError):  # its run has just ended
+                os.kill(victims[0], signal.SIGKILL)
+                killed.append(victims[0])
             time.sleep(chance.random() * 0.2)  # for what is left of the run to go on
         child.kill()
         if child.wait() == 0:

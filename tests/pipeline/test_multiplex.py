@@ -322,6 +322,13 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
         # From 39 on a gap of 4: the backward that fits it; if any may exceed it, the longest.
         (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 0, 0, 0, 0], {}), (59, [0, 0], [[0, 2], [39, 51]])),
         (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 256, 0, 0, 0], {}), (58, [0, 0], [[0, 2], [55, 39]])),
+        # What the first device owes counts in the mean: so the other ends below it, and takes the second task.
+        (([4], [(0, 6, 6, 1, 0), (0, 9, 3, 1, 0)], [1, 0, 0, 0, 0], {}), (39, [0, 1], [[0, 0], [33, 33]])),
+        # A task of 14 that ends over the mean, 23, stays where the first stage waits for it; with a slack of 3 it goes.
+        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 0, 0, 0], {}), (46, [0, 0], [[0, 7], [45, 40]])),
+        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 3, 0, 0], {}), (38, [0, 1], [[0, 0], [33, 33]])),
+        # The second device waits four before 24 of its own: over the mean, 26, so that it takes no task.
+        (([4, 4], [(1, 4, 0, 1, 0)], [1, 0, 0, 0, 0], {}), (36, [0], [[4], [-1]])),
     ],
 )
 def test_what_a_list_lets_run_next(asked, found):

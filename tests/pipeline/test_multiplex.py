@@ -279,7 +279,8 @@ def test_a_list_says_when_its_orders_end(monkeypatch):
     monkeypatch.setattr(Gaps, "search", recorded)
     for seed in range(30):
         problem, rules = small(seed, generators=True)
-        multiplex(*problem, **rules | {"hop": 3}, **QUICK)
+        rules["hop"] = 3
+        check_multiplex(*problem, multiplex(*problem, **rules, **QUICK), **rules)
     assert all(after <= before for before, after in seen)
 
 

@@ -388,6 +388,14 @@ def test_an_item_that_fills_a_group_goes_where_least_moves_for_it():
     assert vision.makespan == vision.lower_bound
 
 
+def test_of_two_items_that_fill_a_group_the_one_that_takes_most_to_move_stays():
+    images, homes = [[290], [300]] + [[20]] * 12, np.array([0, 0] + [8] * 6 + [12] * 6)
+    step = orchestrate(batch_of(images, [1] * 14), phases(4), Topology.uniform(16, 4), home_rank=homes)
+    node = step["vision"].rank_of_sample // 4
+    assert node[:2].tolist() == [1, 0]  # nothing lies on node 1
+    assert (node[2:] == homes[2:] // 4).all()
+
+
 def test_groups_of_ranks_plan_by_themselves():
     case = (*LONG, 8, 4, 2, np.arange(8), {"group_size": 4})
     step = planned(case)

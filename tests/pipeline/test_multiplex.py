@@ -14,7 +14,8 @@ from pipeline_oracles import op_before
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
 from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
-from solvers.pipeline._gap_run import critical, set_after
+from solvers.pipeline._dispatch import dispatch
+from solvers.pipeline._gap_run import NO_CAP, critical, set_after
 from solvers.pipeline._gaps import Gaps
 
 QUICK = {"time_budget": 2e-4}
@@ -278,7 +279,8 @@ def test_a_list_says_when_its_orders_end(monkeypatch):
     monkeypatch.setattr(Gaps, "search", recorded)
     for seed in range(30):
         problem, rules = small(seed, generators=True)
-        multiplex(*problem, **rules | {"hop": 3}, **QUICK)
+        rules["hop"] = 3
+        check_multiplex(*problem, multiplex(*problem, **rules, **QUICK), **rules)
     assert all(after <= before for before, after in seen)
 
 
@@ -288,6 +290,51 @@ def test_a_cap_that_forwards_meet_slot_by_slot():
     problem = ([[2]] * 6, [[1, 1]], [[2, 2]], [0, 1, 1, 1, 1, 2, 2, 2, 3, 5], size, [2 * took for took in size])
     rules = {"window": 4, "held_cap": 13, "task_size": size}
     check_multiplex(*problem, multiplex(*problem, **rules, time_budget=1e-4), **rules)
+
+
+def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
+    """One list schedule: its makespan, where tasks run, and when their forwards and backwards start.
+
+    An op takes as long as its slot's load forwards, and twice that backwards.
+    """
+    order, n = one_f_one_b(len(loads), stages), len(tasks)
+    durations = np.array(loads)[:, None] * np.repeat([1, 2], stages)
+    table = np.array(tasks, dtype=np.int64).T.copy()  # of each task slot, forward, backward, size, generator
+    first = np.searchsorted(table[0], np.arange(len(loads) + 1))
+    allowed = np.ones((n, stages), dtype=bool) if allowed is None else np.array(allowed)
+    caps = np.array([NO_CAP] * stages if caps is None else caps)
+    device, starts = np.empty(n, dtype=np.int64), np.empty((2, n), dtype=np.int64)
+    makespan = dispatch(
+        np.array(rule), durations, order.device_offsets, order.slot, order.stage + stages * order.backward, table,
+        first, allowed, caps, 9, hop, np.empty_like(durations), device, starts, np.empty(durations.size + 2 * n, int),
+    )  # fmt: skip
+    return makespan, device.tolist(), starts.tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        # One device, and a task of the second slot: urgent two slots ahead, so before the first slot's op; else after.
+        (([4, 4], [(1, 5, 0, 1, 0)], [2, 0, 0, 0, 0], {"stages": 1}), (29, [0], [[0], [-1]])),
+        (([4, 4], [(1, 5, 0, 1, 0)], [1, 0, 0, 0, 0], {"stages": 1}), (29, [0], [[4], [-1]])),
+        # A generator's task after the last stage's forward, at 9; a hop later on the other device, if it has to.
+        (([4], [(0, 9, 0, 1, 1)], [1, 0, 0, 0, 0], {"hop": 1}), (35, [1], [[9], [-1]])),
+        (([4], [(0, 9, 0, 1, 1)], [1, 0, 0, 0, 0], {"hop": 1, "allowed": [[True, False]]}), (37, [0], [[10], [-1]])),
+        # From 39 on a gap of 4: the backward that fits it; if any may exceed it, the longest.
+        (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 0, 0, 0, 0], {}), (59, [0, 0], [[0, 2], [39, 51]])),
+        (([4] * 3, [(0, 2, 3, 1, 0), (0, 1, 8, 1, 0)], [1, 256, 0, 0, 0], {}), (58, [0, 0], [[0, 2], [55, 39]])),
+        # What the first device owes counts in the mean: so the other ends below it, and takes the second task.
+        (([4], [(0, 6, 6, 1, 0), (0, 9, 3, 1, 0)], [1, 0, 0, 0, 0], {}), (39, [0, 1], [[0, 0], [33, 33]])),
+        # A task of 14 that ends over the mean, 23, stays where the first stage waits for it; with a slack of 3 it goes.
+        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 0, 0, 0], {}), (46, [0, 0], [[0, 7], [45, 40]])),
+        (([4], [(0, 7, 1, 1, 0), (0, 9, 5, 1, 0)], [1, 0, 3, 0, 0], {}), (38, [0, 1], [[0, 0], [33, 33]])),
+        # The second device waits four before 24 of its own: over the mean, 26, so that it takes no task.
+        (([4, 4], [(1, 4, 0, 1, 0)], [1, 0, 0, 0, 0], {}), (36, [0], [[4], [-1]])),
+    ],
+)
+def test_what_a_list_lets_run_next(asked, found):
+    *given, rules = asked
+    assert listed(*given, **rules) == found
 
 
 def what_comes_after(gaps):

@@ -34,9 +34,6 @@ __all__ = ["over_memory", "pipeline_bound", "plan_pipelines"]
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
 
-_TIMES_THE_SLOTS = (1, 2, 4)
-"""Of a layout with encoders in gaps, where a step does not fit its memory in fewer."""
-
 _PARTS_OF_BUDGET = (10, 1)
 """Of searches in gaps, as ``configure`` has them: under caps a short one may find what fits, and a long one not."""
 
@@ -85,16 +82,14 @@ def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, st
 
 def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, MultiplexedResult]:
     """Schedule a step in the layout's number of slots, or in more where that does not fit: then each holds less."""
-    room = np.array(timed.times.room)
-    for times in _TIMES_THE_SLOTS:
-        step = timed.in_slots(times * timed.times.slots)
-        if times > 1 and step.times.slots * step.times.replicas > step.items.num_samples:
-            break
+    step, room = timed, np.array(timed.times.room)
+    while step is timed or step.times.slots * step.times.replicas <= step.items.num_samples:
         tried = [scheduled(step.times, step.items, room, time_budget / part) for part in _PARTS_OF_BUDGET]
         results = [each.result for each in tried if each is not None]
         best = min(results, key=lambda each: each.makespan, default=None)
         if isinstance(best, MultiplexedResult):
             return step, best
+        step = timed.in_slots(2 * step.times.slots)
     raise SolverError(
         "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
         ("judge layouts by more steps: configure --steps", "give more {time_budget}"),

@@ -145,7 +145,7 @@ class MicroBatches:
     def in_gaps(cls, times: StepTimes) -> "MicroBatches":
         """Return those of a layout whose encoders run in the gaps of its pipeline, within its memory.
 
-        There are as many as the layout has, or twice or four times as many in a step that would not fit.
+        There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
         ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
         """
         if times.generators or not times.encoders:

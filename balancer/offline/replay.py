@@ -1,6 +1,7 @@
 """One step of a plan file, checked against its problem; loads and bounds are recomputed from its placements."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,8 @@ def replay_step(
         problem = step.problem(items)
         if last is not None and step.settings.micro_batches is not None:
             problem = encoder_problem(step, items, num_slots)
+        if problem.timed is not None:
+            problem = replace(problem, timed=problem.timed.in_slots(num_slots))
         target, groups = None, None
         if cut is not None:
             groups = _checked_groups(inside, step, items, cut, shared, order, num_slots, first_row)

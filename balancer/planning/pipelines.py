@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -62,15 +63,8 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, 
 
 def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, started: float) -> DispatchPlan:
     """Plan replica and slot of every sample, and what of encoders runs in which gap, within the layout's memory."""
-    room, budget = np.array(timed.times.room), settings.time_budget
-    tried = [scheduled(timed.times, timed.items, room, budget / part) for part in _PARTS_OF_BUDGET]
-    results = [each.result for each in tried if each is not None]
-    result = min(results, key=lambda each: each.makespan, default=None)
-    if not isinstance(result, MultiplexedResult):
-        raise SolverError(
-            "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
-            ("judge layouts by more steps: configure --steps", "give more {time_budget}"),
-        )
+    step, result = _fitting(timed, settings.time_budget)
+    problem = replace(problem, timed=step)
     placement = "rearrange" if settings.placement == "relocate" else settings.placement
     ranks = place(
         problem, result.replica_of_item, placement, 0, settings.time_budget, settings.objective
@@ -80,10 +74,26 @@ def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, st
     alone = problem.topology.num_nodes == 1 or placement == settings.placement
     return DispatchPlan.of(
         problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(result.slot_of_item, result.num_slots), gaps=GapTable.of(timed.tasks, result),
+        slots=(result.slot_of_item, result.num_slots), gaps=GapTable.of(step.tasks, result),
         status=result.status, fell_back="" if alone else "encoders in gaps are scheduled for all replicas together",
         started=started,
     )  # fmt: skip
+
+
+def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, MultiplexedResult]:
+    """Schedule a step in the layout's number of slots, or in more where that does not fit: then each holds less."""
+    step, room = timed, np.array(timed.times.room)
+    while step is timed or step.times.slots * step.times.replicas <= step.items.num_samples:
+        tried = [scheduled(step.times, step.items, room, time_budget / part) for part in _PARTS_OF_BUDGET]
+        results = [each.result for each in tried if each is not None]
+        best = min(results, key=lambda each: each.makespan, default=None)
+        if isinstance(best, MultiplexedResult):
+            return step, best
+        step = timed.in_slots(2 * step.times.slots)
+    raise SolverError(
+        "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
+        ("judge layouts by more steps: configure --steps", "give more {time_budget}"),
+    )
 
 
 def over_memory(problem: Problem, plan: DispatchPlan) -> str | None:

@@ -159,14 +159,18 @@ class MicroBatches:
 
     @classmethod
     def in_gaps(cls, times: StepTimes) -> "MicroBatches":
-        """Return those of a layout whose encoders run in the gaps of its pipeline: as many as it has, in its memory.
+        """Return those of a layout whose encoders run in the gaps of its pipeline, within its memory.
 
+        There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
         ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
         """
         if times.generators or not times.encoders:
             what = f"generators ({', '.join(times.generators)})" if times.generators else "no encoders"
             raise UsageError("a plan says what encoders do in gaps, and these {times} have {what}", what=what)
-        return cls(_ANY_SIZE, "pipeline", times.slots, allow_empty=True, stages=PipelineStages.of_times(times))
+        return cls(
+            _ANY_SIZE, "pipeline", at_least=times.slots, multiple_of=times.slots, allow_empty=True,
+            stages=PipelineStages.of_times(times),
+        )  # fmt: skip
 
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th micro-batch is the last that holds anything on any rank.

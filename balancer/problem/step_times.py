@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,3 +297,10 @@ class TimedStep(NamedTuple):
     items: StepItems
     work: Ints
     tasks: GapTasks
+
+    def in_slots(self, slots: int) -> "TimedStep":
+        """Return the step in another number of micro-batches, in which all takes as long as in those of the layout."""
+        if slots == self.times.slots:
+            return self
+        times = replace(self.times, slots=slots)
+        return TimedStep(times, self.items, self.work, times.tasks(self.items))

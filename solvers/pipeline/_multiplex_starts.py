@@ -107,7 +107,7 @@ def _evened(problem: PipelineProblem, tasks: Tasks, cells: Ints) -> Ints:
     rows[np.arange(rows.shape[1]) < counts[:, None]] = by_cell
     table = rows.reshape(replicas, slots, -1)
     totals = np.bincount(cells // slots, weights=work, minlength=replicas)
-    for _ in range(_EXCHANGES * replicas):
+    for _ in range(_EXCHANGES * replicas if rows.size else 0):
         high, low = int(np.argmax(totals)), int(np.argmin(totals))
         more = work[table[high]][:, :, None] - work[table[low]][:, None, :]
         both = (table[high] >= 0)[:, :, None] & (table[low] >= 0)[:, None, :]

@@ -1,6 +1,7 @@
 """Plans of layouts whose encoders run in the gaps of the LLM's pipeline: as priced, written, read back, checked."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,9 @@ from balancer.executor.arguments import as_setup
 from balancer.io.plan_format import FEATURES
 from balancer.problem.layout import StepLayout, read_layout
 from balancer.simulate import configure as room
+from balancer.simulate.configure import price_layouts
+from balancer.simulate.given import given_of
+from solvers.errors import SolverError
 from solvers.pipeline import check_multiplex
 
 BUDGET = 1e-3
@@ -25,15 +29,12 @@ NAMES = {"vision": "patches", "audio": "frames", "llm": "tokens"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A log of two steps, and the fastest layout with encoders in gaps that has two replicas of two stages."""
+    """A log of two steps, and a layout with encoders in the gaps of two replicas of two stages, as it was priced."""
     folder = tmp_path_factory.mktemp("gaps")
     rng = np.random.default_rng(0)
     columns = {"patches": rng.integers(0, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32),
                "frames": rng.integers(0, 2, 32) * rng.integers(10, 1500, 32)}  # fmt: skip
     pq.write_table(pa.table(columns), folder / "log.parquet")
-    from balancer.simulate.configure import price_layouts
-    from balancer.simulate.given import given_of
-
     models = dict(word.split("=") for word in MODELS[1:6:2])
     given = given_of(str(folder / "log.parquet"), 8, NAMES, models, 16, cluster="h100", pieces={"vision": 256})
     modules = {"vision": {"dp": 8}, "audio": {"dp": 8}, "llm": {"tp": 2, "pp": 2, "dp": 2}}
@@ -96,6 +97,19 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     assert alone.digest() == first.digest()
 
 
+def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
+    log, path = made[0] / "log.parquet", tmp_path / "chosen.json"
+    asked = ("--gpus", 2, "--batch", 16, "--mode", "multiplexed", "--time-budget", 0.05, "--out", path)
+    told = command("configure", log, *PHASES, *MODELS, *asked).out.splitlines()[-1]
+    assert told.startswith("plan takes --ranks ")
+    assert told.endswith(" with it, its replicas, and --time-budget 0.2, to search as long as here")
+    ranks = int(told.split()[3])
+    sizes = ("--ranks", ranks, "--batch-per-rank", 16 // ranks, "--time-budget", 0.2)
+    assert command("plan", log, *PHASES, *sizes, "--layout", path, "--out", tmp_path / "plan.parquet").code == 0
+    found, first = json.loads(path.read_text())["found"], next(iter(balancer.load_steps(tmp_path / "plan.parquet")))
+    assert first["llm"].makespan / 1e10 + found["sync_s"] == pytest.approx(found["seconds"], rel=1e-12)
+
+
 def test_a_device_runs_its_ops_in_turn(command, made):
     folder, _ = made
     command(*options(folder, "--out", folder / "turns.parquet"))
@@ -123,6 +137,27 @@ def test_a_device_runs_its_ops_in_turn(command, made):
             else tables[op.backward][0][op.slot, op.stage] for op in ops
         ]  # fmt: skip
         assert starts == sorted(starts)
+
+
+def test_a_step_that_does_not_fit_has_more_micro_batches(made):
+    folder, _ = made
+    times = read_layout(folder / "winner.json").times
+    table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
+    found = {}
+
+    def plan_in_less_and_less():
+        for share in (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005):
+            cut = balancer.MicroBatches.in_gaps(replace(times, room=tuple(share * room for room in times.room)))
+            plan = balancer.orchestrate(table, NAMES, 2, micro_batches=cut, time_budget=BUDGET)
+            found[plan.num_slots] = plan
+
+    with pytest.raises(SolverError, match="judge layouts by more steps"):
+        plan_in_less_and_less()
+    assert list(found) == [4, 8]  # 16 would be more than there are samples
+    for plan in found.values():
+        plan.save(folder / "slots.parquet")
+        assert balancer.load_plan(folder / "slots.parquet").digest() == plan.digest()
+        assert max(run.makespan for run in checked(plan)) == plan["llm"].makespan
 
 
 def swapped(name, change):

@@ -55,3 +55,10 @@ def test_turns_that_no_device_can_run(device, turns, told):
     run_turns(*PIPE, *TASKS, [0, 0], [0, 2], [4, 7], ORDER, window=2)
     with pytest.raises((UsageError, ValueError), match=told):
         run_turns(*PIPE, *TASKS, device, *turns, ORDER, window=2)
+
+
+def test_a_step_of_nothing_takes_nothing():
+    nothing = np.zeros(0, dtype=np.int64)
+    tasks, rules = (nothing, nothing, nothing), {"window": 2, "allow_empty": True, "time_budget": 1e-4}
+    made = solvers.schedule_multiplexed(nothing.reshape(0, 1), [[1, 1]], [[2, 2]], *tasks, 2, 2, **rules)
+    assert (made.makespan, made.lower_bound) == (0, 0)

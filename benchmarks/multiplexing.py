@@ -9,6 +9,7 @@ is checked. Seconds are of this thread, after compilation and with the pipeline'
 
 import sys
 import time
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -107,15 +108,17 @@ def table(log):
 
 
 def steps(log):
-    """The same on other steps of the log."""
-    print("\n| devices, slots, replicas | " + " | ".join(f"step {number + 1}" for number in STEPS) + " | mean |")
-    print("|---|" + "--:|" * (len(STEPS) + 1))
+    """The same on other steps of the log, without a cap and with room for 2 S slots."""
+    print("\n| devices, slots, replicas | room | " + " | ".join(f"step {number + 1}" for number in STEPS) + " | mean |")
+    print("|---|--:|" + "--:|" * (len(STEPS) + 1))
     for instance in INSTANCES:
         parts = [step_of(log, instance, number) for number in STEPS]
-        values = [multiplexed(step, instance, 1.0)[0].makespan / step.mean for step in parts]
-        print(
-            f"| {instance} | " + " | ".join(f"{value:.4f}" for value in [*values, np.mean(values)]) + " |", flush=True
-        )
+        caps = [int(2 * step.encoders.sum() / instance.replicas / instance.slots) for step in parts]
+        for room, held in (("all", [None] * len(parts)), ("2 S", caps)):
+            found = [multiplexed(*ask, 1.0, held_cap=cap)[0] for *ask, cap in zip(parts, repeat(instance), held)]
+            values = [each.makespan / step.mean for each, step in zip(found, parts, strict=True)]
+            row = " | ".join(f"{value:.4f}" for value in [*values, np.mean(values)])
+            print(f"| {instance} | {room} | {row} |", flush=True)
 
 
 def pieces(log):

@@ -27,7 +27,7 @@ _PASS = 180  # units of work that a step takes besides running ops anew
 _UNITS = 1  # of work that running an op anew takes
 _ACCEPTED = 2  # of work for each op that keeping a schedule takes
 _JUDGED = 6  # and what is known of longest paths
-_STALE = 20  # kept schedules that are no shorter, after which that is found anew
+_STALE = 20  # kept schedules that are no shorter, after which that is found anew under caps; else at each: no gain
 
 
 @inlined
@@ -82,6 +82,16 @@ def _allowed(touched, plan, rules, shape):
     return under
 
 
+@inlined
+def _patience(caps):
+    """After how many kept schedules longest paths are found anew."""
+    patience = 1
+    for d in range(len(caps)):
+        if caps[d] < NO_CAP:
+            patience = _STALE
+    return patience
+
+
 @kernel
 def search_gaps(state, most_work, goal, plan, starts, graph, shape, rules, items):
     """Search for as much work as given, or until the makespan is no larger than `goal`; returns it, and the work done.
@@ -105,7 +115,7 @@ def search_gaps(state, most_work, goal, plan, starts, graph, shape, rules, items
     trial, kept, score = starts.copy(), sequence.copy(), _squares(free)
     count = critical(plan, starts, shape, free, path, on)
     set_after(plan, starts, shape, need, waiting, at, after)
-    work, stale = np.int64(0), 0
+    work, stale, patience = np.int64(0), 0, _patience(rules[3])
     while work < most_work and makespan > goal and n > 0:
         work += _PASS
         op = path[draw(state, count)] if count > 0 and draw(state, 8) > 0 else shape[0] + draw(state, n)
@@ -125,14 +135,14 @@ def search_gaps(state, most_work, goal, plan, starts, graph, shape, rules, items
             if begin >= 0:
                 copy(trial, starts)
             continue
-        stale = stale + 1 if met == makespan and choice[3] < 0 else _STALE
+        stale = stale + 1 if met == makespan and choice[3] < 0 else patience
         makespan, score = met, _squares(free)
         copy(starts, trial)
         if choice[3] >= 0:
             keep_items(choice, items, held, counts)
             set_tails(graph, plan, rules[1], shape, tails)
         work += _ACCEPTED * num_ops
-        if stale >= _STALE:
+        if stale >= patience:
             count = critical(plan, starts, shape, free, path, on)
             set_after(plan, starts, shape, need, waiting, at, after)
             stale, work = 0, work + _JUDGED * num_ops

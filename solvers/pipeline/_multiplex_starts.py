@@ -170,7 +170,8 @@ def _curved(
         top += (slots - np.minimum(curve, top).sum()) / (curve >= top).sum()
     curve = np.minimum(curve, top)
     tasks = np.where(at < _EARLY[0][-1], np.interp(at, *_EARLY), _BETWEEN)
-    tasks = _parts(curve * np.where(back < _LATE[0][-1], np.interp(back, *_LATE), tasks))
+    tasks = np.where(back < _LATE[0][-1], np.interp(back, *_LATE), tasks)
+    tasks = _parts(curve * tasks if tasks.any() else curve)
     width = min(width, slots)
     for _ in range(_ROUNDS):
         part = np.minimum(1.0, most / np.maximum(1e-300, sliding_window_view(tasks, width).sum(axis=1)))

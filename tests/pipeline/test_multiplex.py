@@ -390,12 +390,27 @@ def what_comes_after(gaps):
     return after
 
 
-def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch):
+@pytest.mark.parametrize(
+    ("slots", "task", "devices"),
+    [
+        (6, ([0, 0, 1, 2, 2, 3, 3, 4, 5], [2, 1, 5, 3, 1, 2, 7, 1, 2], [4, 2, 1, 6, 0, 4, 1, 2, 4]), "any"),
+        (1, ([0], [9], [1]), [[False, True, False]]),  # the first op waits for a task of another device
+    ],
+)
+def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task, devices):
     seen = []
     monkeypatch.setattr(Gaps, "search", lambda self, *_: seen.append(self) or 0)
-    late = np.arange(9) % 3 == 0
-    task = [0, 0, 1, 2, 2, 3, 3, 4, 5], [2, 1, 5, 3, 1, 2, 7, 1, 2], [4, 2, 1, 6, 0, 4, 1, 2, 4]
-    multiplex([[k % 3 + 1] for k in range(6)], [[1, 2, 1]], [[2, 3, 2]], *task, window=2, hop=1, task_after=late)
+    late = (np.arange(9) % 3 == 0)[: len(task[0])] & (slots > 1)
+    multiplex(
+        [[k % 3 + 1] for k in range(slots)],
+        [[1, 2, 1]],
+        [[2, 3, 2]],
+        *task,
+        window=2,
+        hop=1,
+        task_after=late,
+        task_devices=devices,
+    )
     gaps = seen[0]
     plan, size = (gaps.sequence, gaps.ops, gaps.device), gaps.num_ops
     on, path, after = (np.zeros(size, dtype=np.int64) for _ in range(3))

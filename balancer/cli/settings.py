@@ -282,7 +282,6 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
     layout = read_layout(paths[0])
     said = {name: getattr(layout, name) for name in ("micro_batches", "micro_batch_tokens")}
     taken = {name: value for name, value in said.items() if value is not None and options[name] is None}
-    options.update(taken)
     click.get_current_context().meta[GIVEN_IN] = of_layout(paths[0], taken)
     layout.check_phases(names)
     if layout.generators:
@@ -305,6 +304,7 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
             _check_encoders(paths[0], layout, options["encoders"])
         if layout.encoders and layout.mode == "before":
             options["encoders"] = "step"
+    options.update(taken)
     return layout if of_gpus else None
 
 

@@ -93,3 +93,18 @@ def test_a_file_that_is_compared_is_named_where_it_does_not_fit(command, log):
         "simulate", log, "--ranks", 1, "--batch-per-rank", 8, *OPTIONS[6:], *models, "--layout", "file.json"
     )
     assert "--layout file.json, module 'vision': tp * sp = 3 does not divide its 25 heads" in outcome.err
+    page = command(
+        "simulate",
+        log,
+        "--ranks",
+        1,
+        "--batch-per-rank",
+        8,
+        *OPTIONS[6:],
+        *models,
+        "--layout",
+        "file.json",
+        "--html",
+        "a.html",
+    )
+    assert "--html needs --strategies beside --layout" in page.err

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -49,11 +50,20 @@ def to_json(value: Mapping[str, object]) -> bytes:
 
 
 def from_json(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that a text holds; None where it holds anything else, or is nested too deeply."""
+    """Return the JSON object that a text holds; None where it holds anything else, or is nested too deeply.
+
+    NaN and infinity, which :func:`to_json` writes nowhere, are anything else.
+    """
     value: Any = None
     with suppress(ValueError, RecursionError):
-        value = json.loads(text)
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     return value if isinstance(value, dict) else None
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
 
 
 def header(description: Mapping[str, object], **more: object) -> dict[str, object]:

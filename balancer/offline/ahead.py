@@ -5,9 +5,10 @@ The command line calls it first of all, so this module imports nothing of the pa
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 __all__ = ["METHOD", "LocalCluster", "begin_as_asked", "begun_cluster", "cores", "init", "start_fork_server"]
@@ -28,9 +29,12 @@ def start_fork_server(*modules: str) -> None:
     multiprocessing.set_forkserver_preload(["balancer.offline.preloaded", *modules])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # that process is told no other way where modules are
+    resource_tracker.ensure_running()  # which would let the signal through again
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which a terminal sends to that process too
     try:
         forkserver.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         if before is None:
             del os.environ["PYTHONPATH"]
         else:

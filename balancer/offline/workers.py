@@ -33,6 +33,11 @@ _WAIT_S = 0.05
 _KILLED = (
     "part {}: the process that planned it was killed {} times, perhaps for want of memory; use fewer jobs, and resume"
 )
+_NO_START = (
+    "part {}: {} processes that were to plan it could not begin, as what they printed says; a script whose runs have "
+    "several processes must be a file, and start them under: if __name__ == '__main__'"
+)
+_TERMINATED = 128 + signal.SIGTERM  # exit code; 1 is that of a process that failed before it had any task
 
 
 class Workers:
@@ -112,7 +117,8 @@ class Workers:
             self._kills[number] += 1
             if self._kills[number] == TRIES:
                 worker.held.popleft()
-                yield number, None, InputError(_KILLED.format(number, TRIES))
+                told = _NO_START if worker.process.exitcode == 1 else _KILLED
+                yield number, None, InputError(told.format(number, TRIES))
         self._lost.extend(worker.held)
 
 
@@ -162,7 +168,7 @@ def _serve(tasks: Any, results: Any, work: Callable[[Any], Any], environment: Ma
 
 
 def _leave(*_: object) -> NoReturn:
-    raise SystemExit(1)
+    raise SystemExit(_TERMINATED)
 
 
 def _receive(tasks: Any, waiting: queue.SimpleQueue[Any]) -> None:

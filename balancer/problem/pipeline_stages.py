@@ -189,6 +189,11 @@ class PipelineStages:
     @classmethod
     def of_times(cls, times: StepTimes) -> "PipelineStages":
         """Return the pipeline of a layout whose encoders run in its gaps; units are tenths of nanoseconds."""
+        if len(times.piped) != 1:  # of several, work and times would have to be in one order
+            raise UsageError(
+                "with encoders in its gaps a pipeline is of one module, and these {times} have {what}",
+                what=", ".join(times.piped) or "none",
+            )
         ops = times.of_ops()
         ahead, back = (dict(zip(times.piped, ops[way].tolist(), strict=True)) for way in ("forward", "backward"))
         return cls(ahead, back, chunks=times.chunks, hop=round(times.hop * PER_SECOND), gaps=times)

@@ -21,12 +21,23 @@ Bools = NDArray[np.bool_]
 Shares = Mapping[str, tuple[Ints, Ints]]
 PER_SECOND = 10**10  # units in which schedules count time
 UNIT_BYTES = 1024  # and what is held
+_MOST = 2.0**62  # units
 _TASK_SHARE = 0.02  # of the room beside the states that an encoder's task may hold
 
 
 def in_units(seconds: Floats) -> Ints:
-    """Return times as schedules count them."""
-    return np.rint(seconds * PER_SECOND).astype(np.int64)
+    """Return times as schedules count them; ValueError where they are too long."""
+    return _whole("seconds", np.rint(seconds * PER_SECOND))
+
+
+def _whole(what: str, values: Floats) -> Ints:
+    """Return whole numbers as int64; ValueError where they are not in its range."""
+    if not (values < _MOST).all():  # nor is NaN
+        raise UsageError(
+            "by these {times} a step takes more {what} than can be counted: {most} units", what=what,
+            most=f"{values.max():.3g}",
+        )  # fmt: skip
+    return values.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +236,7 @@ class StepTimes:
         count = np.where(forward > 0, np.clip(wanted, 1, np.maximum(1, pieces)), 0).astype(np.int64)
         sample = np.repeat(np.arange(step.num_samples), count)
         each = np.maximum(1, count)
-        sizes = np.ceil(size / each / UNIT_BYTES).astype(np.int64)
+        sizes = _whole("memory", np.ceil(size / each / UNIT_BYTES))
         return sample, in_units(forward / each)[sample], in_units(backward / each)[sample], sizes[sample]
 
     def held(self, step: StepItems) -> tuple[Floats, Floats]:

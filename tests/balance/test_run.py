@@ -7,12 +7,16 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -431,6 +435,31 @@ def test_the_command_line_begins_before_it_imports_what_planning_needs():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
 
 
+INTERRUPTED = """
+import sys, balancer.cli.start
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "balancer.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+balancer.cli.start.main()
+"""
+
+
+def test_an_interrupt_while_the_command_line_imports_is_told_in_a_line():
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (130, "balancer: interrupted\n")
+
+
+@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
+def test_the_fork_server_does_not_hear_an_interrupt():
+    """It would print where it was, while it imports."""
+    ahead.start_fork_server()
+    status = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
+    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 class Slow(RunSummary):
     """Leaves others time to begin: a driver would have planned all before they are there."""
 
@@ -481,6 +510,21 @@ def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kil
             plan_run(log, settings_of(), Fatal, out, engine=Others())
     plan_run(log, settings_of(), Fatal, out, engine=Others(), resume=True)
     assert snapshot(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(-9, "part 3: .* was killed 4 times"), (143, "was killed"), (1, "part 3: 4 .* could not begin")]
+)
+def test_workers_that_cannot_begin_are_told_from_those_that_were_killed(code, told):
+    """As in a script that does not ask whether it is the main module, which they import."""
+    workers = Workers(print, 1)
+    for _ in range(4):
+        ended = SimpleNamespace(exitcode=code, join=lambda: None)
+        worker = SimpleNamespace(held=deque([(3, "task")]), leave=lambda: None, process=ended)
+        workers._workers.append(worker)
+        ((number, _, error),) = list(workers._buried(worker)) or [(3, None, None)]
+    assert (number, type(error)) == (3, InputError)
+    assert re.match(f".*{told}", str(error))
 
 
 DRIVER = """

@@ -1,5 +1,6 @@
 """Plans of layouts whose encoders run in the gaps of the LLM's pipeline: as priced, written, read back, checked."""
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -226,9 +227,14 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     ):
         assert told in command(*options(folder, *words)).err
     layout = json.loads((folder / "winner.json").read_text())
+    slow = {"per_flop": 1e9, "per_element": 0.0, "backward": 2}
     changed = {
         "other": (layout | {"micro_batches": 8}, "times are of another layout"),
         "none": ({k: v for k, v in layout.items() if k != "times"}, "does not say what its modules take"),
+        "long": (
+            layout | {"times": layout["times"] | {"rates": dict.fromkeys(NAMES, slow)}},
+            "by these times a step takes more seconds than can be counted",
+        ),
         "broken": (layout | {"times": layout["times"] | {"room": [1.0]}}, "must have 1 stages in each row"),
     }
     for name, (found, told) in changed.items():
@@ -240,6 +246,9 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     compared = command("compare", *options(folder)[1:-2], "--strategies", "as_sampled")
     assert "use the strategy 'orchestrated'" in compared.err
     cut = balancer.MicroBatches.in_gaps(read_layout(folder / "winner.json").times)
+    several = dataclasses.replace(cut.stages.gaps, piped=("vision", "llm"))
+    with pytest.raises(ValueError, match="a pipeline is of one module, and these times have vision, llm"):
+        balancer.MicroBatches.in_gaps(several)
     with pytest.raises(ValueError, match="a dispatcher does not run them"):
         as_setup(balancer.Topology([2]), NAMES, "linear", None, {"micro_batches": cut})
     with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):

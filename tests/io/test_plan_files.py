@@ -24,6 +24,7 @@ from plan_files import header_of, with_header
 from balancer.errors import InputError, PlanError
 from balancer.io import plan_reader, plan_writer
 from balancer.io.plan_folder import PlanFolder
+from balancer.io.plan_format import from_json
 from balancer.io.plan_reader import PlanStep, open_plan
 from balancer.io.plan_writer import PlanWriter
 
@@ -314,6 +315,12 @@ def test_description_that_is_not_json_changes_nothing(tmp_path, description):
     with pytest.raises((TypeError, ValueError), match="JSON"):
         write(str(tmp_path / "p"), make_steps([5]), description=description)
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+def test_a_number_that_json_does_not_know_is_no_description(number):
+    assert from_json(f'{{"a": {number}}}'.encode()) is None
+    assert from_json(b'{"a": 1e9}') == {"a": 1e9}
 
 
 @FORMS

@@ -16,9 +16,12 @@ def main() -> NoReturn:
     end, would take 0.4 s of each command.
     """
     gc.disable()
-    begin_as_asked(sys.argv[1:])
-    from balancer.cli.main import main
-
+    try:
+        begin_as_asked(sys.argv[1:])
+        from balancer.cli.main import main
+    except KeyboardInterrupt:  # later ones are seen to there
+        print("balancer: interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
     gc.freeze()
     gc.enable()
     try:

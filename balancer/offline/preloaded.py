@@ -3,12 +3,14 @@
 It imports, and plans a few samples: that loads numba's tables, and those kernels that are compiled already; the others
 run as Python. It starts no thread, as a lock that one holds while a worker is forked is never free there; OpenBLAS and
 jemalloc, which NumPy, SciPy and pyarrow bring in, have some, and see to theirs at a fork. What is there then is never
-looked through for garbage, which would write to pages that workers share.
+looked through for garbage, which would write to pages that workers share. Ctrl-C is for the process that asked for it.
 """
 
 import gc
+import signal
 
 gc.disable()
+before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a fork server ignores it once all is imported
 
 import numpy as np  # noqa: E402
 
@@ -19,3 +21,4 @@ from balancer.planning.planner import balance  # noqa: E402
 balance(np.arange(1, 129), 16, 8, np.arange(128) // 8)
 gc.freeze()
 gc.enable()
+signal.signal(signal.SIGINT, before)  # what else a program forks is not to ignore it

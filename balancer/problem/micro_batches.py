@@ -164,6 +164,10 @@ class MicroBatches:
         There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
         ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
         """
+        if not isinstance(times, StepTimes):
+            raise ArgumentTypeError(
+                "times", "be those of a layout of mode 'multiplexed' that configure found", repr(times)
+            )
         if times.generators or not times.encoders:
             what = f"generators ({', '.join(times.generators)})" if times.generators else "no encoders"
             raise UsageError("a plan says what encoders do in gaps, and these {times} have {what}", what=what)

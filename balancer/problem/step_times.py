@@ -261,10 +261,13 @@ class StepTimes:
     @classmethod
     def from_json(cls, found: Any) -> "StepTimes":
         """Read back what :meth:`to_json` wrote; TypeError or ValueError that names what is wrong."""
-        if not isinstance(found, Mapping) or set(found) != set(cls.__dataclass_fields__):
-            raise ArgumentTypeError(
-                "times", f"be an object with {', '.join(cls.__dataclass_fields__)}", f"{found!r:.80}"
-            )
+        if not isinstance(found, Mapping):
+            raise ArgumentTypeError("times", "be an object, as configure writes it", f"{found!r:.80}")
+        known = cls.__dataclass_fields__
+        if odd := [f"lack {name!r}" for name in known if name not in found] + [
+            f"have the unknown key {name!r}" for name in found if name not in known
+        ]:
+            raise UsageError("{times} {odd}", "configure anew", odd=odd[0])
         given = dict(found)
         try:
             given["rates"] = {name: ModuleRate(**rate) for name, rate in given["rates"].items()}
@@ -275,7 +278,8 @@ class StepTimes:
             made = cls(**given | {name: tuple(given[name]) for name in names})
             made._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError("{times} cannot be read: {error}", error=f"{error!r:.120}") from None
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise UsageError("{times} cannot be read: {why}", "configure anew", why=f"{why:.120}") from None
         return made
 
     def _check(self) -> None:
@@ -295,8 +299,11 @@ class StepTimes:
         numbers += [piece - 1 for piece in self.pieces.values()]
         whole = [self.replicas, self.slots, self.chunks, *self.pieces.values(), *(x for row in self.parts for x in row)]
         whole += [self.rates[name].backward for name in modules]
-        if not all(0 <= x < 2**60 for x in numbers) or not all(type(x) is int for x in whole):  # NaN is not either
-            raise ValueError("must hold numbers from 0, and whole ones where they count")
+        for x in numbers:
+            if type(x) not in (int, float) or not 0 <= x < 2**60:  # NaN is not either
+                raise ValueError(f"numbers must be from 0 to 2^60, and counts from 1, got {x!r:.40}")
+        if odd := [x for x in whole if type(x) is not int]:
+            raise ValueError(f"counts must be whole numbers, got {odd[0]!r:.40}")
         if not all(map(sum, self.parts)):
             raise ValueError("must have a part of each module in some stage")
 

@@ -38,6 +38,8 @@ BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks me
 """A note of tables and pages where ranks wait in every micro-batch."""
 BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
 """The same where there are pipeline stages."""
+BEFORE_GAPS = f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices."
+"""The same where encoders are in the pipeline: as stages, which are as those, or in its gaps."""
 
 
 def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
@@ -114,7 +116,9 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
 
 def before_slots(summary: RunSummary) -> str:
     """Say what is compared with, where there are micro-batches."""
-    return BEFORE_STAGES if summary.in_pipeline else BEFORE_SLOTS
+    if not summary.in_pipeline:
+        return BEFORE_SLOTS
+    return BEFORE_GAPS if any(phase.follows for phase in summary.phases.values()) else BEFORE_STAGES
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:
@@ -265,10 +269,18 @@ def as_ratios(values: Iterable[float]) -> list[str]:
 
 
 def as_percent(value: float | None) -> str:
-    """Show a fraction as per cent, a small one as parts per million; None is infinite."""
+    """Show a fraction as per cent, a small one as parts per million; None is infinite.
+
+    Under a thousandth of a part per million is what rounding to whole units leaves: none.
+
+    Examples
+    --------
+    >>> as_percent(0.05), as_percent(2e-6), as_percent(6e-12)
+    ('5.0 %', '2 ppm', '0 %')
+    """
     if value is None:
         return "unbounded"
-    if value <= 0:
+    if value < 1e-9:
         return "0 %"
     return f"{value:.1%}".replace("%", " %") if value >= 0.000995 else f"{_rounded(value * 1e6)} ppm"
 

@@ -424,6 +424,8 @@ def test_load_plan_is_there_when_asked_for():
 def test_every_public_name_exists():
     for name in balancer.__all__:
         assert getattr(balancer, name) is not None
+    assert set(balancer.__all__) <= set(dir(balancer))
+    assert not {"Any", "TYPE_CHECKING", "check_solvers"} & set(dir(balancer))  # nor does tab completion offer others
 
 
 @pytest.mark.parametrize("shadow", ["solvers/__init__.py", "solvers.py"])

@@ -25,6 +25,7 @@ import pytest
 from nightly import examples
 
 from balancer import InputError, Phase, PlanError, Topology
+from balancer.cli import start
 from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, open_log, read_columns, rows_of_files
 from balancer.offline import ahead, scatter
@@ -428,6 +429,17 @@ def test_the_command_line_begins_what_its_words_ask_for(monkeypatch, words, begu
     monkeypatch.setattr(ahead, "_begun", [])
     ahead.begin_as_asked(words.split())
     assert done == begun
+
+
+def test_ctrl_c_before_all_is_imported_says_no_more_than_later(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "begin_as_asked", interrupted)
+    monkeypatch.setattr(start.gc, "disable", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        start.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "balancer: interrupted\n")
 
 
 def test_the_command_line_begins_before_it_imports_what_planning_needs():

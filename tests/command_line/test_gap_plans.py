@@ -90,6 +90,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     page = (folder / "page.html").read_text()
     assert "what is blank is bubble, or, after, encoders in it" in page
     assert "in the gaps of the last phase" in page
+    assert "encoders that the plan has in gaps run before them" in page
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
@@ -236,6 +237,11 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
             "by these times a step takes more seconds than can be counted",
         ),
         "broken": (layout | {"times": layout["times"] | {"room": [1.0]}}, "must have 1 stages in each row"),
+        "unknown": (layout | {"times": layout["times"] | {"hops": 1}}, "times have the unknown key 'hops'"),
+        "lacking": (layout | {"times": {}}, "times lack 'layout'"),
+        "word": (layout | {"times": layout["times"] | {"hop": "fast"}}, "and counts from 1, got 'fast'"),
+        "half": (layout | {"times": layout["times"] | {"replicas": 1.5}}, "must be whole numbers, got 1.5"),
+        "rates": (layout | {"times": layout["times"] | {"rates": {}}}, "is missing; configure anew"),
     }
     for name, (found, told) in changed.items():
         (tmp_path / "winner.json").write_text(json.dumps(found))
@@ -249,6 +255,8 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     several = dataclasses.replace(cut.stages.gaps, piped=("vision", "llm"))
     with pytest.raises(ValueError, match="a pipeline is of one module, and these times have vision, llm"):
         balancer.MicroBatches.in_gaps(several)
+    with pytest.raises(TypeError, match="times must be those of a layout of mode 'multiplexed'"):
+        balancer.MicroBatches.in_gaps(None)  # as layouts of other modes have them
     with pytest.raises(ValueError, match="a dispatcher does not run them"):
         as_setup(balancer.Topology([2]), NAMES, "linear", None, {"micro_batches": cut})
     with pytest.raises(ValueError, match=r"MicroBatches.in_gaps\(layout.times\)"):

@@ -1,5 +1,6 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
+import itertools
 import socket
 import time
 from collections import deque
@@ -66,8 +67,10 @@ class Processes:
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
-        with Workers(work, self.jobs - 1) as workers:
-            yield from _Shared(workers, work, tasks, tick).results()
+        tasks = iter(tasks)
+        first = list(itertools.islice(tasks, self.jobs))  # no more of them work than there are tasks
+        with Workers(work, max(0, len(first) - 1)) as workers:
+            yield from _Shared(workers, work, itertools.chain(first, tasks), tick).results()
 
 
 class _Helpers(Protocol):

@@ -164,7 +164,9 @@ def _serve(tasks: Any, results: Any, work: Callable[[Any], Any], environment: Ma
     waiting = queue.SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(tasks, waiting), daemon=True).start()
     while (task := waiting.get()) is not None:
-        results.send(_told(work, task))
+        told = _told(work, task)
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            results.send(told)
 
 
 def _leave(*_: object) -> NoReturn:

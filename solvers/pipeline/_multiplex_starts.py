@@ -72,13 +72,13 @@ def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: in
 def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
     yield PIPELINERS["auto"](problem, profile, goal, seconds).cell_of_item
     targets, large = targets_of(problem, profile)
-    own = targets.reshape(problem.num_replicas, problem.num_slots, -1)
+    own = np.maximum(targets, 0.0).reshape(problem.num_replicas, problem.num_slots, -1)  # nothing by a rounding less
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
     width, wanted, capped = problem.order.num_devices, [], bool((tasks.caps < NO_CAP).any())
     if capped:
         size = max(1, int(tasks.size[tasks.backward > 0].sum()))
-        most = _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size
+        most = min(1.0, _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size)
         wanted = [_curved(own, share, ends, width, most) for ends in _CURVES]
     wanted += [_shaped(own, share, shape, width, tasks.window) for shape in (_SHAPES[1:3] if capped else _SHAPES)]
     even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)

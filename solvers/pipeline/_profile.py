@@ -73,7 +73,7 @@ def profile_of(totals: NDArray[np.int64], stages: Stages, order: OpOrder, num_re
     most = max(1, *each, *besides)
     wanted = [max(1, (x << _TOTAL_BITS) // most) for x in each]
     mix = tuple(map(_rounded, wanted))
-    fixed = tuple(_rounded((x << (_TOTAL_BITS + _UNIT_BITS)) // most) if x else 0 for x in besides)
+    fixed = tuple(_rounded(max(1, (x << (_TOTAL_BITS + _UNIT_BITS)) // most)) if x else 0 for x in besides)
     rows = zip(stages.unit.tolist(), tops, strict=True)
     unit = np.array([[(u << _UNIT_BITS) // top for u in row] for row, top in rows], dtype=np.int64)
     kept = _kept(order.graph.tobytes(), order.num_slots, unit.tobytes(), mix, fixed)

@@ -37,7 +37,8 @@ def turns_of(result: MultiplexResult, task_forward: ArrayLike, task_backward: Ar
     Returns
     -------
     int64[t], int64[t]
-        From 0; -1 of a backward that takes nothing, which does not run.
+        From 0; -1 of a backward that takes nothing, which does not run. Where a forward takes nothing, beside ops that
+        take nothing, they may be in turns that wait for each other.
 
     Examples
     --------

@@ -447,6 +447,23 @@ def test_the_command_line_begins_before_it_imports_what_planning_needs():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
 
 
+@pytest.mark.parametrize(("jobs", "tasks", "most"), [(1000, 3, 2), (2, 3, 1), (5, 0, 0)])
+def test_no_more_processes_are_started_than_have_something_to_do(monkeypatch, jobs, tasks, most):
+    started = []
+
+    class Counted(Workers):
+        def __init__(self, work, count):
+            started.append(count)
+            super().__init__(work, 0)
+
+    monkeypatch.setattr("balancer.offline.engines.Workers", Counted)
+    done = Processes(jobs).run(
+        lambda task, tick: {"totals": {"samples": task}}, enumerate(range(tasks)), lambda _: None
+    )
+    assert len(list(done)) == tasks
+    assert started == [most]
+
+
 INTERRUPTED = """
 import sys, balancer.cli.start
 class Interrupt:

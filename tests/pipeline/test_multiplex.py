@@ -430,3 +430,18 @@ def test_replicas_begin_with_as_much_work():
     found = schedule_multiplexed(*items_and_tasks(48, 2), 3, 4, window=2, time_budget=2e-3)
     busy = [int(each.busy.sum()) for each in found.replicas]
     assert max(busy) - min(busy) < 0.004 * np.mean(busy)
+
+
+@pytest.mark.parametrize(
+    ("items", "stages", "slots", "rules"),
+    [
+        (2, [1] * 4, 1, {"held_cap": 2**40}),
+        (1, [1, 3, 0], 2, {"forward_overhead": [1, 0, 0], "backward_overhead": [1, 1, 3]}),
+    ],
+    ids=["room for anything", "a slot of nothing"],
+)
+def test_targets_are_numbers(items, stages, slots, rules):
+    """Division by next to nothing would warn."""
+    given = [[3]] * items, [stages], [[2 * s for s in stages]], [0], [1], [2]
+    found = solvers.schedule_multiplexed(*given, 1, slots, window=1, allow_empty=True, time_budget=5e-4, **rules)
+    solvers.check_multiplexed(*given, found, window=1, allow_empty=True, **rules)

@@ -298,3 +298,9 @@ def test_nothing_at_all():
     result = solvers.schedule_pipeline(empty, [[1, 1], [2, 0]], [[1, 1], [2, 0]], 2, 3, allow_empty=True)
     solvers.check_pipeline(empty, [[1, 1], [2, 0]], [[1, 1], [2, 0]], result, allow_empty=True)
     assert (result.makespan, result.status) == (0, solvers.SolveStatus.OPTIMAL)
+
+
+def test_a_hop_may_be_next_to_nothing_beside_what_ops_take():
+    work, ops = 2**44 * np.arange(1, 13)[:, None], ([[1, 2]], [[2, 4]])
+    found = solvers.schedule_pipeline(work, *ops, 2, 3, hop=1, time_budget=1e-4)
+    solvers.check_pipeline(work, *ops, found, hop=1)

@@ -84,6 +84,7 @@ def replay_step(
     between = f"{step.items[-1].phase.name}:{GAPS}" if step.setup.in_gaps else None
     if unknown := set(found) - {between, *(items.phase.name for items in step.items)}:
         raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
+    _check_no_gaps(where, {name: rows for name, rows in found.items() if name != between})
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
@@ -142,6 +143,14 @@ def _replayed(
     if broken := over_memory(problem, plan):
         raise PlanError(f"{where}: {broken}")
     return plan
+
+
+def _check_no_gaps(where: str, found: Mapping[str, PlanStep]) -> None:
+    """Raise PlanError where a row of a phase names a device or a backward's turn, which tasks in gaps alone have."""
+    for name, rows in found.items():
+        for column, values in (("device", rows.device), ("backward", rows.backward)):
+            if values is not None and (odd := values[values != -1]).size:
+                raise PlanError(f"{where}: phase {name!r}: {column} must be -1 but for what is in gaps, got {odd[0]}")
 
 
 def _checked_gaps(

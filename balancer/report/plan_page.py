@@ -80,8 +80,8 @@ def _lead(summary: RunSummary) -> str:
 
 
 def _about(summary: RunSummary, data: PageData) -> str:
-    shape = (
-        f"{data.num_ranks:,} ranks on {data.num_nodes:,} nodes" if data.num_nodes > 1 else f"{data.num_ranks:,} ranks"
+    shape = f"{data.num_ranks:,} rank{'s' * (data.num_ranks > 1)}" + f" on {data.num_nodes:,} nodes" * (
+        data.num_nodes > 1
     )
     dropped = f" {left_out(summary)}" if summary.dropped else ""
     before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
@@ -231,7 +231,12 @@ def _charts(
 def _pipelines(picture: StepPicture, asked_for: bool) -> str:
     """Return the section that shows the slowest pipeline of one step."""
     which = "the step asked for" if asked_for else "the step in which the plan saves most"
-    blank = "bubble, or, after, encoders in it: the shares below count these as busy" if picture.in_gaps else "bubble"
+    blank = "bubble"
+    if picture.in_gaps:
+        blank = (
+            "bubble, or, after, encoders in it: the shares below count these as busy. Before, encoders run ahead of "
+            "all that is drawn, for as long as they take on all devices"
+        )
     words = (
         f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
         f"micro-batches, what is blank is {blank}. Small ones first and last fill and drain a pipeline fast."

@@ -264,7 +264,7 @@ def groups_of(phase: PhaseSummary) -> str:
 def as_ratios(values: Iterable[float]) -> list[str]:
     """Show ratios with equally many decimals, enough that none looks perfect that is not."""
     values = list(values)
-    decimals = 6 if any(1 < value < 1.0005 for value in values) else 3
+    decimals = 6 if any(1 + 1e-9 < value < 1.0005 for value in values) else 3
     return [f"{value:.{decimals}f}" for value in values]
 
 

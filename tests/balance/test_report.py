@@ -130,6 +130,7 @@ def test_no_plan_is_shown_as_perfect_that_is_not():
 def test_numbers_that_stand_together_have_as_many_decimals():
     assert as_ratios([2.5, 1.0, 1.25]) == ["2.500", "1.000", "1.250"]
     assert as_ratios([2.5, 1.0, 1.000468]) == ["2.500000", "1.000000", "1.000468"]
+    assert as_ratios([2.5, 1 + 1e-11]) == ["2.500", "1.000"]  # what rounding to whole units leaves
     assert as_alike([14.5, 7, 0.04, 0]) == ["14.5", "7.0", "0.0", "0.0"]
     assert as_alike([99.96, 7]) == ["100", "7"]
     assert as_alike([5.4e-05, 0, 0.0014], 2, least=True) == ["0.000054", "0.000000", "0.001400"]

@@ -91,6 +91,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     assert "what is blank is bubble, or, after, encoders in it" in page
     assert "in the gaps of the last phase" in page
     assert "encoders that the plan has in gaps run before them" in page
+    assert "Before, encoders run ahead of all that is drawn" in page
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
@@ -198,6 +199,7 @@ def two_in_the_same_gap(name, tasks):
         (swapped("item", one_more), "in its slot: "),
         (swapped("rank", lambda name, tasks: tasks[0].update(rank=1 - tasks[0]["rank"])), "on the sample's rank"),
         (lambda cells: cells.remove(next(cell for cell in cells if cell["phase"] == "llm:gaps")), "each part of each"),
+        (lambda cells: cells[0].update(device=1), "phase 'vision': device must be -1 but for what is in gaps, got 1"),
     ],
 )
 def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, told):

@@ -16,6 +16,8 @@ __all__ = ["Timed", "Timeline", "asked_of", "held_in_cells", "scheduled"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_ROUNDS = 3  # without caps, under those that follow from it, and under those that follow from that
+_MORE = 1.01  # times what slots held before: under other caps they are others, and hold more
 _MOST_ALONE = 0.9  # of what is capped, for the pipeline to need no cap of its own beside encoders in gaps
 _LLM_SHARE = 0.85  # of what is capped, where encoders run in gaps
 
@@ -47,7 +49,7 @@ class Timed(NamedTuple):
 def scheduled(
     times: StepTimes, step: StepItems, room: Floats, time_budget: float, *, limited: bool = True
 ) -> Timed | None:
-    """Schedule a step; again under caps on what is in flight, if it holds too much. None if nothing was found to fit.
+    """Schedule a step; again, twice at most, under caps on what is in flight, if it holds too much. None if nothing was found to fit.
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ def scheduled(
     schedule = _in_gaps if times.encoders or times.generators else _pipelined
     caps: Floats | None = None
     alone = np.zeros(times.num_devices)
-    for _ in range(2):
+    for _ in range(_ROUNDS):
         if caps is not None and (caps <= 0).any():
             return None
         try:
@@ -72,7 +74,7 @@ def scheduled(
             return None
         if not limited or (found.bytes <= room).all():
             return found
-        caps, alone = room - found.at_work, found.alone
+        caps, alone = room - found.at_work, np.maximum(_MORE * alone, found.alone)
     return None
 
 

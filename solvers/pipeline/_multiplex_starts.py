@@ -7,7 +7,8 @@ except the first, for whose tasks the pipeline would wait. How much of that pays
 Where what is held has a cap, devices fill no more of the last gaps than what they may hold by then. So the last slots
 are smaller and longer in coming, as a linear program of work that can be divided at will has them (slots' loads, tasks
 of every slot and device, what is done in every gap of every device and held there): its solutions for 4, 8 and 16
-devices, four times as many slots and room for the tasks of two slots a device are alike, and drawn here as curves.
+devices, four times as many slots and room for the tasks of two slots a device are alike, and drawn here as curves. One
+of them is tried without caps, too: on few devices its end is better than the others.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
 _CURVES = ((1.0, 1.0), (1.2, 1.15))
-"""Of the curves, what the first and the last slots have, where what is held has a cap."""
+"""Of the curves, what the first and the last slots have; without caps there is the first one alone."""
 _UP = (0.0, 0.5, 0.85, 1.1, 1.5, 2.0), (0.26, 0.57, 0.93, 1.38, 1.54, 1.6)
 _DOWN = (0.0, 0.3, 0.6, 0.85, 0.95, 1.5, 1.62, 2.1), (0.37, 0.56, 0.65, 0.77, 0.84, 0.97, 1.5, 1.6)
 """Slots for each device from the first slot on, or from the last one back, and parts of the mean load there."""
@@ -64,7 +65,7 @@ _IN_FLIGHT = 0.65  # of all room, at most, is for the tasks of slots in flight: 
 
 
 def starts_of(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int, seconds: float) -> Iterator[Ints]:
-    """Yield cells of all items, some ways: the pipeline's own ramp, others for both, and even slots."""
+    """Yield cells of all items, some ways: the pipeline's own ramp, others for both, curves, under caps even slots."""
     for cells in _filled(problem, tasks, profile, goal, seconds):
         yield cells if len(problem.sizes) else _evened(problem, tasks, cells)
 
@@ -75,14 +76,17 @@ def _filled(problem: PipelineProblem, tasks: Tasks, profile: Profile, goal: int,
     own = np.maximum(targets, 0.0).reshape(problem.num_replicas, problem.num_slots, -1)  # nothing by a rounding less
     both = _with_tasks(problem, _spent(problem, tasks) // (2 * problem.order.num_devices))
     share = int(both.items[-1].sum()) / problem.num_replicas
-    width, wanted, capped = problem.order.num_devices, [], bool((tasks.caps < NO_CAP).any())
-    if capped:
+    width = problem.order.num_devices
+    if (tasks.caps < NO_CAP).any():
         size = max(1, int(tasks.size[tasks.backward > 0].sum()))
         most = min(1.0, _IN_FLIGHT * float(tasks.caps.sum(dtype=np.float64)) * problem.num_replicas / size)
         wanted = [_curved(own, share, ends, width, most) for ends in _CURVES]
-    wanted += [_shaped(own, share, shape, width, tasks.window) for shape in (_SHAPES[1:3] if capped else _SHAPES)]
-    even = np.concatenate([own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)], 2)
-    wanted.append(np.broadcast_to(even, wanted[0].shape))
+        wanted += [_shaped(own, share, shape, width, tasks.window) for shape in _SHAPES[1:3]]
+        even = [own.mean(axis=1, keepdims=True), np.full((len(own), 1, 1), share / problem.num_slots)]
+        wanted.append(np.broadcast_to(np.concatenate(even, axis=2), wanted[0].shape))
+    else:
+        wanted = [_shaped(own, share, shape, width, tasks.window) for shape in _SHAPES]
+        wanted.append(_curved(own, share, _CURVES[0], width, 1.0))
     for each in wanted:
         try:
             yield Solution.filled(both, each.reshape(problem.num_cells, -1).copy(), large.copy()).cell_of_item()

@@ -49,7 +49,7 @@ class Timed(NamedTuple):
 def scheduled(
     times: StepTimes, step: StepItems, room: Floats, time_budget: float, *, limited: bool = True
 ) -> Timed | None:
-    """Schedule a step; again, twice at most, under caps on what is in flight, if it holds too much. None if nothing was found to fit.
+    """Schedule a step; again, twice at most, under caps on what is in flight, if it holds too much. None if none fits.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from numba.core.caching import NullCache
 from numba.core.codegen import CPUCodeLibrary
 
 import balancer
@@ -51,6 +52,7 @@ def turns(monkeypatch):
     monkeypatch.setattr(as_python, "_at_once", False)
 
     def leave(dispatcher, number):
+        monkeypatch.setattr(dispatcher, "_cache", NullCache())  # that of an earlier run of this test has it
         asked = dispatcher._compile_for_args
         monkeypatch.setattr(asked, "_is_kept", lambda args: False)
         monkeypatch.setattr(asked, "_left", number)

@@ -1,6 +1,7 @@
 """The command line, run in this process as ``python -m balancer`` runs it, and what it leaves behind."""
 
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -67,6 +68,9 @@ def _run(words, stdin):
             code = None
         except SystemExit as stopped:
             code = int(stopped.code or 0)
+        finally:  # a command does without at its end, as the process that it is ends there
+            gc.unfreeze()
+            gc.enable()
     said = [line for line in err.getvalue().splitlines(True) if not line.startswith(_BY_THE_CLOCK)]
     return code, out.getvalue(), "".join(said)
 

@@ -50,6 +50,7 @@ class _Shape(NamedTuple):
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
 _EXCHANGES = 3  # of items, for each replica
+_ALIKE = 0.05  # of a mean slot's work, at most, is between two: what a slot has more waits in every stage
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
 )  # fmt: skip
@@ -102,10 +103,10 @@ def _spent(problem: PipelineProblem, tasks: Tasks) -> Ints:
 
 
 def _evened(problem: PipelineProblem, tasks: Tasks, cells: Ints) -> Ints:
-    """Exchange items of the same slot of two replicas until all have as much work, most of it with unlike tasks."""
+    """Exchange items of the same slot of two replicas, alike but for their tasks, until all have as much work."""
     cells, replicas, slots = cells.copy(), problem.num_replicas, problem.num_slots
     own = problem.items.T @ problem.merged.unit.sum(axis=1)
-    work = own + _spent(problem, tasks)
+    work, alike = own + _spent(problem, tasks), _ALIKE * float(own.sum()) / problem.num_cells
     by_cell, counts = np.argsort(cells, kind="stable"), np.bincount(cells, minlength=problem.num_cells)
     rows = np.full((problem.num_cells, int(counts.max(initial=0))), -1)
     rows[np.arange(rows.shape[1]) < counts[:, None]] = by_cell
@@ -116,7 +117,8 @@ def _evened(problem: PipelineProblem, tasks: Tasks, cells: Ints) -> Ints:
         more = work[table[high]][:, :, None] - work[table[low]][:, None, :]
         both = (table[high] >= 0)[:, :, None] & (table[low] >= 0)[:, None, :]
         off = np.where(both, np.abs(2 * more - (totals[high] - totals[low])), np.inf)
-        off += np.abs(own[table[high]][:, :, None] - own[table[low]][:, None, :])
+        unlike = np.abs(own[table[high]][:, :, None] - own[table[low]][:, None, :])
+        off = np.where(unlike <= alike, off + unlike, np.inf)
         k, a, b = np.unravel_index(int(np.argmin(off)), off.shape)
         if off[k, a, b] >= totals[high] - totals[low]:
             break

@@ -17,7 +17,11 @@ from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_o
 from solvers.pipeline._dispatch import dispatch
 from solvers.pipeline._gap_run import NO_CAP, critical, set_after
 from solvers.pipeline._gaps import Gaps
-from solvers.pipeline._multiplex_starts import _curved
+from solvers.pipeline._multiplex_starts import _curved, _evened
+from solvers.pipeline._problem import PipelineProblem
+from solvers.pipeline._request import TaskRequest
+from solvers.pipeline._stages import Stages
+from solvers.pipeline._tasks import Tasks
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
@@ -430,6 +434,22 @@ def test_replicas_begin_with_as_much_work():
     found = schedule_multiplexed(*items_and_tasks(48, 2), 3, 4, window=2, time_budget=2e-3)
     busy = [int(each.busy.sum()) for each in found.replicas]
     assert max(busy) - min(busy) < 0.004 * np.mean(busy)
+
+
+def test_long_items_stay_in_their_slots_when_replicas_are_evened():
+    """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
+    own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
+    own[[0, 4]] = 50
+    problem = PipelineProblem.prepare(
+        own, Stages.of([[1, 1]], [[2, 2]], None, None, 0), 2, 3, None, None, None, "1f1b", 1, False, 1, False
+    )
+    tasks = Tasks.of(TaskRequest("task_item", np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
+    cells = np.arange(24) // 4
+    evened = _evened(problem, tasks, cells)
+    moved = evened != cells
+    assert moved.any()
+    assert (evened[moved] % 3 == cells[moved] % 3).all()
+    assert evened[[0, 4]].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

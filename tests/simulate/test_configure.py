@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from balancer.simulate.layout_price import price, timeline
 from balancer.simulate.layouts import numbers_of_slots, stubs_of
 from solvers.errors import InfeasibleError
 
+SHIPPED = str(Path(__file__).parents[2] / "data" / "omni_mix_dev.parquet")
 PHASES = {"vision": "patches", "llm": "tokens"}
 MODELS = {"vision": "internvit-300m", "llm": "qwen2-7b"}
 GENERATES = {"phases": PHASES | {"speech": "frames"}, "models": MODELS | {"speech": "whisper-large-v3-encoder"}}
@@ -100,6 +102,18 @@ def test_the_winner_beside_an_exhaustive_search(log, monkeypatch, gpus, generato
     assert found.winner.seconds <= 1.01 * best
     assert found.formula.seconds >= found.winner.seconds
     assert timeline(found.case, 1e-4).run.makespan > 0
+
+
+def test_many_replicas_with_little_memory_are_near_their_bound():
+    """Of the shipped log's long samples, by a search of a fiftieth of a second."""
+    models = {"vision": "internvit-6b", "audio": "whisper-large-v3-encoder", "llm": "qwen2-72b"}
+    phases = {"vision": "image_patches", "audio": "audio_frames", "llm": "text_tokens+image_tokens+audio_tokens"}
+    given = given_of(SHIPPED, 512, phases, models, 4096, cluster="h200", num_steps=1, pieces={"vision": 1024})
+    one = ModuleLayout(dp=512)
+    layout = StepLayout({"vision": one, "audio": one, "llm": ModuleLayout(tp=2, pp=8, dp=8, cp=4)}, "multiplexed")
+    found = price(LayoutCase.of(given, layout, 48), 0.02)
+    assert found.seconds <= 1.12 * found.lower_bound_s
+    assert found.bytes <= room_of(given)
 
 
 def test_generators_in_gaps_run_between_their_forward_and_backward(log, monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any
 import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 __all__ = ["SHIPPED", "KernelCache", "keeps"]
 
@@ -31,6 +32,17 @@ def _digest(files: Iterable[Path]) -> str:
 
 _PACKAGE = Path(__file__).parent
 _STAMP = _digest(sorted(_PACKAGE.rglob("*.py")))
+
+
+def _begin_to_load(target_context: Any) -> None:
+    """Have what compiled kernels call; numba would load all that its compiler knows too, SciPy with it: 0.25 s.
+
+    It does so itself before it compiles. Of other versions, nobody has looked what kernels call.
+    """
+    if numba.version_info.short == (0, 68):
+        rtsys.initialize(target_context)
+    else:
+        target_context.refresh()
 
 
 def _stamp_of(function: Callable[..., Any]) -> str:
@@ -137,7 +149,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         for folder in (self._cache_file, *self._elsewhere):
             with contextlib.suppress(Exception):  # an index that is damaged
                 if index := folder._load_index():
-                    target_context.refresh()
+                    _begin_to_load(target_context)
                     wanted = self._index_key(sig, target_context.codegen())
                     names = {key[1]: name for key, name in index.items() if (key[0], key[2]) == (sig, wanted[2])}
                     for target in sorted(names, key=wanted[1].__ne__):  # this host's own first
@@ -151,14 +163,18 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
+        found = self._guarded(sig, target_context)
         if found is None:
             self._turn.give_back()  # of a compilation that failed
             if self._turn.take():
-                found = super().load_overload(sig, target_context)
+                found = self._guarded(sig, target_context)
             if found is not None:
                 self._turn.give_back()
         return found
+
+    def _guarded(self, sig: Any, target_context: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:

@@ -3,20 +3,13 @@
 import io
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from balancer._version import __version__
-from balancer.cli.compare_command import compare_command
-from balancer.cli.configure_command import configure_command
-from balancer.cli.fit_command import fit_command
-from balancer.cli.parser import Command
-from balancer.cli.plan_command import plan_command
-from balancer.cli.report_command import report_command
-from balancer.cli.simulate_command import simulate_command
-from balancer.cli.solve_command import solve_command
-from balancer.cli.warmup_command import warmup_command
 from balancer.cli.wording import OPTIONS
 from balancer.errors import FitError, PlanError
 from balancer.report.text import printable
@@ -65,12 +58,27 @@ def _fail(code: int, message: str) -> NoReturn:
     sys.exit(code)
 
 
-class _Commands(click.Group):
-    command_class = Command
+class _Imported(Mapping[str, click.Command]):
+    """The commands by name; each is imported when it is first asked for, as most need what the others do not."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in _NAMES:
+            raise KeyError(name)
+        command: click.Command = getattr(import_module(f"balancer.cli.{name}_command"), f"{name}_command")
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+_NAMES = ("plan", "report", "compare", "simulate", "configure", "solve", "fit", "warmup")
 
 
 @click.group(
-    cls=_Commands,
+    commands=_Imported(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -80,16 +88,3 @@ def cli(context: click.Context) -> None:
     """Balance sequence lengths over data-parallel ranks, with a proof of how far from perfect the plan is."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-for one in (
-    plan_command,
-    report_command,
-    compare_command,
-    simulate_command,
-    configure_command,
-    solve_command,
-    fit_command,
-    warmup_command,
-):
-    cli.add_command(one)

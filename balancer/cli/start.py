@@ -1,10 +1,10 @@
-"""Where the command line begins: what takes long to be there is begun before this process imports all that it needs."""
+"""Where the command line begins: what takes long is begun before this process imports what the command needs."""
 
 import gc
 import sys
 from typing import NoReturn
 
-from balancer.offline.ahead import begin_as_asked
+from balancer.offline.ahead import begin_as_asked, fork_as_asked
 
 __all__ = ["main"]
 
@@ -17,8 +17,11 @@ def main() -> NoReturn:
     """
     gc.disable()
     try:
-        begin_as_asked(sys.argv[1:])
-        from balancer.cli.main import main
+        begin_as_asked(words := sys.argv[1:])
+        from balancer.cli.main import cli, main
+
+        cli.commands.get(words[0] if words else "")  # imports it
+        fork_as_asked(words)
     except KeyboardInterrupt:  # as `main` itself has it
         sys.stderr.write("balancer: interrupted\n")
         sys.exit(130)

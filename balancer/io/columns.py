@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from balancer.errors import InputError, on_a_line
@@ -348,8 +347,10 @@ def is_numeric(kind: Any) -> bool:
 
 def from_text(cells: Any, place: Place) -> NDArray[np.int64]:
     """Take decimal text such as ``512``, ``" 512 "`` or ``512.0``, in an Arrow array of strings."""
+    import pyarrow.compute as pc  # takes longer than all else of pyarrow, and few logs need it
+
     # Arrow reads hexadecimal, this package does not: such a block takes the careful road, and fails there.
-    if not _contains(cells, "x") and not _contains(cells, "X"):
+    if not any(pc.any(pc.match_substring(cells, letter)).as_py() for letter in "xX"):
         try:
             return from_numpy(cells.cast(pa.int64()).to_numpy(), place)
         except pa.ArrowInvalid:
@@ -360,10 +361,6 @@ def from_text(cells: Any, place: Place) -> NDArray[np.int64]:
         except pa.ArrowInvalid:
             pass
     return from_python([_number_in(text) for text in cells.to_pylist()], place)
-
-
-def _contains(cells: Any, letter: str) -> bool:
-    return bool(pc.any(pc.match_substring(cells, letter)).as_py())
 
 
 def _number_in(text: str) -> object:

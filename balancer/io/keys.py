@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from balancer.io.columns import Place, as_numpy, decoded, first_null, shown
@@ -54,6 +53,8 @@ def keys_from_numpy(cells: NDArray[Any], place: Place) -> NDArray[Any]:
 
 def keys_from_text(cells: Any, place: Place) -> NDArray[Any]:
     """Take an Arrow array of strings as CSV has them: letter by letter, but a blank cell is a missing one."""
+    import pyarrow.compute as pc  # takes longer than all else of pyarrow, and few logs need it
+
     blank = pc.equal(pc.utf8_trim_whitespace(cells), "").to_numpy(zero_copy_only=False)
     if blank.any():
         raise place.cell(int(np.argmax(blank)), _MISSING)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from balancer.io.columns import Place, as_numpy, first_null, from_arrow, from_python, is_numeric, shown
@@ -22,7 +21,11 @@ _MISSING = "there is no list (null or missing); a row without items needs an emp
 
 def lengths_from_arrow(cells: Any, place: Place) -> NDArray[np.int64]:
     """Take what can be a length, or lists, of which each is as long as it is: their values are not looked at."""
-    return from_arrow(pc.list_value_length(cells) if is_list(cells.type) else cells, place)
+    if not is_list(cells.type):
+        return from_arrow(cells, place)
+    import pyarrow.compute as pc  # takes longer than all else of pyarrow, and few logs need it
+
+    return from_arrow(pc.list_value_length(cells), place)
 
 
 def lengths_from_python(cells: Sequence[object], place: Place) -> NDArray[np.int64]:

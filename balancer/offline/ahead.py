@@ -3,15 +3,21 @@
 The command line calls it first of all, so this module imports nothing of the package.
 """
 
+import contextlib
+import hashlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
-__all__ = ["METHOD", "LocalCluster", "begin_as_asked", "begun_cluster", "cores", "init", "start_fork_server"]
+__all__ = [
+    "METHOD", "LocalCluster", "begin_as_asked", "begun_cluster", "begun_sha256", "cores", "fork_as_asked", "init",
+    "start_fork_server",
+]  # fmt: skip
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 """How worker processes are made."""
@@ -39,6 +45,35 @@ def start_fork_server(*modules: str) -> None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@contextlib.contextmanager
+def _forking() -> Iterator[None]:
+    """Have a fork server be a copy of this process, which must have imported what workers need, and have no threads."""
+    spawn = util.spawnv_passfds
+    util.spawnv_passfds = _forked  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = spawn
+
+
+_MOST_FILES = 1 << 20
+
+
+def _forked(_: object, words: Sequence[str], kept: Sequence[int]) -> int:
+    """As ``spawnv_passfds``: run the last word, which is Python, in a process that has just these files open."""
+    util._flush_std_streams()  # type: ignore[attr-defined]
+    if pid := os.fork():
+        return pid
+    try:
+        begin = 3
+        for file in (*sorted(kept), _MOST_FILES):
+            os.closerange(begin, file)
+            begin = file + 1
+        exec(words[-1], {})
+    finally:
+        os._exit(0)
 
 
 class LocalCluster:
@@ -94,7 +129,49 @@ def init(ray: Any, **how: Any) -> None:
     ray.init(log_to_driver=False, **how)
 
 
+class _Sha256:
+    """The hash of a file, by a process that does nothing else, and ends with this one.
+
+    This process imports meanwhile; a thread would have to wait for its turn at every piece of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._told, told = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            with contextlib.suppress(BaseException):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.write(told, _sha256(path, parent).encode())
+            os._exit(0)
+        os.close(told)
+
+    def of(self, path: str | os.PathLike[str]) -> str | None:
+        """Return it, if it is this file's, which has not changed since."""
+        with os.fdopen(self._told) as told:
+            state, _, digest = told.read().rpartition(" ")
+        os.waitpid(self._pid, 0)
+        return digest if state == _state(path) else None
+
+
+def _sha256(path: str, parent: int) -> str:
+    """Return a file's state when it was opened, and its hash; nothing of use once the parent has ended."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        state = _state(file.fileno())
+        while (chunk := file.read(_CHUNK)) and os.getppid() == parent:
+            digest.update(chunk)
+    return f"{state} {digest.hexdigest()}"
+
+
+def _state(file: str | int | os.PathLike[str]) -> str:
+    found = os.stat(file)
+    return f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+
+
+_CHUNK = 1 << 20
 _begun: list[LocalCluster] = []
+_hashes: list[_Sha256] = []
 
 
 def begun_cluster() -> LocalCluster | None:
@@ -102,12 +179,39 @@ def begun_cluster() -> LocalCluster | None:
     return _begun.pop() if _begun else None
 
 
+def begun_sha256(file: str | os.PathLike[str]) -> str | None:
+    """Return the hash of a file if it was begun, to whoever asks first; waits for it."""
+    return _hashes.pop().of(file) if _hashes else None
+
+
 def begin_as_asked(words: list[str]) -> None:
     """Begin what a command line's words ask for; a guess, of which nothing but time depends."""
-    if words[:1] not in (["plan"], ["report"]) or {"-h", "--help"} & set(words):
+    if not _plans(words):
         return
-    given = dict(zip(words, [*words[1:], ""], strict=True)) | dict(word.split("=", 1) for word in words if "=" in word)
-    if given.get("--jobs", "1") != "1" or given.get("--engine") == "processes":
-        start_fork_server("balancer.report.summary")
-    elif given.get("--engine") == "ray" and "--address" not in given and "ray" not in sys.modules:
+    if _has_processes(words) and METHOD == "forkserver":
+        if words[0] == "plan" and os.path.isfile(words[1]):
+            _hashes.append(_Sha256(words[1]))
+        resource_tracker.ensure_running()
+    elif _given(words).get("--engine") == "ray" and "--address" not in _given(words) and "ray" not in sys.modules:
         _begun.append(LocalCluster())
+
+
+def fork_as_asked(words: list[str]) -> None:
+    """Fork the process from which workers are forked, if words ask for some, once all that they need is imported."""
+    if _plans(words) and _has_processes(words) and threading.active_count() == 1:
+        with _forking():
+            start_fork_server()
+
+
+def _plans(words: list[str]) -> bool:
+    return words[:1] in (["plan"], ["report"]) and len(words) > 1 and not {"-h", "--help"} & set(words)
+
+
+def _given(words: list[str]) -> dict[str, str]:
+    """Return the values of options, as far as a glance tells."""
+    return dict(zip(words, [*words[1:], ""], strict=True)) | dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _has_processes(words: list[str]) -> bool:
+    given = _given(words)
+    return given.get("--jobs", "1" if given.get("--engine") != "processes" else "") != "1"

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from multiprocessing import forkserver
@@ -27,7 +28,7 @@ from nightly import examples
 from balancer import InputError, Phase, PlanError, Topology
 from balancer.cli import start
 from balancer.io import formats, plan_writer
-from balancer.io.logs import Span, open_log, read_columns, rows_of_files
+from balancer.io.logs import Span, file_sha256, open_log, read_columns, rows_of_files
 from balancer.offline import ahead, scatter
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial, _Shared
@@ -411,24 +412,58 @@ class Others(Processes):
 @pytest.mark.parametrize(
     ("words", "begun"),
     [
-        ("plan log --jobs 2", ["server"]),
-        ("report plan/ --jobs=3", ["server"]),
-        ("plan log --engine processes --out x/", ["server"]),
-        ("plan log --engine ray", ["cluster"]),
-        ("plan log --engine ray --address auto", []),
-        ("plan log --jobs 1", []),
-        ("plan log --jobs 2 --help", []),
+        ("plan LOG --jobs 2", ["hash", "server"]),
+        ("plan none --jobs 2", ["server"]),
+        ("plan --jobs 2 LOG", ["server"]),
+        ("report LOG --jobs=3", ["server"]),
+        ("plan LOG --engine processes --out x/", ["hash", "server"]),
+        ("plan LOG --engine processes --jobs 1", []),
+        ("plan LOG --engine ray", ["cluster"]),
+        ("plan LOG --engine ray --address auto", []),
+        ("plan LOG --jobs 1", []),
+        ("plan LOG --jobs 2 --help", []),
         ("warmup --jobs 2", []),
+        ("plan", []),
         ("", []),
     ],
 )
-def test_the_command_line_begins_what_its_words_ask_for(monkeypatch, words, begun):
+@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
+def test_the_command_line_begins_what_its_words_ask_for(folder, monkeypatch, words, begun):
     done = []
-    monkeypatch.setattr(ahead, "start_fork_server", lambda *_: done.append("server"))
+    monkeypatch.setattr(ahead, "_Sha256", lambda _: done.append("hash"))
+    monkeypatch.setattr(ahead, "start_fork_server", lambda: done.append("server"))
     monkeypatch.setattr(ahead, "LocalCluster", lambda: done.append("cluster"))
-    monkeypatch.setattr(ahead, "_begun", [])
-    ahead.begin_as_asked(words.split())
+    for begun_before in ("_begun", "_hashes"):
+        monkeypatch.setattr(ahead, begun_before, [])
+    given = [str(folder / "log.parquet") if word == "LOG" else word for word in words.split()]
+    ahead.begin_as_asked(given)
+    ahead.fork_as_asked(given)
     assert done == begun
+
+
+@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
+def test_a_process_with_threads_is_not_forked(monkeypatch):
+    done, over = [], threading.Event()
+    monkeypatch.setattr(ahead, "start_fork_server", lambda: done.append("server"))
+    other = threading.Thread(target=over.wait)
+    other.start()
+    ahead.fork_as_asked(["plan", "log", "--jobs", "2"])
+    over.set()
+    other.join()
+    assert done == []
+
+
+@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="it is hashed where workers are forked")
+def test_a_hash_that_was_begun_is_of_the_file_as_it_was(folder, tmp_path):
+    shutil.copy(folder / "log.parquet", tmp_path / "log")
+    hashed = [ahead._Sha256(tmp_path / "log") for _ in range(3)]
+    digest = file_sha256(tmp_path / "log")
+    assert hashed[0].of(tmp_path / "log") == digest
+    assert hashed[1].of(folder / "log.parquet") is None
+    with open(tmp_path / "log", "ab") as file:
+        file.write(b"more")
+    assert hashed[2].of(tmp_path / "log") is None
+    assert ahead._Sha256(tmp_path / "none").of(tmp_path / "log") is None
 
 
 def test_ctrl_c_before_all_is_imported_says_no_more_than_later(monkeypatch, capsys):
@@ -487,6 +522,44 @@ def test_the_fork_server_does_not_hear_an_interrupt():
     status = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
     assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+COPIED = """
+import os, sys
+from multiprocessing import forkserver
+from pathlib import Path
+from balancer.cli.start import fork_as_asked
+import balancer.offline.check, balancer.offline.run
+pipe = os.pipe()
+fork_as_asked("plan log --jobs 2".split())
+server = forkserver._forkserver._forkserver_pid
+assert Path(f"/proc/{server}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+from balancer.io.logs import open_log
+from test_run import Fatal, Others, plan_run, settings_of
+plan_run(open_log(sys.argv[1]), settings_of(), Fatal, sys.argv[2], engine=Others())
+assert forkserver._forkserver._forkserver_pid == server
+opened = [os.readlink(file) for file in Path(f"/proc/{server}/fd").iterdir()]
+assert os.readlink(f"/proc/self/fd/{pipe[0]}") not in opened
+print(server)
+"""
+
+
+@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
+def test_a_copy_of_the_driver_forks_workers_and_ends_with_it(folder, tmp_path):
+    """Also another one for one that is killed."""
+    (tmp_path / "kills").write_text("2")
+    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    run = [sys.executable, "-c", COPIED, str(folder / "log.parquet"), f"{tmp_path}/out/"]
+    given = os.environ | {"PYTHONPATH": paths, "FATAL": str(tmp_path / "kills")}
+    done = subprocess.run(run, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert snapshot(tmp_path / "out") == expected
+    for _ in range(100):
+        if not Path(f"/proc/{int(done.stdout)}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
 
 
 class Slow(RunSummary):

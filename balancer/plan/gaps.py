@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.step_times import GapTasks
-from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun, turns_of
+from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
 __all__ = ["Between", "DeviceOp", "GapTable", "delayed", "ops_in_turn"]
@@ -97,8 +97,7 @@ class GapTable(Record):
         columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
         for replica, each in enumerate(found.replicas):
             mine = found.tasks_of(replica)
-            columns[0, mine] = each.task_device
-            columns[1:, mine] = turns_of(each, tasks.forward[mine], tasks.backward[mine])
+            columns[:, mine] = each.task_device, each.task_forward_turn, each.task_backward_turn
         return cls(tasks, *columns)
 
     def run(

@@ -244,6 +244,16 @@ def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, 
         list(balancer.load_steps(tmp_path / "plan.parquet"))
 
 
+@pytest.mark.parametrize(("lacking", "told"), [(("device",), "'device'"), (("item", "backward"), "'item', 'backward'")])
+def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, told):
+    folder, _ = made
+    command(*options(folder, "--out", f"{tmp_path}/plan/"))
+    for part in (tmp_path / "plan").glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(list(lacking)), part)
+    with pytest.raises(PlanError, match=f"encoders run in gaps, and there is no column {told}$"):
+        list(balancer.load_steps(tmp_path / "plan"))
+
+
 def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))
@@ -267,6 +277,10 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     slow = {"per_flop": 1e9, "per_element": 0.0, "backward": 2}
     changed = {
         "other": (layout | {"micro_batches": 8}, "times are of another layout"),
+        "many": (
+            layout | {"micro_batches": 100_000, "times": layout["times"] | {"slots": 100_000}},
+            f"micro_batches of {tmp_path / 'winner.json'} must be <= 4096 where encoders run in gaps, got 100000",
+        ),
         "none": ({k: v for k, v in layout.items() if k != "times"}, "does not say what its modules take"),
         "long": (
             layout | {"times": layout["times"] | {"rates": dict.fromkeys(NAMES, slow)}},

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 from dataclasses import replace
 from itertools import pairwise
 
@@ -112,12 +113,10 @@ def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
     log, path = made[0] / "log.parquet", tmp_path / "chosen.json"
     asked = ("--gpus", 2, "--batch", 16, "--mode", "multiplexed", "--time-budget", 0.05, "--out", path)
     told = command("configure", log, *PHASES, *MODELS, *asked).out.splitlines()[-1]
-    assert told.startswith("plan takes --ranks ")
-    assert told.endswith(" with it, its replicas, and --time-budget 0.2, to search as long as here")
-    ranks = int(told.split()[3])
-    sizes = ("--ranks", ranks, "--batch-per-rank", 16 // ranks, "--time-budget", 0.2)
-    assert command("plan", log, *PHASES, *sizes, "--layout", path, "--out", tmp_path / "plan.parquet").code == 0
-    found, first = json.loads(path.read_text())["found"], next(iter(balancer.load_steps(tmp_path / "plan.parquet")))
+    assert told.startswith(f"  balancer plan {log} --ranks ")
+    assert command(*shlex.split(told)[1:]).code == 0
+    found, plan = json.loads(path.read_text())["found"], tmp_path / "chosen-plan.parquet"
+    first = next(iter(balancer.load_steps(plan)))
     assert first["llm"].makespan / 1e10 + found["sync_s"] == pytest.approx(found["seconds"], rel=1e-12)
 
 

@@ -1,8 +1,10 @@
 """``balancer configure``: which layout a cluster is to have for a log and its models."""
 
 import json
+import os
 import shlex
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,8 +14,9 @@ from balancer.cli.options import add_options, cluster_option, json_option, modul
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, check_folder
 from balancer.cli.run import bar_of, table_console
+from balancer.cli.settings import by_phase
 from balancer.io._atomic import reported, write_whole
-from balancer.problem.layout import LAYOUT_MODES
+from balancer.problem.layout import LAYOUT_MODES, StepLayout
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 
@@ -94,15 +97,9 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
 
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
-        click.echo(printable(f"layout written to {out}; to see it beside others:"))
-        click.echo(printable(f"  {_next_command(log, found, out, options)}"))
-        layout = found.winner.layout
-        if layout.times is not None and not layout.generators:
-            budget = f"--time-budget {LAST_S:g}, to search as long as here"
-            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas, and {budget}")
-        elif not layout.generators:
-            gpus = f", or --ranks {layout.num_gpus}, its GPUs, to plan all modules" * (layout.mode == "before")
-            click.echo(f"plan takes --ranks {layout.llm.dp} with it, its replicas, to plan their pipelines{gpus}")
+        click.echo(printable(f"layout written to {out}"))
+        for what, words in _next_commands(log, found, out, options):
+            click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
     files.say(as_json)
 
 
@@ -112,16 +109,50 @@ def _told(found: Configuration) -> dict[str, Any]:
     return {name: value for name, value in each.items() if name != "layout"} | {"lower_bound_s": found.lower_bound_s}
 
 
-def _next_command(log: str, found: Configuration, out: str, options: dict[str, Any]) -> str:
-    """Return the command that prices the winner at the same samples, whole."""
-    replicas, batch = found.winner.layout.llm.dp, options["batch"]
-    ranks = replicas if batch % replicas == 0 else 1
-    words = ["balancer", "simulate", log, "--ranks", ranks, "--batch-per-rank", batch // ranks, "--layout", out]
+def _next_commands(
+    log: str, found: Configuration, out: str, options: dict[str, Any]
+) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
+    """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
+    layout = found.winner.layout
+    ranks = layout.llm.dp if options["batch"] % layout.llm.dp == 0 else 1
+    words = _begun("simulate", log, out, ranks, options["batch"], options)
     words += ["--cluster", options["cluster"]]
-    for name, values in (("phase", options["phases"]), ("items", options["items"]), ("model", options["models"]),
-                         ("pieces", options["pieces"]), ("throughput", options["curves"]),
-                         ("frozen", options["frozen"])):  # fmt: skip
+    for name, values in (("model", options["models"]), ("pieces", options["pieces"]),
+                         ("throughput", options["curves"]), ("frozen", options["frozen"])):  # fmt: skip
         words += [word for value in values for word in (f"--{name}", value)]
     for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
         words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
-    return shlex.join(map(str, words))
+    yield "to see it beside others, give more files", words
+    if layout.generators:
+        return
+    ranks, each = layout.llm.dp, max(1, options["batch"] // layout.llm.dp)
+    what = "to plan by it, --ranks being its replicas"
+    what += f", in steps of {ranks * each:,} samples" * (ranks * each != options["batch"])
+    if layout.mode == "before" and layout.num_gpus != ranks:
+        what += f" (with --outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
+    words = _begun("plan", log, out, ranks, ranks * each, options)
+    words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, options)  # as was searched here
+    yield what, [*words, "--out", f"{os.path.splitext(out)[0]}-plan.parquet"]
+
+
+def _costs(layout: StepLayout, options: dict[str, Any]) -> list[Any]:
+    """Return what a plan is told that has models and memory from options, and not from the layout's file."""
+    models, words = by_phase("--model", options["models"]), []
+    piped = layout.modules if layout.mode == "stages" else (layout.llm_name,)
+    for name in by_phase("--pieces", options["pieces"]):
+        if name not in piped:  # else all costs must be in one unit
+            del models[name]  # of pieces, cost is linear
+    for name, model in models.items():
+        words += ["--cost", f"{name}=flops:{model}"]
+    for name in options["frozen"]:
+        words += ["--frozen", name] * (name in piped)
+    words += ["--allow-empty-micro-batches"]  # in a log's last step
+    return words + ["--over-long", "own"] * (layout.micro_batch_tokens is not None)
+
+
+def _begun(name: str, log: str, out: str, ranks: int, samples: int, options: dict[str, Any]) -> list[Any]:
+    """Return what all commands have that take the layout."""
+    words = ["balancer", name, log, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
+    for option, values in (("phase", options["phases"]), ("items", options["items"])):
+        words += [word for value in values for word in (f"--{option}", value)]
+    return words

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import PlanError
-from balancer.io.plan_format import GAPS
+from balancer.io.plan_format import GAP, GAPS
 from balancer.io.plan_reader import PlanStep
 from balancer.offline.regroup import Regrouped
 from balancer.plan.dispatch_plan import DispatchPlan, Slots
@@ -162,7 +162,8 @@ def _checked_gaps(
         none = np.empty(0, dtype=np.int64)
         rows = PlanStep(0, "", none, none, none, none, item=none, device=none, backward=none)  # type: ignore[arg-type]
     if rows.item is None or rows.device is None or rows.backward is None:
-        raise PlanError(f"{where}: encoders run in gaps, but columns 'item', 'device' and 'backward' are not there")
+        lacking = ", ".join(repr(name) for name in ("item", *GAP) if getattr(rows, name) is None)
+        raise PlanError(f"{where}: encoders run in gaps, and there is no column {lacking}")
     (last, order), of, number = samples, tasks.sample, step.batch.rows_of(step.batch.kept, first_row)
     wanted = np.stack([number[of], tasks.part, last.rank[order][of], last.slot[order][of]])
     held = np.stack([rows.sample, rows.item, rows.rank, rows.slot])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.plan.exchange import RankExchange
-from balancer.plan.gaps import DeviceOp, GapTable, ops_in_turn
+from balancer.plan.gaps import Between, DeviceOp, GapTable, delayed, ops_in_turn
 from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
@@ -400,14 +400,17 @@ class DispatchPlan(Record):
         Encoders that run in gaps do so in none at home: before the pipeline, evenly on all its devices.
         """
         stages, work = self._stages_and_work()
-        slots = self._of_slots(work, home)
-        if self.gaps is None:
-            return stages.makespans(slots)
-        if not home:
+        if self.gaps is not None and not home:
             return np.array([self.gap_run(rank).makespan for rank in range(self.num_ranks)], dtype=np.int64)
+        return stages.makespans(self._of_slots(work, home)) + (self._ahead_at_home() if home else 0)
+
+    def _ahead_at_home(self) -> NDArray[np.int64]:
+        """How long encoders that run in gaps take each rank's devices before dispatch: int64[num_ranks]."""
+        if self.gaps is None:
+            return np.zeros(self.num_ranks, dtype=np.int64)
         spent, rank = self.gaps.tasks.forward + self.gaps.tasks.backward, self.home.rank_of_sample
         before = group_loads(spent, rank[self.gaps.tasks.sample], self.num_ranks)
-        return stages.makespans(slots) + -(-before // stages.num_devices)
+        return -(-before // self._stages_and_work()[0].num_devices)
 
     @property
     def work_of_slots(self) -> NDArray[np.int64]:
@@ -432,11 +435,22 @@ class DispatchPlan(Record):
         rank = as_index("rank", rank, self.num_ranks)
         tokens = self._of_slots(self.lengths[:, None], home)
         run = stages.run_of(self._of_slots(work, home), rank, tokens[rank, :, 0])
-        if self.gaps is None or home:
+        if self.gaps is None:
             return run
+        if home:
+            return delayed(run, int(self._ahead_at_home()[rank]))
         names = ("makespan", "forward_start", "forward_end", "backward_start", "backward_end", "busy", "idle")
         among = self.gap_run(rank)
         return replace(run, **{name: getattr(among, name) for name in names})
+
+    def between(self, rank: int, home: bool = False) -> Between | None:
+        """Return what runs in the gaps of :meth:`pipeline_run`, and when: None if plans have none there."""
+        if self.gaps is None:
+            return None
+        if home:
+            return Between.first(self._stages_and_work()[0].num_devices, int(self._ahead_at_home()[rank]))
+        mine = np.flatnonzero(self.rank_of_sample[self.gaps.tasks.sample] == rank)
+        return Between.of(self.gap_run(rank), self.gaps.tasks.of(mine))
 
     def gap_run(self, rank: int) -> MultiplexResult:
         """Run the pipeline of one rank with the encoders in its gaps, exactly; ValueError if none run there.

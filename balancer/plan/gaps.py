@@ -1,6 +1,6 @@
 """What runs in the gaps of pipelines: on which device and in which turn; and all that a device runs, in turn."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +8,42 @@ from numpy.typing import NDArray
 
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.step_times import GapTasks
-from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, turns_of
+from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
-__all__ = ["DeviceOp", "GapTable", "ops_in_turn"]
+__all__ = ["Between", "DeviceOp", "GapTable", "delayed", "ops_in_turn"]
 
 Ints = NDArray[np.int64]
+
+
+class Between(NamedTuple):
+    """When a replica's devices run tasks, forwards and backwards: what a timeline shows between the pipeline's ops.
+
+    Attributes
+    ----------
+    device, start, takes : int64[b]
+    late : bool[b]
+        Whether it generates.
+    """
+
+    device: Ints
+    start: Ints
+    takes: Ints
+    late: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, run: MultiplexResult, tasks: GapTasks) -> "Between":
+        """Read it off the run of a replica, whose tasks these are."""
+        start = np.concatenate([run.task_forward_start, run.task_backward_start])
+        ran, takes = np.flatnonzero(start >= 0), np.concatenate([tasks.forward, tasks.backward])
+        device, late = np.tile(run.task_device, 2).astype(np.int64), np.tile(tasks.late, 2)
+        return cls(device[ran], start[ran], takes[ran], late[ran])
+
+    @classmethod
+    def first(cls, num_devices: int, takes: int) -> "Between":
+        """Return what begins with encoders on all devices, each as long as this."""
+        none = np.zeros(num_devices, dtype=np.int64)
+        return cls(np.arange(num_devices), none, none + takes, none > 0)
 
 
 class DeviceOp(NamedTuple):
@@ -67,8 +97,7 @@ class GapTable(Record):
         columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
         for replica, each in enumerate(found.replicas):
             mine = found.tasks_of(replica)
-            columns[0, mine] = each.task_device
-            columns[1:, mine] = turns_of(each, tasks.forward[mine], tasks.backward[mine])
+            columns[:, mine] = each.task_device, each.task_forward_turn, each.task_backward_turn
         return cls(tasks, *columns)
 
     def run(
@@ -108,6 +137,13 @@ class GapTable(Record):
                     whose = int(number[sample]), int(part[i]), int(parts[sample])
                     found[turn] = DeviceOp(int(slot[sample]), back, None, *whose)
         return found
+
+
+def delayed(run: PipelineRun, ahead: int) -> PipelineRun:
+    """Return a run before which all devices have so long to work."""
+    names = ("forward_start", "forward_end", "backward_start", "backward_end")
+    later = {name: np.where(at < 0, at, at + ahead) for name in names for at in (getattr(run, name),)}
+    return replace(run, makespan=run.makespan + ahead, busy=run.busy + ahead, **later)
 
 
 def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp]) -> list[DeviceOp]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
+from balancer.plan.gaps import Between
 from balancer.problem.step_times import UNIT_BYTES, StepItems, StepTimes
 from solvers.errors import SolverError, TimeLimitError
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineResult, PipelineRun, run
@@ -15,7 +16,6 @@ __all__ = ["Timed", "Timeline", "asked_of", "held_in_cells", "scheduled"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 _ROUNDS = 3  # without caps, under those that follow from it, and under those that follow from that
 _MORE = 1.01  # times what slots held before: under other caps they are others, and hold more
 _MOST_ALONE = 0.9  # of what is capped, for the pipeline to need no cap of its own beside encoders in gaps
@@ -23,12 +23,10 @@ _LLM_SHARE = 0.85  # of what is capped, where encoders run in gaps
 
 
 class Timeline(NamedTuple):
-    """One replica in tenths of nanoseconds; with tasks in its gaps, what they take, int64[t], and which generate."""
+    """One replica in tenths of nanoseconds, and the tasks in its gaps, if it has some."""
 
     run: PipelineRun | MultiplexResult
-    forward: Ints
-    backward: Ints
-    late: Bools
+    between: Between | None = None
 
 
 class Timed(NamedTuple):
@@ -100,8 +98,7 @@ def _pipelined(times: StepTimes, step: StepItems, caps: Floats | None, alone: Fl
         here = result.replica_of_item == int(np.argmax(result.makespans))
         loads = np.zeros((result.num_slots, asked["work"].shape[1]), dtype=np.int64)
         np.add.at(loads, result.slot_of_item[here], asked["work"][here])
-        none = np.zeros(0, dtype=np.int64)
-        return Timeline(run(loads, order=result.order, **times.of_ops()), none, none, none > 0)
+        return Timeline(run(loads, order=result.order, **times.of_ops()))
 
     most = held.max(axis=0)
     return Timed(result, most, most, at_work, slowest)
@@ -127,8 +124,8 @@ def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floa
 
     def slowest() -> Timeline:
         replica = int(np.argmax(result.makespans))
-        here = result.tasks_of(replica)
-        return Timeline(result.replicas[replica], tasks.forward[here], tasks.backward[here], tasks.late[here])
+        ran = result.replicas[replica]
+        return Timeline(ran, Between.of(ran, tasks.of(result.tasks_of(replica))))
 
     return Timed(result, held.max(axis=0), alone_.max(axis=0), at_work + tasks.at_work, slowest)
 

@@ -171,6 +171,10 @@ class MicroBatches:
         if times.generators or not times.encoders:
             what = f"generators ({', '.join(times.generators)})" if times.generators else "no encoders"
             raise UsageError("a plan says what encoders do in gaps, and these {times} have {what}", what=what)
+        if times.slots > MOST_SLOTS_OF_STAGES:
+            raise ArgumentError(
+                "num_micro_batches", f"be <= {MOST_SLOTS_OF_STAGES} where encoders run in gaps", times.slots
+            )
         return cls(
             _ANY_SIZE, "pipeline", at_least=times.slots, multiple_of=times.slots, allow_empty=True,
             stages=PipelineStages.of_times(times),

@@ -237,8 +237,7 @@ class StepTimes:
         sample = np.repeat(np.arange(step.num_samples), count)
         each = np.maximum(1, count)
         sizes = _whole("memory", np.ceil(size / each / UNIT_BYTES))
-        ahead = np.maximum(1, in_units(forward / each))  # turns are clear of what takes some time
-        return sample, ahead[sample], in_units(backward / each)[sample], sizes[sample]
+        return sample, in_units(forward / each)[sample], in_units(backward / each)[sample], sizes[sample]
 
     def held(self, step: StepItems) -> tuple[Floats, Floats]:
         """Return the bytes that each sample's piped modules keep, and have at work, on every device: float64[n, D]."""

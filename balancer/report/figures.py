@@ -10,13 +10,14 @@ from balancer.report.canvas import IN_PAGE, NUM_PHASE_COLORS, ON_PAPER, Colors, 
 from balancer.report.page_data import BINS_AN_OCTAVE, PageData, PhaseData, StepPicture
 from balancer.report.text import printable
 
-__all__ = ["by_step", "lengths", "mean_steps", "plot_loads", "profile", "shown_lengths", "timeline", "traffic",
-           "traffic_unit"]  # fmt: skip
+__all__ = ["by_step", "lengths", "log_ticks", "mean_steps", "plot_loads", "profile", "shown_lengths", "timeline",
+           "traffic", "traffic_unit"]  # fmt: skip
 
 Floats = NDArray[np.float64]
 
 MOST_STEPS = 150
 """Points of a curve over steps; more are averaged."""
+_MOST_TICKS = 6
 
 
 def profile(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE, axis: Any = None) -> None:
@@ -82,9 +83,34 @@ def lengths(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
         axis.set_axis_off()
         return
     counts = phase.length_counts[bins[:-1]]
-    axis.stairs(counts, 2.0 ** (bins / BINS_AN_OCTAVE), color=colors.after, fill=True)
+    edges = 2.0 ** (bins / BINS_AN_OCTAVE)
+    axis.stairs(counts, edges, color=colors.after, fill=True)
     axis.set(xscale="log", xlabel="length", ylabel="items", ylim=0)
+    axis.set_xticks(*log_ticks(edges[0], edges[-1]))
+    axis.xaxis.set_minor_formatter("")
+    axis.yaxis.get_major_locator().set_params(integer=True)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def log_ticks(least: float, most: float) -> tuple[list[float], list[str]]:
+    """Return ticks of a logarithmic axis with labels that do not meet: of 1, 2, 5, 10 and so on, or of powers of ten.
+
+    Of an axis in which there are none of these, its ends.
+    """
+    powers = range(int(np.log10(least)), int(np.log10(most)) + 1)
+    fine, coarse = (
+        [tick for power in powers for digit in digits if least <= (tick := digit * 10.0**power) <= most]
+        for digits in ((1, 2, 5), (1,))
+    )
+    ticks = coarse if len(fine) > _MOST_TICKS else fine or [least, most]
+    ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
+    return ticks, [_short(tick) for tick in ticks]
+
+
+def _short(value: float) -> str:
+    prefixes = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+    scale, prefix = next((found for found in prefixes if value >= found[0]), (1.0, ""))
+    return f"{value / scale:,.0f}{prefix}"
 
 
 def shown_lengths(phase: PhaseData) -> NDArray[np.int64]:

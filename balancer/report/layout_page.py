@@ -63,7 +63,7 @@ def _sections(found: Configuration) -> list[str]:
     others = [each for mode, each in found.best.items() if each not in found.table]
     points = [(escaped(in_words(each)), f"{each.seconds:.4g}", numbers_of(each)[-1]) for each in others]
     numbers = table([("layout", False), ("s a step", True), ("GiB", True)], [("hollow", points)])
-    note = "Hollow: the best of the other modes."
+    note = "Hollow: the best of the other modes." * bool(others)
     drawn = chart("pareto", "", "Seconds of a step by gibibytes of a GPU", svg, numbers, note)
     parts = [section("Time and memory", words, [drawn], after=table(columns, [("", rows)]))]
     first, *rest = map(escaped, _lines(found))

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.gaps import Between
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.problem.topology import Topology
@@ -97,16 +98,16 @@ class StepPicture:
     """One step by rank: of each phase, load over mean load before and after.
 
     Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them. With
-    pipeline stages `pipelines` are the slowest replica's run before, and after, and `no_bubble` is what the mean one
-    would take without bubbles; `in_gaps`: encoders run in what looks like them.
+    pipeline stages `pipelines` are the slowest replica's run before, and after, `between` is what runs in their gaps
+    where encoders do, and `no_bubble` is what the mean replica would take without bubbles.
     """
 
     step: int
     ranks_a_row: int
     phases: dict[str, tuple[Floats, Floats]]
     pipelines: dict[str, PipelineRun] = field(default_factory=dict)
+    between: dict[str, Between] = field(default_factory=dict)
     no_bubble: float = 1.0
-    in_gaps: bool = False
 
 
 def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
@@ -219,9 +220,8 @@ class PageData:
             self._steps,
             -(-self.num_ranks // MOST_ROWS),
             rows,
-            _slowest_pipelines(last),
+            *_slowest_pipelines(last),
             _of(last.perfect()),
-            last.gaps is not None,
         )
 
 
@@ -229,15 +229,19 @@ def _of(fraction: tuple[int, int]) -> float:
     return fraction[0] / fraction[1] or 1.0
 
 
-def _slowest_pipelines(plan: DispatchPlan) -> dict[str, PipelineRun]:
-    """Return the run of the replica that takes longest, before and after, if there are pipeline stages."""
-    if plan.work is None:
-        return {}
-    runs = {
-        name: [plan.pipeline_run(rank, home) for rank in range(plan.num_ranks)]
-        for name, home in (("before", True), ("after", False))
-    }
-    return {name: max(of_ranks, key=lambda run: run.makespan) for name, of_ranks in runs.items()}
+def _slowest_pipelines(plan: DispatchPlan) -> tuple[dict[str, PipelineRun], dict[str, Between]]:
+    """Return the run of the replica that takes longest, before and after, if there are pipeline stages.
+
+    And what runs in its gaps.
+    """
+    runs: dict[str, PipelineRun] = {}
+    boxes: dict[str, Between] = {}
+    for name, home in (("before", True), ("after", False)) if plan.work is not None else ():
+        slowest = int(np.argmax(plan.pipeline_makespans(home)))
+        runs[name] = plan.pipeline_run(slowest, home)
+        if (between := plan.between(slowest, home)) is not None:
+            boxes[name] = between
+    return runs, boxes
 
 
 def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:

@@ -1,11 +1,12 @@
 """The timeline of pipelines, which is a Gantt chart: which stage computes which micro-batch when."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.plan.gaps import Between
 from balancer.planning.timed import Timeline
 from balancer.report.canvas import IN_PAGE, Colors, svg_of
 from balancer.report.numbers import ops
@@ -16,15 +17,17 @@ from solvers.pipeline import MultiplexResult, PipelineRun
 __all__ = ["gantt", "pipeline_section", "timeline_section"]
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+Runs = Mapping[str, PipelineRun | MultiplexResult]
+Boxes = Mapping[str, Between]
 
 _FORWARD, _TASK, _BACKWARD, _LATE = 0, 1, 2, 3  # of the colours of phases
 _DIGIT_WIDTH = 0.085  # inches; the number of a micro-batch is written where it fits into its op
 
 
 def pipeline_section(
-    title: str, words: str, runs: Mapping[str, PipelineRun], unit: tuple[float, str], held: str
-) -> str:
+    title: str, words: str, runs: Mapping[str, PipelineRun], unit: tuple[float, str], held: str,
+    between: Boxes | None = None,
+) -> str:  # fmt: skip
     """Return the section that shows a replica's stages in each of some runs.
 
     Parameters
@@ -37,27 +40,31 @@ def pipeline_section(
         What times are divided by, and what they then are.
     held : str
         What is in flight: ``"tokens"`` or ``"bytes"``.
+    between : mapping of str to Between, optional
+        What runs in the gaps, of the runs that have some.
     """
-    devices = max(len(run.busy) for run in runs.values())
-    svg = svg_of("pipeline", lambda figure: gantt(figure, runs, unit), 0.7 + len(runs) * (0.5 + 0.24 * devices), 9.5)
+    devices, boxes = max(len(run.busy) for run in runs.values()), between or {}
+    height = 0.7 + len(runs) * (0.5 + 0.24 * devices)
+    svg = svg_of("pipeline", lambda figure: gantt(figure, runs, unit, between=boxes), height, 9.5)
     columns = [("device", True)]
     for name in runs:
         columns += [(f"bubble, {name}", True), (f"most in flight, {name}", True)]
+    columns += [(f"in encoders, {name}", True) for name in boxes]
     shown = as_bytes if held == "bytes" else "{:,}".format
+    shares = [_shares(runs[name], each) for name, each in boxes.items()]
     rows = [
         [str(device), *(cell for run in runs.values() for cell in _cells(run, device, shown))]
+        + [as_percent(share[device]) for share in shares]
         for device in range(devices)
     ]
     of_all = ((as_percent(run.bubble), shown(int(run.in_flight.max()))) for run in runs.values())
-    rows.append(["all", *(cell for cells in of_all for cell in cells)])
+    rows.append(["all", *(cell for cells in of_all for cell in cells), *(as_percent(each.mean()) for each in shares)])
     note = f"In flight is what a device holds between forwards and backwards, in {held}; the last row has the mean " \
-           "bubble and the most of any device."  # fmt: skip
+           "of shares and the most of any device."  # fmt: skip
     ends = ", ".join(f"{name} {run.makespan / unit[0]:.4g}" for name, run in runs.items())
     described = f"Timeline of the stages of one pipeline, which ends at: {ends}"
     drawn = chart("pipeline", "", described, svg, ops(runs, unit[0]), note, wide=True)
-    return section(
-        title, words, [drawn], _keys((("forward", _FORWARD), ("backward", _BACKWARD))), table(columns, [("", rows)])
-    )
+    return section(title, words, [drawn], _keys(boxes.values()), table(columns, [("", rows)]))
 
 
 def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[str, str]:
@@ -65,24 +72,26 @@ def _cells(run: PipelineRun, device: int, shown: Callable[[int], str]) -> tuple[
     return as_percent(bubble), shown(int(run.in_flight[device]))
 
 
+def _shares(run: PipelineRun | MultiplexResult, between: Between) -> Floats:
+    """Return the part of each device's time that what is between takes: float64[D]."""
+    return np.bincount(between.device, between.takes, len(run.busy)) / max(run.makespan, 1)
+
+
 def timeline_section(title: str, words: str, shown: Timeline, unit: tuple[float, str]) -> str:
     """Return the section that shows one pipeline, with encoders and generators in its gaps if there are some."""
-    runs: Mapping[str, PipelineRun | MultiplexResult] = {"slowest replica": shown.run}
-
-    def draw(figure: Any) -> None:
-        axes = gantt(figure, runs, unit)
-        for color, late in ((_TASK, False), (_LATE, True)):
-            _draw_tasks(axes[0], shown, shown.late == late, unit[0], (IN_PAGE.phases[color], IN_PAGE.page))
-
-    svg = svg_of("timeline", draw, 1.2 + 0.24 * len(shown.run.busy), 9.5)
-    kinds = [("forward", _FORWARD), ("backward", _BACKWARD)]
-    kinds += [("encoders", _TASK)] * bool((~shown.late).any()) + [("generators", _LATE)] * bool(shown.late.any())
+    name = "slowest replica"
+    runs, boxes = {name: shown.run}, {} if shown.between is None else {name: shown.between}
+    height = 1.2 + 0.24 * len(shown.run.busy)
+    svg = svg_of("timeline", lambda figure: gantt(figure, runs, unit, between=boxes), height, 9.5)
     drawn = chart("timeline", "", "Timeline of the stages of one pipeline", svg, ops(runs, unit[0]), wide=True)
-    return section(title, words, [drawn], _keys(kinds))
+    return section(title, words, [drawn], _keys(boxes.values()))
 
 
-def _keys(kinds: Iterable[tuple[str, int]]) -> str:
+def _keys(between: Collection[Between]) -> str:
     """Return which colour stands for what."""
+    kinds = [("forward", _FORWARD), ("backward", _BACKWARD)]
+    kinds += [("encoders", _TASK)] * any((~each.late).any() for each in between)
+    kinds += [("generators", _LATE)] * any(each.late.any() for each in between)
     colors = "".join(
         f'<li><span class="key" style="background:var(--phase-{color})"></span>{name}</li>' for name, color in kinds
     )
@@ -90,9 +99,12 @@ def _keys(kinds: Iterable[tuple[str, int]]) -> str:
 
 
 def gantt(
-    figure: Any, runs: Mapping[str, PipelineRun | MultiplexResult], unit: tuple[float, str], colors: Colors = IN_PAGE
+    figure: Any, runs: Runs, unit: tuple[float, str], colors: Colors = IN_PAGE, between: Boxes | None = None
 ) -> Any:
-    """Draw a panel a run: a row a device, a box an op, with its micro-batch's number where that fits; return them."""
+    """Draw a panel a run: a row a device, a box an op, with its micro-batch's number where that fits; return them.
+
+    Of what runs in the gaps of a run, `between`, boxes have no number.
+    """
     axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     scale, name = unit
     end = max(run.makespan for run in runs.values()) / scale or 1.0
@@ -106,6 +118,8 @@ def gantt(
                 _draw_ops(
                     axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, (color, colors.page), end
                 )
+        if (tasks := (between or {}).get(title)) is not None:
+            _draw_tasks(axis, tasks, scale, colors)
         axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
         axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005), yticks=range(devices))
         axis.set_title(
@@ -125,13 +139,11 @@ def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[s
             axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=colors[1])
 
 
-def _draw_tasks(axis: Any, shown: Timeline, chosen: Bools, scale: float, colors: tuple[str, str]) -> None:
-    """Draw some tasks between the ops, forwards and backwards."""
-    run = shown.run
-    if not isinstance(run, MultiplexResult):
-        return
-    for starts, durations in ((run.task_forward_start, shown.forward), (run.task_backward_start, shown.backward)):
-        for device in range(len(run.busy)):
-            here = chosen & (run.task_device == device) & (starts >= 0)
-            spans = list(zip((starts[here] / scale).tolist(), (durations[here] / scale).tolist(), strict=True))
-            axis.broken_barh(spans, (device - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.2)
+def _draw_tasks(axis: Any, between: Between, scale: float, colors: Colors) -> None:
+    """Draw what runs between the ops."""
+    for color, late in ((_TASK, False), (_LATE, True)):
+        for device in np.unique(between.device[between.late == late]).tolist():
+            here = (between.late == late) & (between.device == device)
+            spans = list(zip(between.start[here] / scale, between.takes[here] / scale, strict=True))
+            face = {"facecolors": colors.phases[color], "edgecolors": colors.page}
+            axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=0.2, **face)

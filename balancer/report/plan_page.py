@@ -22,7 +22,7 @@ from balancer.report.table import (
 __all__ = ["page", "write_page"]
 
 LONGEST_REASONS = 1000
-"""Characters that are shown of why samples were not relocated."""
+"""Characters that are shown of what was asked for, and of why samples were not relocated."""
 
 
 def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
@@ -231,18 +231,14 @@ def _charts(
 def _pipelines(picture: StepPicture, asked_for: bool) -> str:
     """Return the section that shows the slowest pipeline of one step."""
     which = "the step asked for" if asked_for else "the step in which the plan saves most"
-    blank = "bubble"
-    if picture.in_gaps:
-        blank = (
-            "bubble, or, after, encoders in it: the shares below count these as busy. Before, encoders run ahead of "
-            "all that is drawn, for as long as they take on all devices"
-        )
+    ahead = " Before, encoders run ahead of the pipeline, evenly on all devices." * bool(picture.between)
     words = (
         f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
-        f"micro-batches, what is blank is {blank}. Small ones first and last fill and drain a pipeline fast."
+        f"micro-batches, what is blank is bubble.{ahead} Small ones first and last fill and drain a pipeline fast."
     )
     unit = picture.no_bubble, "time, in which the mean replica would take 1 without bubbles"
-    return pipeline_section(f"Step {picture.step:,}: stages of one pipeline", words, picture.pipelines, unit, "tokens")
+    title = f"Step {picture.step:,}: stages of one pipeline"
+    return pipeline_section(title, words, picture.pipelines, unit, "tokens", picture.between)
 
 
 def _timeline(picture: StepPicture, asked_for: bool) -> str:
@@ -307,7 +303,7 @@ def _worst(data: PageData) -> str:
 
 def _asked(summary: RunSummary, data: PageData) -> str:
     """Return the section that says what plans were to do, and where samples were not kept near their homes."""
-    asked = "".join(f"<li>{named(name)}: {named(words)}</li>" for name, words in data.asked.items())
+    asked = "".join(f"<li>{named(name)}: {named(words, LONGEST_REASONS)}</li>" for name, words in data.asked.items())
     missed = "".join(
         f"<li>{named(name)}: {named(why_not_relocated(phase), LONGEST_REASONS)}</li>"
         for name, phase in summary.phases.items()

@@ -2,7 +2,7 @@
 
 from solvers.pipeline.methods import PIPELINERS, USES_CLOCK
 from solvers.pipeline.multiplex import multiplex
-from solvers.pipeline.multiplex_run import multiplexed_lower_bound, run_turns, turns_of
+from solvers.pipeline.multiplex_run import multiplexed_lower_bound, run_turns
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
 from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
 from solvers.pipeline.multiplex_verify import check_multiplex, check_multiplexed
@@ -15,4 +15,4 @@ from solvers.pipeline.verify import check_pipeline
 __all__ = ["PIPELINERS", "USES_CLOCK", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
            "PipelineResult", "PipelineRun", "check_multiplex", "check_multiplexed", "check_pipeline", "gpipe",
            "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run", "run_turns",
-           "schedule_multiplexed", "schedule_pipeline", "turns_of"]  # fmt: skip
+           "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

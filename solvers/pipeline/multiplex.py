@@ -130,18 +130,29 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
     starts = gaps.starts[:front].reshape(k, 2 * s)
     ends = np.where(starts >= 0, starts + durations, -1)
     ahead, back = gaps.starts[front : front + n], gaps.starts[front + n :]
-    then = gaps.given.table[5]
-    back = np.where(then >= 0, ahead + then, back)
+    apart = gaps.given.table[5]
+    back = np.where(apart >= 0, ahead + apart, back)
     busy = np.zeros(order.num_devices, dtype=np.int64)
     np.add.at(busy, np.arange(2 * s) % s % order.num_devices, np.where(starts >= 0, durations, 0).sum(axis=0))
     np.add.at(busy, gaps.device, gaps.ops[front : front + n, 0] + gaps.ops[front + n :, 0])
     place = np.argsort(gaps.given.order)
+    first, then = _turns(gaps)[:, place]
     status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexResult(
         gaps.makespan, bound.value, bound.name, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
-        ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], order, busy,
-        gaps.makespan - busy, _held(gaps), SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
+        ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], first, then, order,
+        busy, gaps.makespan - busy, _held(gaps),
+        SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
     )  # fmt: skip
+
+
+def _turns(gaps: Gaps) -> Ints:
+    """Return the places of tasks' forwards and backwards among all that their devices run: int64[2, t]."""
+    n = len(gaps.device)
+    turns = np.full(gaps.num_ops, -1, dtype=np.int64)
+    for row in gaps.sequence:
+        turns[row[1 : row[0] + 1]] = np.arange(row[0])
+    return turns[gaps.num_ops - 2 * n :].reshape(2, n)
 
 
 def _held(gaps: Gaps) -> Ints:

@@ -1,4 +1,4 @@
-"""Schedules of tasks in gaps that are given as turns: the turns of one, the exact run of some, and their bound anew."""
+"""Schedules of tasks in gaps that are given as turns: their exact run, and their bound anew."""
 
 import time
 
@@ -20,55 +20,9 @@ from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["multiplexed_lower_bound", "run_turns", "turns_of"]
+__all__ = ["multiplexed_lower_bound", "run_turns"]
 
 Ints = NDArray[np.int64]
-
-
-def turns_of(result: MultiplexResult, task_forward: ArrayLike, task_backward: ArrayLike) -> tuple[Ints, Ints]:
-    """Return the place of each task's forward and backward among all that its device runs.
-
-    Parameters
-    ----------
-    result : MultiplexResult
-    task_forward, task_backward : int64[t]
-        As given to :func:`solvers.pipeline.multiplex`. No task is a generator's.
-
-    Returns
-    -------
-    int64[t], int64[t]
-        From 0; -1 of a backward that takes nothing, which does not run. Where a forward takes nothing, beside ops that
-        take nothing, they may be in turns that wait for each other.
-
-    Examples
-    --------
-    >>> from solvers.pipeline import multiplex
-    >>> found = multiplex([[4]] * 2, [[1]], [[2]], [0, 1], [4] * 2, [8] * 2, window=2, time_budget=1e-4)
-    >>> [each.tolist() for each in turns_of(found, [4] * 2, [8] * 2)]  # the pipeline's ops take the turns between
-    [[0, 2], [6, 7]]
-    """
-    order, devices = result.order, result.task_device
-    took = np.asarray(task_forward, dtype=np.int64), np.asarray(task_backward, dtype=np.int64)
-    turns = np.full((2, len(devices)), -1, dtype=np.int64)
-    tables = (
-        np.stack([result.forward_start, result.backward_start]),
-        np.stack([result.forward_end, result.backward_end]),
-    )
-    for d in range(order.num_devices):
-        here = slice(order.device_offsets[d], order.device_offsets[d + 1])
-        cells = order.backward[here].astype(np.int64), order.slot[here], order.stage[here]
-        mine = np.flatnonzero(devices == d)
-        back = mine[result.task_backward_start[mine] >= 0]
-        ahead_start, back_start = result.task_forward_start[mine], result.task_backward_start[back]
-        starts = np.concatenate([tables[0][cells], ahead_start, back_start])
-        ends = np.concatenate([tables[1][cells], ahead_start + took[0][mine], back_start + took[1][back]])
-        place = np.empty(len(starts), dtype=np.int64)
-        place[np.lexsort((ends, starts))] = np.arange(
-            len(starts)
-        )  # what takes nothing runs first, the pipeline's ahead
-        first = len(cells[0])
-        turns[0, mine], turns[1, back] = place[first : first + len(mine)], place[first + len(mine) :]
-    return turns[0], turns[1]
 
 
 def run_turns(
@@ -85,6 +39,7 @@ def run_turns(
     *,
     window: int,
     task_size: ArrayLike | None = None,
+    task_after: ArrayLike | None = None,
     forward_overhead: ArrayLike | None = None,
     backward_overhead: ArrayLike | None = None,
     hop: int = 0,
@@ -93,12 +48,12 @@ def run_turns(
 
     Parameters
     ----------
-    loads, forward, backward, task_slot, task_forward, task_backward, order, window, task_size, forward_overhead, \
-backward_overhead, hop
+    loads, forward, backward, task_slot, task_forward, task_backward, order, window, task_size, task_after, \
+forward_overhead, backward_overhead, hop
         As for :func:`solvers.pipeline.multiplex`.
     task_device, forward_turn, backward_turn : int64[t]
-        Where each task runs, and the places of its forward and backward there, as :func:`turns_of` has them; the
-        pipeline's ops take the places between, in their order.
+        Where each task runs, and the places of its forward and backward there, as
+        :class:`~solvers.pipeline.MultiplexResult` has them.
 
     Returns
     -------
@@ -123,7 +78,7 @@ backward_overhead, hop
     table = as_table("loads", loads)
     if table.shape != (order.num_slots, len(stages.unit)):
         raise ArgumentError("loads", f"have the shape ({order.num_slots}, {len(stages.unit)})", table.shape)
-    asked = TaskRequest("task_slot", task_slot, task_forward, task_backward, window, task_size)
+    asked = TaskRequest("task_slot", task_slot, task_forward, task_backward, window, task_size, task_after)
     tasks = Tasks.of(asked, len(table), order)
     given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
     device = as_labels("task_device", task_device, order.num_devices).astype(np.int64)
@@ -154,7 +109,8 @@ def _sequences(device: Ints, ahead: Ints, back: Ints, given: SlotTasks, order: O
     numbers = np.concatenate([front + np.arange(n), (front + n + np.arange(n))[runs_back]])
     if ahead.shape != (n,) or back.shape != (n,) or ((back >= 0) != runs_back[np.argsort(given.order)]).any():
         raise UsageError(
-            "every task must have a turn of its forward, and one of its backward exactly if that takes any"
+            "every task must have a turn of its forward, and one of its backward exactly if that takes any and is no "
+            "generator's"
         )
     where = np.concatenate([device[given.order], device[given.order][runs_back]])
     turn = np.concatenate([ahead[given.order], back[given.order][runs_back]])
@@ -183,6 +139,7 @@ def multiplexed_lower_bound(
     num_replicas: int,
     num_slots: int,
     *,
+    task_after: ArrayLike | None = None,
     forward_overhead: ArrayLike | None = None,
     backward_overhead: ArrayLike | None = None,
     chunks: int = 1,
@@ -192,9 +149,9 @@ def multiplexed_lower_bound(
 
     Parameters
     ----------
-    work, forward, backward, task_item, task_forward, task_backward, num_replicas, num_slots, forward_overhead, \
-backward_overhead, chunks, hop
-        As there. No task is a generator's.
+    work, forward, backward, task_item, task_forward, task_backward, num_replicas, num_slots, task_after, \
+forward_overhead, backward_overhead, chunks, hop
+        As there.
 
     Examples
     --------
@@ -206,7 +163,7 @@ backward_overhead, chunks, hop
     problem = PipelineProblem.prepare(
         work, stages, num_replicas, num_slots, None, None, None, "1f1b", chunks, False, 1, True
     )
-    asked = TaskRequest("task_item", task_item, task_forward, task_backward, num_slots)
+    asked = TaskRequest("task_item", task_item, task_forward, task_backward, num_slots, after=task_after)
     tasks = Tasks.of(asked, len(problem.work), problem.order)
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
     return multiplexed_bound(problem, tasks, profile)

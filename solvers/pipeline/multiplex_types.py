@@ -30,6 +30,10 @@ class MultiplexResult(Record):
         Where each task runs, forward and backward.
     task_forward_start, task_backward_start : int64[t], read-only
         When each starts; a task whose backward takes nothing has none, and -1.
+    task_forward_turn, task_backward_turn : int64[t], read-only
+        Their places among all that the device runs, from 0; -1 of a backward that is none, and of a generator's, which
+        runs with its forward in one. The pipeline's ops take the turns between, in their order. Devices that take
+        turns so never wait for each other forever, even where much takes no time.
     order : OpOrder
         The pipeline's ops in turn.
     busy, idle : int64[D], read-only
@@ -52,6 +56,8 @@ class MultiplexResult(Record):
     task_device: NDArray[np.int32]
     task_forward_start: NDArray[np.int64]
     task_backward_start: NDArray[np.int64]
+    task_forward_turn: NDArray[np.int64]
+    task_backward_turn: NDArray[np.int64]
     order: OpOrder
     busy: NDArray[np.int64]
     idle: NDArray[np.int64]

@@ -92,6 +92,7 @@ def _check_one(rows: list[list[int]], pipe: _Pipe, asked: TaskRequest, result: M
     late = _late(asked, len(tasks[0]))
     spans = _pipeline_spans(result, ops, durations, pipe.hop)
     _check_tasks(result, tasks, late, spans, asked, pipe.hop)
+    _check_turns(result, tasks, late, ops, operator.index(asked.window))
     _check_held(result, tasks, late, asked)
     last = max((end for each in spans for _, end, _ in each), default=0)
     _require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
@@ -179,6 +180,68 @@ def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int]
     needed = int(result.backward_start[slot, last])
     _require(needed < 0 or end + away <= needed, f"task {i} is there at {end + away}, its slot's backward at {needed}")
     spans.append((start, end, f"task {i}"))
+
+
+def _check_turns(
+    result: MultiplexResult, tasks: list[list[int]], late: list[bool], ops: list[Any], window: int
+) -> None:
+    """Check that devices which take turns as told run all, and nothing earlier than what is ahead of it."""
+    last = result.order.num_stages - 1
+    gates: dict[Any, list[Any]] = {}
+    found: list[dict[int, Any]] = [{} for _ in ops]
+    for i, (slot, _, back) in enumerate(zip(*tasks, strict=True)):
+        gates.setdefault((slot, last, True) if late[i] else (slot, 0, False), []).append((i, False))
+        device, own = int(result.task_device[i]), back > 0 and not late[i]
+        ahead, then = int(result.task_forward_turn[i]), int(result.task_backward_turn[i])
+        _require(own or then == -1, f"the backward of task {i} has turn {then}, and does not run by itself")
+        for turn, op in ((ahead, (i, False)), (then, (i, True)))[: 1 + own]:
+            _require(turn not in found[device], f"two tasks have turn {turn} on device {device}")
+            found[device][turn] = op
+    sequence = []
+    for device, (listed, places) in enumerate(zip(ops, found, strict=True)):
+        own_ops, turns = iter(listed), range(len(listed) + len(places))
+        _require(all(turn in turns for turn in places), f"turns of device {device} are within 0..{len(turns) - 1}")
+        sequence.append([places[turn] if turn in places else next(own_ops) for turn in turns])
+    _check_sequence(result, sequence, tasks, late, gates, window)
+
+
+def _check_sequence(
+    result: MultiplexResult, sequence: list[list[Any]], tasks: list[list[int]], late: list[bool],
+    gates: dict[Any, list[Any]], window: int,
+) -> None:  # fmt: skip
+    """Check that what devices run in turn is one after the other, and that they do not wait for each other forever."""
+    slots, last = tasks[0], result.order.num_stages - 1
+
+    def span(op: Any) -> tuple[int, int]:
+        back = op[-1]
+        if len(op) == 3:
+            starts, ends = (result.forward_start, result.backward_start), (result.forward_end, result.backward_end)
+            return int(starts[back][op[:2]]), int(ends[back][op[:2]])
+        begins = int((result.task_forward_start, result.task_backward_start)[back][op[0]])
+        return begins, begins + tasks[1 + back][op[0]] + (tasks[2][op[0]] if late[op[0]] else 0)
+
+    def needs(op: Any) -> list[Any]:
+        if len(op) == 3:
+            return [*gates.get(op, ()), *filter(None, [_needed(op, last + 1)])]
+        slot = slots[op[0]]
+        if late[op[0]]:
+            return [(slot, last, False)]
+        return [(slot, 0, True)] if op[1] else [(slot - window, 0, False)] * (slot >= window)
+
+    for device, each in enumerate(sequence):
+        for one, then in pairwise(each):
+            _require(
+                span(one)[1] <= span(then)[0], f"{one} on device {device} ends after {then}, its next, has started"
+            )
+    ran, at, moved = set[Any](), [0] * len(sequence), True
+    while moved:
+        moved = False
+        for device, each in enumerate(sequence):
+            while at[device] < len(each) and ran.issuperset(needs(each[at[device]])):
+                ran.add(each[at[device]])
+                at[device], moved = at[device] + 1, True
+    waiting = [each[place] for each, place in zip(sequence, at, strict=True) if place < len(each)]
+    _require(not waiting, f"in these turns {waiting[:1]} waits forever")
 
 
 def _check_held(

@@ -38,16 +38,17 @@ def test_a_layout_is_chosen_written_and_taken(command, log, tmp_path):
         assert "proven" in ran.out
         assert f"Assumed: 2 GPUs, {'2 steps' if steps else '1 step'} of 16 samples" in ran.out
         assert json.loads(path.read_text())["mode"] == path.stem
-        told = next(line for line in ran.out.splitlines() if line.startswith("  balancer simulate "))
+        told, planned = (line for line in ran.out.splitlines() if line.startswith("  balancer "))
         again = json.loads(command(*shlex.split(told)[1:], "--json").out)["layouts"][str(path)]
         assert again["layout"]["mode"] == path.stem
         assert {name: again[name] for name in SAME} == {
             name: json.loads(path.read_text())["found"][name] for name in SAME
         }
-        assert f"plan takes --ranks {again['layout']['modules']['llm']['dp']} with it" in ran.out
-        assert ("to plan their pipelines, or --ranks 2, its GPUs, to plan all modules" in ran.out) == (
-            path.stem == "before"
-        )
+        assert f"  balancer plan {log} --ranks {again['layout']['modules']['llm']['dp']} --batch-per-rank " in planned
+        assert json.loads(command(*shlex.split(planned)[1:], "--json").out)["steps"] == 2
+        assert pq.read_schema(path.with_name(f"{path.stem}-plan.parquet")).names[0] == "step"
+        laid_out = "(with --outputs of every encoder also --ranks 2, its GPUs: all modules are planned)"
+        assert (laid_out in ran.out) == (path.stem == "before" and again["layout"]["modules"]["llm"]["dp"] == 1)
     assert page.read_text().count("<svg") == 2
     replicas = json.loads(files[1].read_text())["modules"]["llm"]["dp"]
     steps = ("--ranks", replicas, "--batch-per-rank", 16 // replicas)
@@ -93,6 +94,21 @@ def test_the_first_sentence_names_the_best_of_the_other_modes(command, log, tmp_
     best, second, _ = sorted((float(value) * {"s": 1000, "ms": 1}[unit], value, unit) for _, value, unit in cards)
     words = f"takes {best[1]} {best[2]} a step, where the best of another mode takes {second[1]} {second[2]}."
     assert words in page.read_text()
+
+
+@pytest.mark.parametrize("mode", ["stages", "before", "multiplexed"])
+def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
+    """Where one module is frozen, an item is cut into pieces, and replicas do not divide the batch."""
+    path, pages = tmp_path / f"{mode} of mine.json", ("--pieces", "vision=256", "--frozen", "vision", "--steps", 2)
+    asked = ("--gpus", 4, "--batch", 15, "--mode", mode, "--out", path, "--time-budget", 0.02, *pages)
+    ran = command("configure", log, *PHASES, *MODELS, *asked)
+    again, planned = (shlex.split(line)[1:] for line in ran.out.splitlines() if line.startswith("  balancer "))
+    assert (again[0], planned[0]) == ("simulate", "plan")
+    assert ("--frozen" in again, "--frozen" in planned) == (True, mode == "stages")
+    assert "vision=flops:internvit-300m" not in planned or mode == "stages"
+    assert (command(*again).err, command(*planned).err) == ("", "")
+    ranks, each = (int(planned[planned.index(name) + 1]) for name in ("--ranks", "--batch-per-rank"))
+    assert (f"in steps of {ranks * each} samples" in ran.out) == (15 % ranks > 0)
 
 
 def test_json(command, log):
@@ -169,7 +185,7 @@ def test_a_generator_is_laid_out_and_compared_and_not_planned(command, log, tmp_
         page = tmp_path / f"{path.stem}.html"
         ran = command("configure", log, *phases, *asked, "--mode", path.stem, "--out", path, "--html", page)
         assert "Generators (speech) are last stages, or in gaps" in ran.out
-        assert "plan takes" not in ran.out
+        assert "balancer plan" not in ran.out
     assert "generators</li>" in page.read_text()
     words = [word for path in files for word in ("--layout", path)]
     told = json.loads(command("simulate", log, *phases, "--ranks", 1, "--batch-per-rank", 16, *words, "--json").out)

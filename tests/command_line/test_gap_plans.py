@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import re
+import shlex
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -88,10 +91,16 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     reported = command("report", path, "--html", folder / "page.html")
     assert "complete, checked" in reported.out
     page = (folder / "page.html").read_text()
-    assert "what is blank is bubble, or, after, encoders in it" in page
+    assert "encoders</li>" in page
+    assert "2 pipeline stages, 1F1B, vision and audio in its gaps" in page
     assert "in the gaps of the last phase" in page
     assert "encoders that the plan has in gaps run before them" in page
-    assert "Before, encoders run ahead of all that is drawn" in page
+    assert "Before, encoders run ahead of the pipeline" in page
+    shown = max((first, second), key=lambda plan: plan["llm"].home_imbalance_ratio - plan["llm"].imbalance_ratio)["llm"]
+    rank = int(np.argmax(shown.pipeline_makespans()))
+    ran = sum(op.stage is None for device in range(2) for op in shown.device_ops(rank, device))
+    boxes = re.findall(r"<(?:path|use)[^>]*fill: var\(--phase-1\)", page)
+    assert len(boxes) == 2 + ran  # before, one on each of the devices
     first.save(folder / "one.parquet")
     assert balancer.load_plan(folder / "one.parquet").digest() == first.digest()
     table = {name: pq.read_table(folder / "log.parquet")[name].to_numpy()[:16] for name in NAMES.values()}
@@ -104,12 +113,10 @@ def test_what_configure_writes_is_planned_as_it_says(command, made, tmp_path):
     log, path = made[0] / "log.parquet", tmp_path / "chosen.json"
     asked = ("--gpus", 2, "--batch", 16, "--mode", "multiplexed", "--time-budget", 0.05, "--out", path)
     told = command("configure", log, *PHASES, *MODELS, *asked).out.splitlines()[-1]
-    assert told.startswith("plan takes --ranks ")
-    assert told.endswith(" with it, its replicas, and --time-budget 0.2, to search as long as here")
-    ranks = int(told.split()[3])
-    sizes = ("--ranks", ranks, "--batch-per-rank", 16 // ranks, "--time-budget", 0.2)
-    assert command("plan", log, *PHASES, *sizes, "--layout", path, "--out", tmp_path / "plan.parquet").code == 0
-    found, first = json.loads(path.read_text())["found"], next(iter(balancer.load_steps(tmp_path / "plan.parquet")))
+    assert told.startswith(f"  balancer plan {log} --ranks ")
+    assert command(*shlex.split(told)[1:]).code == 0
+    found, plan = json.loads(path.read_text())["found"], tmp_path / "chosen-plan.parquet"
+    first = next(iter(balancer.load_steps(plan)))
     assert first["llm"].makespan / 1e10 + found["sync_s"] == pytest.approx(found["seconds"], rel=1e-12)
 
 
@@ -140,6 +147,32 @@ def test_a_device_runs_its_ops_in_turn(command, made):
             else tables[op.backward][0][op.slot, op.stage] for op in ops
         ]  # fmt: skip
         assert starts == sorted(starts)
+
+
+def test_a_timeline_shows_what_devices_run(command, made):
+    """And, before, encoders ahead of the pipeline, for as long as makespans say."""
+    folder, _ = made
+    command(*options(folder, "--out", folder / "drawn.parquet"))
+    llm = next(iter(balancer.load_steps(folder / "drawn.parquet")))["llm"]
+    for rank in range(2):
+        run, between = llm.pipeline_run(rank), llm.between(rank)
+        begins, ends = (run.forward_start, run.backward_start), (run.forward_end, run.backward_end)
+        for device in range(2):
+            here = between.device == device
+            drawn = sorted(zip(between.start[here], (between.start + between.takes)[here], strict=True))
+            spans = [
+                drawn.pop(0) if op.stage is None
+                else tuple(times[op.backward][op.slot, op.stage] for times in (begins, ends))
+                for op in llm.device_ops(rank, device)
+            ]  # fmt: skip
+            assert drawn == []
+            assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+            assert run.busy[device] == sum(end - start for start, end in spans)
+        home, ahead = llm.pipeline_run(rank, home=True), llm.between(rank, home=True)
+        assert home.makespan == llm.pipeline_makespans(home=True)[rank] == home.busy[0] + home.idle[0]
+        assert home.forward_start.min() == ahead.takes.max() > 0
+        assert ahead.device.tolist() == [0, 1]
+    assert balancer.balance([3, 1], 2).between(0) is None
 
 
 def test_a_step_that_does_not_fit_has_more_micro_batches(made):
@@ -210,6 +243,16 @@ def test_a_tampered_turn_device_or_slot_is_found(command, made, tmp_path, rows, 
         list(balancer.load_steps(tmp_path / "plan.parquet"))
 
 
+@pytest.mark.parametrize(("lacking", "told"), [(("device",), "'device'"), (("item", "backward"), "'item', 'backward'")])
+def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, told):
+    folder, _ = made
+    command(*options(folder, "--out", f"{tmp_path}/plan/"))
+    for part in (tmp_path / "plan").glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(list(lacking)), part)
+    with pytest.raises(PlanError, match=f"encoders run in gaps, and there is no column {told}$"):
+        list(balancer.load_steps(tmp_path / "plan"))
+
+
 def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))
@@ -233,6 +276,10 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     slow = {"per_flop": 1e9, "per_element": 0.0, "backward": 2}
     changed = {
         "other": (layout | {"micro_batches": 8}, "times are of another layout"),
+        "many": (
+            layout | {"micro_batches": 100_000, "times": layout["times"] | {"slots": 100_000}},
+            f"micro_batches of {tmp_path / 'winner.json'} must be <= 4096 where encoders run in gaps, got 100000",
+        ),
         "none": ({k: v for k, v in layout.items() if k != "times"}, "does not say what its modules take"),
         "long": (
             layout | {"times": layout["times"] | {"rates": dict.fromkeys(NAMES, slow)}},

@@ -1,11 +1,15 @@
 """Turns of tasks in gaps: run as scheduled, checked from scratch, and refused where no device can run them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from nightly import examples
 
 import solvers
 from solvers.errors import UsageError
-from solvers.pipeline import check_multiplex, multiplexed_lower_bound, one_f_one_b, run_turns, turns_of
+from solvers.pipeline import check_multiplex, multiplex, multiplexed_lower_bound, one_f_one_b, run_turns
+from solvers.verify import CertificateError
 
 PIPE = [[4]] * 2, [[1]], [[2]]
 TASKS = [0, 1], [4, 4], [8, 8]
@@ -32,12 +36,71 @@ def test_a_schedule_runs_again_by_its_turns(seed, chunks, hop, light):
         loads, here = np.zeros((4, 1), dtype=np.int64), made.replica_of_item == replica
         np.add.at(loads, made.slot_of_item[here], work[here])
         given = loads, forward, 2 * forward, made.slot_of_item[owner[mine]], ahead[mine], back[mine]
-        turns = turns_of(each, ahead[mine], back[mine])
+        turns = each.task_forward_turn, each.task_backward_turn
         again = run_turns(*given, each.task_device, *turns, each.order, window=2, task_size=size[mine], **rules)
         assert again.makespan <= each.makespan  # a list schedule that no search has run may wait for nothing
         assert again.makespan == each.makespan or each.makespan < made.makespan
         assert again.held.tolist() == each.held.tolist()
         check_multiplex(*given, again, window=2, task_size=size[mine], **rules)
+
+
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_turns_of_what_takes_no_time_do_not_wait_for_each_other(seed):
+    """Nor those of generators; by the starts alone, a quarter of these could not be told from turns that do."""
+    rng = np.random.default_rng(seed)
+    devices, chunks = rng.integers(1, 4), int(rng.integers(1, 3))
+    work, forward = rng.integers(0, 3, (6, 1)), rng.integers(0, 2, (1, devices * chunks))
+    owner, (ahead, back) = np.sort(rng.integers(0, 6, 7)), rng.integers(0, 2, (2, 7))
+    late, size = rng.integers(0, 3, 7) < seed % 2, rng.integers(1, 9, 7)
+    forward[0, 0], rules = 1, {"window": int(rng.integers(1, 4)), "hop": int(rng.integers(0, 2))}
+    made = solvers.schedule_multiplexed(
+        work, forward, 2 * forward, owner, ahead, back, 2, 3 * devices, chunks=chunks, allow_empty=True,
+        task_size=size, task_after=late, time_budget=1e-4, **rules,
+    )  # fmt: skip
+    given = work, forward, 2 * forward, owner, ahead, back
+    bound = multiplexed_lower_bound(*given, 2, 3 * devices, chunks=chunks, hop=rules["hop"], task_after=late)
+    assert bound == (made.lower_bound, made.bound_name)
+    for replica, each in enumerate(made.replicas):
+        mine = made.tasks_of(replica)
+        loads, here = np.zeros((made.num_slots, 1), dtype=np.int64), made.replica_of_item == replica
+        np.add.at(loads, made.slot_of_item[here], work[here])
+        given = loads, forward, 2 * forward, made.slot_of_item[owner[mine]], ahead[mine], back[mine]
+        of_tasks = {"task_size": size[mine], "task_after": late[mine]}
+        turns = each.task_forward_turn, each.task_backward_turn
+        again = run_turns(*given, each.task_device, *turns, each.order, **rules, **of_tasks)
+        assert again.makespan <= each.makespan
+        assert (again.task_forward_turn.tolist(), again.task_backward_turn.tolist()) == (
+            turns[0].tolist(),
+            turns[1].tolist(),
+        )
+        for found in (each, again):
+            check_multiplex(*given, found, **rules, **of_tasks)
+
+
+@pytest.mark.parametrize(
+    ("turns", "told"),
+    [
+        (([0, 2], [6, 4]), "ends after"),
+        (([0, 0], [6, 7]), "two tasks have turn 0"),
+        (([0, 9], [6, 7]), "within 0..7"),
+        (([0, 2], [-1, 7]), "within 0..7"),
+    ],
+)
+def test_turns_that_are_not_those_of_the_schedule_are_found(turns, told):
+    made = multiplex(*PIPE, *TASKS, window=2, time_budget=1e-4)
+    assert (made.task_forward_turn.tolist(), made.task_backward_turn.tolist()) == ([0, 2], [6, 7])
+    odd = replace(made, task_forward_turn=np.array(turns[0]), task_backward_turn=np.array(turns[1]))
+    with pytest.raises(CertificateError, match=told):
+        check_multiplex(*PIPE, *TASKS, odd, window=2)
+
+
+def test_turns_that_wait_forever_are_found_where_starts_do_not_show_it():
+    """All takes nothing, and a task comes after the op that waits for it."""
+    nothing = [[0]], [[0]], [[0]], [0], [0], [0]
+    made = multiplex(*nothing, window=2, time_budget=1e-4)
+    odd = replace(made, task_forward_turn=np.array([1]))
+    with pytest.raises(CertificateError, match="waits forever"):
+        check_multiplex(*nothing, odd, window=2)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,17 @@ def test_every_chart_is_there(made):
     assert not re.search(r"#0101", made)  # every mark has become a variable, so that charts suit the dark
 
 
+@pytest.mark.parametrize("octaves", [0.25, 0.5, 1, 2, 3, 5, 8, 12, 20, 40])
+@pytest.mark.parametrize("least", [1, 7, 256, 300, 9_000, 999_999])
+def test_labels_of_lengths_do_not_meet(least, octaves):
+    ticks, labels = figures.log_ticks(least, least * 2**octaves)
+    assert ticks
+    assert least <= min(ticks) <= max(ticks) <= least * 2**octaves
+    inches = 3.7 * np.diff(np.log2(ticks)) / (1.1 * octaves)  # of a chart, with margins
+    for room, *both in zip(inches, labels, labels[1:], strict=False):
+        assert room > 0.08 * sum(map(len, both)) / 2
+
+
 def test_no_heat_map_of_nothing():
     topology = balancer.Topology.uniform(4, 2)
     plan = balancer.orchestrate({"a": [3, 3, 3, 3], "b": [1, 1, 1, 1]}, {"a": "a", "b": "b"}, topology)

@@ -62,6 +62,12 @@ onload = () => {{
   page.querySelectorAll("details").forEach((details) => (details.open = true));
   const words = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), seen = [];
   for (let node; (node = words.nextNode()); ) if (node.data.trim()) seen.push(node.parentElement);
+  const meet = (svg) => {{
+    const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+      a.left < b.right && b.left < a.right && a.top < b.bottom - b.height / 4 && b.top < a.bottom - a.height / 4
+    ).map(([other]) => `${{name}} meets ${{other}}`));
+  }};
   document.querySelector("pre").textContent = JSON.stringify({{
     contrast: Math.min(...seen.map(contrast)),
     unnamed: [...page.querySelectorAll("section, figure [role=img]")].filter((part) => {{
@@ -73,6 +79,7 @@ onload = () => {{
     columns: new Set([...page.querySelectorAll("section.half")].map((part) => part.getBoundingClientRect().left)).size,
     overflow: page.documentElement.scrollWidth - page.documentElement.clientWidth,
     charts: charts.map(drawn),
+    meet: charts.flatMap(meet),
     text: Math.min(...[...page.querySelectorAll("svg text")].map(size)),
     heading: page.querySelector("h1").textContent,
     names: [...page.querySelectorAll("figcaption")].map((caption) => caption.textContent),
@@ -110,6 +117,7 @@ def test_charts_are_drawn_and_nothing_overflows(folder, device, scheme):
     assert found["unnamed"] == 0
     assert found["tables"] == len(found["charts"])
     assert found["columns"] == (2 if device == "desktop" else 1)
+    assert found["meet"] == []
     assert found["text"] > 6  # pixels; exponents of a logarithmic axis are the smallest
     assert found["heading"].startswith(HOSTILE[-1][:50])
     assert found["names"][0].startswith(HOSTILE[0])

@@ -128,13 +128,13 @@ def test_a_mean_that_is_no_whole_number_is_rounded_up() -> None:
 
 
 def test_no_search_where_the_start_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_load_cp_model", lambda: pytest.fail("CP-SAT was called"))
+    monkeypatch.setattr(MODULE, "load_cp_model", lambda _: pytest.fail("CP-SAT was called"))
     assert solvers.rearrange([[0, 5], [4, 0]], [0, 1], "max").status is SolveStatus.OPTIMAL
     assert solvers.rearrange([[3, 5], [4, 1]], [0, 0], "max").value == 0
 
 
 def test_volumes_that_cp_sat_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_load_cp_model", lambda: pytest.fail("CP-SAT called"))
+    monkeypatch.setattr(MODULE, "load_cp_model", lambda _: pytest.fail("CP-SAT called"))
     volumes = [[2**58 + 5, 2**58, 3], [2**57, 2**56, 2**58], [7, 2**57, 2**58]]
     result = solvers.rearrange(volumes, [0, 1, 2], "max")
     solvers.check_rearrangement(volumes, [0, 1, 2], result)

@@ -27,7 +27,10 @@ __all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "Sch
 
 
 class Packer(Protocol):
-    """What every entry of :data:`PACKERS` is."""
+    """What every entry of :data:`PACKERS` is; arguments and errors are those of :func:`pack`.
+
+    One pass over the items does not read the budget.
+    """
 
     def __call__(
         self, sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01

@@ -12,27 +12,13 @@ __all__ = ["Intersections", "Packed", "intersections", "windowed"]
 
 
 class Packed(NamedTuple):
-    """Items in buffers, one after the other, each item in one part or in several.
+    """Items in buffers, one after the other, each item in one part or in several."""
 
-    Attributes
-    ----------
-    item : int64[n]
-        What each is called in the result.
-    group : int32[n]
-        The group of buffers that each item is in: one buffer a shard, all alike.
-    part : int64[n]
-        Elements of an item's part.
-    begin : int64[n]
-        Where its first part begins in its buffer; others follow.
-    window : int64[n]
-        Elements of each window of its buffer, the last of which may be shorter.
-    """
-
-    item: NDArray[np.int64]
-    group: NDArray[np.int32]
-    part: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    window: NDArray[np.int64]
+    item: NDArray[np.int64]  # int64[n]: what each is called in the result
+    group: NDArray[np.int32]  # int32[n]: the group of buffers that each item is in: one buffer a shard, all alike
+    part: NDArray[np.int64]  # int64[n]: elements of an item's part
+    begin: NDArray[np.int64]  # int64[n]: where its first part begins in its buffer; others follow
+    window: NDArray[np.int64]  # int64[n]: elements of each window of its buffer, the last of which may be shorter
 
 
 class Intersections(NamedTuple):

@@ -22,21 +22,11 @@ _LOGIT_BYTES = 6  # logits stand once in bfloat16, and once in float32 for the l
 
 
 class Kept(NamedTuple):
-    """Bytes of one element of length, before any sharding.
+    """Bytes of one element of length, before any sharding."""
 
-    Attributes
-    ----------
-    per_layer : float
-        That a layer keeps for the backward.
-    at_work : float
-        Of the one layer that is recomputed, besides; 0 without recomputation.
-    head : float
-        Of the vocabulary head.
-    """
-
-    per_layer: float
-    at_work: float
-    head: float
+    per_layer: float  # that a layer keeps for the backward
+    at_work: float  # of the one layer that is recomputed, besides; 0 without recomputation
+    head: float  # of the vocabulary head
 
 
 def state_bytes(parameters: float, zero_stage: int, num_shards: int, *, trained: bool = True) -> float:

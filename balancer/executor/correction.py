@@ -28,20 +28,12 @@ __all__ = ["Correction", "CostCorrection", "as_online"]
 
 @dataclass(frozen=True, slots=True)
 class CostCorrection:
-    """How the cost of a phase is corrected: the same on all ranks.
+    """How the cost of a phase is corrected: the same on all ranks."""
 
-    Attributes
-    ----------
-    active : bool
-        Whether plans are made with corrected coefficients, which is while they predict better than those given.
-    coefficients : tuple of float
-        c0, a and b in use, in seconds.
-    base_error, corrected_error : float
-        Mean relative error of the model given and of the corrected one over the last steps; NaN before the first.
-    """
-
+    # Whether plans are made with corrected coefficients, which is while they predict better than those given
     active: bool
-    coefficients: tuple[float, float, float]
+    coefficients: tuple[float, float, float]  # c0, a and b in use, in seconds
+    # Mean relative error of the model given and of the corrected one over the last steps; NaN before the first
     base_error: float
     corrected_error: float
 

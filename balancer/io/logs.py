@@ -60,17 +60,10 @@ _FEWEST_COUNTED = 10  # fewer may be so by chance
 
 
 class Span(NamedTuple):
-    """Consecutive rows of a log.
+    """Consecutive rows of a log."""
 
-    Attributes
-    ----------
-    first_row : int
-        The number of the first one in the log.
-    pieces : tuple of (path, int, int)
-        In which files they are: of each its first row that is wanted, and the one after the last.
-    """
-
-    first_row: int
+    first_row: int  # the number of the first one in the log
+    # In which files they are: of each its first row that is wanted, and the one after the last
     pieces: tuple[tuple[Path, int, int], ...]
 
     @classmethod

@@ -122,11 +122,6 @@ ITEM_FUNCTIONS: dict[str, Callable[..., NDArray[np.int64]]] = {
 class ItemsExpression:
     """A function of :data:`ITEM_FUNCTIONS` and the columns of lists that it is given.
 
-    Attributes
-    ----------
-    name : str
-    columns : tuple of str
-
     Notes
     -----
     ``str`` gives back an expression that :func:`parse_items` reads.

@@ -28,19 +28,11 @@ _MOST_SHIFT = 24  # a price is exact enough to a part in 2**24 of a cost unit
 
 
 class Priced(NamedTuple):
-    """What of each sample's cost counts, and of how much of that no rank has room for more.
+    """What of each sample's cost counts, and of how much of that no rank has room for more."""
 
-    Attributes
-    ----------
-    costs : int64[n]
-    most : int
-    tall : int
-        How many slots are bound by their tokens: j.
-    """
-
-    costs: NDArray[np.int64]
+    costs: NDArray[np.int64]  # int64[n]
     most: int
-    tall: int
+    tall: int  # how many slots are bound by their tokens: j
 
 
 def price_tokens(

@@ -32,16 +32,8 @@ class Kept(NamedTuple):
 def state_bytes(parameters: float, zero_stage: int, num_shards: int, *, trained: bool = True) -> float:
     """Bytes of parameters, gradients and optimizer on a GPU.
 
-    Parameters
-    ----------
-    parameters : float
-        That the GPU computes with, tensor and pipeline parallelism considered.
-    zero_stage : int
-        One of :data:`ZERO_STAGES`.
-    num_shards : int
-        Ranks that share what is sharded.
-    trained : bool
-        Without, there are parameters alone.
+    `parameters` are those that the GPU computes with, tensor and pipeline parallelism considered; `num_shards` ranks
+    share what is sharded at this one of :data:`ZERO_STAGES`. What is not trained has parameters alone.
 
     Examples
     --------

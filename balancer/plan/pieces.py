@@ -292,22 +292,9 @@ def segments(
 ) -> Segments:  # fmt: skip
     """Intersect the pieces that are there with those that are wanted; each element travels once to each that wants it.
 
-    Parameters
-    ----------
-    name : str
-        Of the stream.
-    source : Pieces
-        No two overlap. What they do not hold of a sample does not travel.
-    target : Pieces
-    lengths : int64[n]
-        Of the samples; beyond them lies padding, which does not travel.
-    bytes_per_element : int or int64[p]
-        Of all source pieces, or of each.
-
-    Returns
-    -------
-    Segments
-        O(s log s + k log s) for s source pieces, and k target pieces and segments.
+    No two pieces of the source overlap; what they do not hold of a sample does not travel, nor does padding, which lies
+    beyond the samples' lengths. `bytes_per_element` is of all source pieces, or int64[p] of each. O(s log s + k log s)
+    for s source pieces, and k target pieces and segments.
     """
     held = np.flatnonzero(source.stop > source.start)
     held = held[np.lexsort((source.start[held], source.sample[held]))]

@@ -451,16 +451,7 @@ def reshard_on(
 ) -> tuple[Resharding, Resharding]:
     """Compose one GPU's part of :func:`reshard`: what it sends, and what it gets.
 
-    Parameters
-    ----------
-    step : StepPlan
-        With layouts.
-    gpu : int
-    stream : str
-    only : sequence of str, optional
-        Which streams of several.
-    devices : sequence of int
-        The pipeline devices of the target.
+    The step has layouts; `only` says which streams of several, and `devices` are the pipeline devices of the target.
     """
     return Resharding.on(gpu, stream, *_ends_of(step, stream, None, None, only), devices)
 

@@ -283,19 +283,8 @@ def sorted_window(
 ) -> Iterator[tuple[NDArray[np.int64], Columns]]:
     """Cut a window of several steps into batches of samples of like length, the shortest first.
 
-    Parameters
-    ----------
-    columns : mapping of str to int64[n] or Ragged
-        Of all steps of the window.
-    lengths : int64[n]
-        What samples are sorted by.
-    samples_per_step : int
-
-    Yields
-    ------
-    samples : int64[k]
-        Which samples of the window the batch holds.
-    columns : mapping of str to int64[k] or Ragged
+    `columns` are of all steps of the window. Yields which samples of the window each batch holds, int64[k], and its
+    columns.
     """
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), samples_per_step):

@@ -28,15 +28,7 @@ class DeviceMemory:
 
 
 def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: Collection[str] = ()) -> DeviceMemory:
-    """Return what devices hold, from models' shapes.
-
-    Parameters
-    ----------
-    layout : StepLayout
-    models : mapping of str to Module
-        Of every module of it.
-    frozen : collection of str
-        Modules that are not trained.
+    """Return what devices hold, from the shapes of all modules of a layout; those that are `frozen` are not trained.
 
     Examples
     --------

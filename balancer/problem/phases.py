@@ -290,20 +290,9 @@ def resolve_phases(
 ) -> tuple[PhaseItems, ...]:
     """Find every phase's items in the columns of a batch, and what constraints ask of each.
 
-    Parameters
-    ----------
-    columns : mapping of str to int64[n] or Ragged
-        One number, or one list, for each of n samples.
-    phases : sequence of Phase
-        In the order in which they compute; the last is the one that all others feed unless they say otherwise.
-    num_ranks : int
-    keys : mapping of str to array[n] or Ragged, optional
-        Where ``keep_together`` and ``allowed_ranks`` find their columns; by default among the others.
-
-    Returns
-    -------
-    tuple of PhaseItems
-        In the same order.
+    `columns` have one number, or one list, for each of n samples; ``keep_together`` and ``allowed_ranks`` find theirs
+    in `keys`, by default among the others. Phases are in the order in which they compute; the last is the one that all
+    others feed unless they say otherwise.
 
     Raises
     ------

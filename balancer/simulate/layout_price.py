@@ -55,13 +55,7 @@ class _Step:
 def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Priced | None:
     """Schedule all steps of a layout; None if no schedule was found that fits the memory.
 
-    Parameters
-    ----------
-    case : LayoutCase
-    time_budget : float
-        Seconds' worth of work for each step.
-    limited : bool
-        Whether it has to fit.
+    The budget is for each step. What is not `limited` need not fit.
     """
     given, layout = case.given, case.layout
     steps = [_scheduled(case, step, time_budget, limited) for step in given.steps]

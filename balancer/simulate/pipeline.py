@@ -38,21 +38,8 @@ def run_pipelines(
 ) -> Pipelined:  # fmt: skip
     """Run all replicas of a step, each stage as fast as its part of what was found of whole replicas.
 
-    Parameters
-    ----------
-    plan : DispatchPlan
-        Of the last phase.
-    stages : PipelineStages
-        Its.
-    found : mapping of str to Computed
-        Of the phases of the stages, as if all GPUs of a rank ran all of it.
-    models : mapping of str to PhaseModel
-    cluster : Cluster
-
-    Raises
-    ------
-    ValueError
-        If the GPUs of a rank cannot be divided among the devices of its pipeline.
+    Plan and stages are of the last phase; `found` is of the phases of the stages, as if all GPUs of a rank ran all of
+    it. Raises ValueError if the GPUs of a rank cannot be divided among the devices of its pipeline.
     """
     devices = stages.num_devices
     if cluster.gpus_per_rank % devices:

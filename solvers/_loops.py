@@ -5,8 +5,8 @@ import numpy as np
 from solvers._jit import helper, inlined
 
 __all__ = [
-    "copy", "copy_table", "draw", "first_largest", "first_smallest", "largest_of", "numbers", "smallest_of",
-    "stable_order", "sum_of",
+    "copy", "copy_table", "draw", "first_at_most", "first_largest", "first_smallest", "largest_of", "numbers",
+    "smallest_of", "stable_order", "sum_of",
 ]  # fmt: skip
 
 
@@ -39,6 +39,19 @@ def numbers(count):
     for i in range(count):
         values[i] = i
     return values
+
+
+@helper
+def first_at_most(values, low, most):
+    """Where the first of descending `values` from `low` on that is at most `most` stands; their number if none is."""
+    high = len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @inlined

@@ -78,24 +78,8 @@ def _sort_packed(costs, largest, item_bits, cost_bits, digit_bits, order, sorted
 
 
 def sort_descending(costs: NDArray[np.int64], largest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Stable descending order of non-negative costs.
+    """Stable descending order of non-negative, contiguous costs, none above `largest`; and the costs in that order.
 
-    Parameters
-    ----------
-    costs : int64[n], contiguous
-        ``0 <= costs <= largest``.
-    largest : int
-        The largest cost, or any number above it.
-
-    Returns
-    -------
-    order : int32[n]
-        ``costs[order]`` descends; equal costs keep their order.
-    sorted_costs : int64[n]
-        ``costs[order]``.
-
-    Notes
-    -----
     O(n * bits of `largest` / 11); falls back to ``numpy.argsort(kind="stable")`` where cost and item number
     together need more than 63 bits.
     """

@@ -14,26 +14,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units:
-    """Units in descending order of cost (of summed cost where it is a vector), ties by their first item.
+    """Units in descending order of cost (of summed cost where it is a vector), ties by their first item."""
 
-    Attributes
-    ----------
-    costs : int64[u, c]
-    sizes : int64[u, q]
-    items : int64[u]
-        How many items each unit has.
-    mask_of_unit : int32[u]
-    masks : bool[k, m]
-        The groups that all items of a unit may be in.
-    unit_of_item : int64[n]
-    """
-
-    costs: Ints
-    sizes: Ints
-    items: Ints
-    mask_of_unit: NDArray[np.int32]
-    masks: NDArray[np.bool_]
-    unit_of_item: Ints
+    costs: Ints  # int64[u, c]
+    sizes: Ints  # int64[u, q]
+    items: Ints  # int64[u]: how many items each unit has
+    mask_of_unit: NDArray[np.int32]  # int32[u]
+    masks: NDArray[np.bool_]  # bool[k, m]: the groups that all items of a unit may be in
+    unit_of_item: Ints  # int64[n]
 
     def items_of(self, units: NDArray[np.bool_]) -> list[int]:
         """Return the items of the marked units."""

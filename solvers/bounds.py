@@ -271,24 +271,10 @@ def late_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, bou
 def best_bound(sorted_costs: NDArray[np.int64], total: int, num_groups: int, equal_counts: bool = False) -> Bound:
     """Return the best of this module's closed-form bounds.
 
-    Parameters
-    ----------
-    sorted_costs : int64[n]
-        Descending, non-negative.
-    total : int
-        Their sum, which fits int64.
-    num_groups : int
-        At least 1.
-    equal_counts : bool
-        Whether groups hold exactly n/m items (within one where m does not divide n).
+    `sorted_costs` descend, and `total` is their sum, which fits int64. With `equal_counts` groups hold exactly n/m
+    items (within one where m does not divide n). Ties go to the simpler argument: mean, largest, pigeonhole, filler,
+    folding.
 
-    Returns
-    -------
-    Bound
-        Ties go to the simpler argument: mean, largest, pigeonhole, filler, folding.
-
-    Notes
-    -----
     O(n): the windows of the pigeonhole bound have k + 1 items for k up to n/m, so O((n/m)^2) in all, which is
     below n for n <= m^2; for fewer groups only the first sqrt(n) windows are summed (each is a bound by itself).
     """

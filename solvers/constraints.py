@@ -138,45 +138,22 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstrainedProblem:
-    """Checked costs and constraints as arrays, every default filled in.
+    """Checked costs and constraints as arrays, every default filled in."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        The constraints that are set, ``vector_costs`` included.
-    costs : int64[n, c]
-    vector : bool
-        Whether the costs were given as int64[n, c].
-    num_groups : int
-    sizes : int64[n, q]
-        q may be 0.
-    caps : int64[m, q]
-    least_items, most_items : int
-        Of a group, equal counts included.
-    mask_of_item : int32[n]
-        A row of `masks`.
-    masks : bool[k, m]
-        The distinct sets of allowed groups.
-    key_of_item : int64[n] or None
-        Keys as 0, 1, ..., numbered by their first item.
-    initial : int64[m, c]
-    speeds : int64[m]
-    objective : str
-    """
-
-    names: tuple[str, ...]
-    costs: Ints
-    vector: bool
+    names: tuple[str, ...]  # the constraints that are set, ``vector_costs`` included
+    costs: Ints  # int64[n, c]
+    vector: bool  # whether the costs were given as int64[n, c]
     num_groups: int
-    sizes: Ints
-    caps: Ints
+    sizes: Ints  # int64[n, q]: q may be 0
+    caps: Ints  # int64[m, q]
+    # Of a group, equal counts included
     least_items: int
     most_items: int
-    mask_of_item: NDArray[np.int32]
-    masks: NDArray[np.bool_]
-    key_of_item: Ints | None
-    initial: Ints
-    speeds: Ints
+    mask_of_item: NDArray[np.int32]  # int32[n]: a row of `masks`
+    masks: NDArray[np.bool_]  # bool[k, m]: the distinct sets of allowed groups
+    key_of_item: Ints | None  # int64[n]: keys as 0, 1, ..., numbered by their first item
+    initial: Ints  # int64[m, c]
+    speeds: Ints  # int64[m]
     objective: str
 
     @property

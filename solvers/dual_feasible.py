@@ -127,19 +127,9 @@ def groups_needed(
 ) -> tuple[int, str]:
     """Return how many groups the functions say are needed at least, and the name of the one that does.
 
-    Parameters
-    ----------
-    sizes, counts : int64[d]
-        Distinct sizes, descending and at most `cap`, and how many items have each.
-    total : int
-        Their sum, which fits int64.
-    cap : int
-        At least 1.
-    enough : int
-        Stop at the first that needs as many.
-    work : int
-        Sizes changed at most, over all functions; two functions are always tried. Those at whose parameters a sum could
-        pass int64 are left out.
+    `sizes` are distinct and descend, none over `cap`; `counts` says how many items have each, and `total`, which fits
+    int64, is their sum. Stops at the first function that needs `enough`. At most `work` sizes are changed, over all
+    functions; two are always tried. Those at whose parameters a sum could pass int64 are left out.
 
     References
     ----------

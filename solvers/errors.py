@@ -34,45 +34,26 @@ _WORD = f"{string.ascii_letters}{string.digits}_"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One thing of a kind, or several: ``Named("item", 3)`` reads "item 3", or "row 1003" at another border.
+    """One thing of a kind, or several: ``Named("item", 3)`` reads "item 3", or "row 1003" at another border."""
 
-    Attributes
-    ----------
-    noun : str
-        In the singular.
-    index : int or sequence of int
-    owner : Named or None
-        What it is part of.
-    note : str
-        What else it is known as.
-    """
-
-    noun: str
+    noun: str  # in the singular
     index: int | Sequence[int]
-    owner: "Named | None" = None
-    note: str = ""
+    owner: "Named | None" = None  # what it is part of
+    note: str = ""  # what else it is known as
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The words of one border.
+    """The words of one border."""
 
-    Attributes
-    ----------
-    names : mapping of str to str or None
-        From an argument, a noun or a setting such as ``"over_long='drop'"`` to its name here; words in braces are for
-        the next border to name. Empty: it is left out. None: it has no name here, and remedies with it are left out.
-    numbers : mapping of str to function
-        From a noun of this border to a function from an index to the number that its readers know.
-    owners : mapping of str to (str, function)
-        From a noun to the noun of what such a thing is part of, and a function from its index to that one's.
-    notes : mapping of str to function
-        From a noun to a function from an index to another name of that thing.
-    """
-
+    # From an argument, a noun or a setting such as ``"over_long='drop'"`` to its name here; words in braces are for the
+    # next border to name. Empty: it is left out. None: it has no name here, and remedies with it are left out.
     names: Mapping[str, str | None] = field(default_factory=dict)
+    # From a noun of this border to a function from an index to the number that its readers know
     numbers: Mapping[str, Callable[[int], int]] = field(default_factory=dict)
+    # From a noun to the noun of what such a thing is part of, and a function from its index to that one's
     owners: Mapping[str, tuple[str, Callable[[int], int]]] = field(default_factory=dict)
+    # From a noun to a function from an index to another name of that thing
     notes: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
 
     def of(self, named: Named) -> Named:

@@ -31,26 +31,10 @@ def best_bound(
 ) -> Bound:
     """Return the best of this module's closed-form bounds.
 
-    Parameters
-    ----------
-    sorted_sizes : int64[n]
-        Descending, ``0 <= size <= cap``.
-    total : int
-        Their sum, which fits int64.
-    cap : int
-        At least 1.
-    max_items : int, optional
-        Bound only the packings with at most this number of items per group.
-    enough : int, optional
-        Stop at the first bound that reaches it, such as the number of groups of a known packing.
+    `sorted_sizes` descend, none over `cap`, and `total` is their sum, which fits int64. With `max_items` only packings
+    with at most so many items a group are bounded. It stops at the first bound that is `enough`, such as the number of
+    groups of a known packing. Ties go to the simpler argument: volume, counts, l2, fekete_schepers, ccm1.
 
-    Returns
-    -------
-    Bound
-        Ties go to the simpler argument: volume, counts, l2, fekete_schepers, ccm1.
-
-    Notes
-    -----
     O(n + 150 d) for d distinct sizes; past 7,000 of them, fewer functions are tried and it is O(n + d).
     """
     n = len(sorted_sizes)

@@ -134,13 +134,7 @@ def members_by_group(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Items listed by group, ascending within each (compressed sparse rows). O(n + m).
 
-    Returns
-    -------
-    members : int64[n]
-        Group g holds ``members[offsets[g] : offsets[g + 1]]``.
-    offsets : int64[num_groups + 1]
-    position_of_item : int32[n]
-        Where in its group each item stands.
+    Returns members, offsets and where in its group each item stands; g holds ``members[offsets[g] : offsets[g + 1]]``.
     """
     members = np.empty(len(group_of_item), dtype=np.int64)
     offsets = np.zeros(num_groups + 1, dtype=np.int64)
@@ -154,16 +148,8 @@ def parts_by_group(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """List parts by the group of their owner: in the order of the owners there, and ascending within one. O(n + k + m).
 
-    Parameters
-    ----------
-    owners, offsets : int64[n], int64[num_groups + 1]
-        Group g holds ``owners[offsets[g] : offsets[g + 1]]``; each owner once.
-    owner_of_part : int64[k]
-        Ascending.
-
-    Returns
-    -------
-    As :func:`members_by_group`.
+    Group g holds ``owners[offsets[g] : offsets[g + 1]]``, each owner once; `owner_of_part` ascends. Returns the same as
+    :func:`members_by_group`.
     """
     num_parts = len(owner_of_part)
     members, part_offsets = np.empty(num_parts, dtype=np.int64), np.empty(len(offsets), dtype=np.int64)

@@ -12,27 +12,13 @@ __all__ = ["Intersections", "Packed", "intersections", "windowed"]
 
 
 class Packed(NamedTuple):
-    """Items in buffers, one after the other, each item in one part or in several.
+    """Items in buffers, one after the other, each item in one part or in several."""
 
-    Attributes
-    ----------
-    item : int64[n]
-        What each is called in the result.
-    group : int32[n]
-        The group of buffers that each item is in: one buffer a shard, all alike.
-    part : int64[n]
-        Elements of an item's part.
-    begin : int64[n]
-        Where its first part begins in its buffer; others follow.
-    window : int64[n]
-        Elements of each window of its buffer, the last of which may be shorter.
-    """
-
-    item: NDArray[np.int64]
-    group: NDArray[np.int32]
-    part: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    window: NDArray[np.int64]
+    item: NDArray[np.int64]  # int64[n]: what each is called in the result
+    group: NDArray[np.int32]  # int32[n]: the group of buffers that each item is in: one buffer a shard, all alike
+    part: NDArray[np.int64]  # int64[n]: elements of an item's part
+    begin: NDArray[np.int64]  # int64[n]: where its first part begins in its buffer; others follow
+    window: NDArray[np.int64]  # int64[n]: elements of each window of its buffer, the last of which may be shorter
 
 
 class Intersections(NamedTuple):
@@ -75,23 +61,9 @@ def windowed(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Cut the parts of items in all shards where windows begin.
 
-    Parameters
-    ----------
-    packed : Packed
-    owner : int32[groups, shards, windows]
-        Who has each window.
-    halves : int
-        2: an item is two parts for each shard, the second ones in mirrored order of the outer shards; else 1.
-    outer : int
-        How many outer shards there are; the others divide each of these.
-
-    Returns
-    -------
-    item : int64[k]
-        In the order in which they are given; of each, what follows by where it begins.
-    start, stop : int64[k]
-        Elements of the item.
-    holder : int32[k]
+    `owner`, int32[groups, shards, windows], has each window. With 2 `halves` an item is two parts for each shard, the
+    second ones in mirrored order of the `outer` shards; the other shards divide each of these. Returns items in the
+    order in which they are given, of each, by where it begins, elements from start to stop, and who holds them.
     """
     _, _, part, begin, window = packed
     at = begin[:, None] + part[:, None] * np.arange(halves)
@@ -136,21 +108,10 @@ def intersections(
 ) -> Intersections:  # fmt: skip
     """Intersect tiles of items, of which no two of the first kind overlap, with others of them.
 
-    Parameters
-    ----------
-    first : (int64[s], int64[s])
-        Where tiles of the first kind begin and end: item after item, in each ascending, none empty.
-    first_of_item : int64[n + 1]
-        Item i has the tiles from ``first_of_item[i]`` to ``first_of_item[i + 1]``.
-    lengths : int64[n]
-        Of the items; what lies beyond is left out.
-    item, start, stop : int64[t]
-        Tiles of the second kind, in any order; fastest item after item, in each ascending.
-
-    Returns
-    -------
-    Intersections
-        By tile of the second kind, in each ascending. O(s + t + k) in that order.
+    `first` says where tiles of the first kind begin and end: item after item, in each ascending, none empty; item i has
+    those from ``first_of_item[i]`` to ``first_of_item[i + 1]``. What lies beyond an item's length is left out. Tiles of
+    the second kind come in any order; item after item, in each ascending, it takes O(s + t + k). Returned by tile of
+    the second kind, in each ascending.
     """
     given = [read_only(array) for array in (*first, first_of_item, lengths, item, start, stop)]
     room = len(first[0]) + len(item)  # enough where no tiles of the second kind overlap either

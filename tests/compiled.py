@@ -1,10 +1,16 @@
-"""Compiled functions that only kernels call, made callable from a test."""
+"""Compiled functions and plain Python: helpers made callable from a test, and code run either way."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numba
 
+import solvers
 from solvers._helper_code import KernelCompiler
 
-__all__ = ["from_python"]
+__all__ = ["compiled_and_plain", "from_python", "run_python"]
 
 
 def from_python(function):
@@ -15,3 +21,26 @@ def from_python(function):
         return function(*arguments)
 
     return kernel
+
+
+def run_python(code: str, package_root: Path = Path(solvers.__file__).parents[1], **environment: str) -> str:
+    """Run `code` in a process of its own, with the package below `package_root`; return its standard output."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "COV"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
+        env=inherited | {"PYTHONPATH": str(package_root)} | environment,
+        cwd=package_root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def compiled_and_plain(code: str) -> str:
+    """Run code with compiled kernels and with kernels in Python; return what it prints, which must be the same."""
+    compiled, plain = (run_python(code, NUMBA_DISABLE_JIT=flag) for flag in "01")
+    assert compiled == plain
+    return compiled

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import networkx
 
@@ -98,3 +99,14 @@ def least_crossing_by_flow(volumes: Matrix, levels: Sequence[Sequence[int]], wei
     for node in set(nodes):
         graph.add_node(("node", node), demand=nodes.count(node))
     return total + networkx.min_cost_flow_cost(graph)
+
+
+def dense(volumes: Any) -> list[list[int]]:
+    """Volumes as a matrix ``[group, rank]``; each rank of a group is there once, and no amount is 0."""
+    matrix = [[0] * volumes.num_ranks for _ in range(volumes.num_ranks)]
+    for g in range(volumes.num_ranks):
+        for e in range(volumes.offsets[g], volumes.offsets[g + 1]):
+            assert matrix[g][volumes.ranks[e]] == 0
+            assert volumes.amounts[e] > 0
+            matrix[g][volumes.ranks[e]] = int(volumes.amounts[e])
+    return matrix

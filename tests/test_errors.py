@@ -31,7 +31,7 @@ from solvers.errors import (
     as_argument,
     as_words,
 )
-from solvers.packing import cut_shares, groups_lower_bound, schedule_micro_batches, split_contiguous
+from solvers.packing import cut_shares, pack, schedule_micro_batches, split_contiguous
 
 SAMPLES = Wording(
     {
@@ -218,7 +218,7 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "method 'slack' does not support --max-samples-per-rank; methods that do: auto, lpt, exact",
     ),
     "size over the cap": (
-        lambda: groups_lower_bound([4, 12], 10), InfeasibleError,
+        lambda: pack([4, 12], 10), InfeasibleError,
         "no group can hold item 1: sizes[1] = 12 is over cap = 10 by 2",
         "no rank can hold sample 1001: its length 12 is over micro_batch_tokens = 10 by 2",
     ),

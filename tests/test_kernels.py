@@ -3,13 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import from_python
+from compiled import from_python, run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,22 +153,6 @@ for name, (costs, m) in problems.items():
         found[f"{name} padded {equal_counts}"] = [r.makespan, hashlib.sha256(r.group_of_item.tobytes()).hexdigest()]
 print(json.dumps(found))
 """
-
-
-def run_python(code: str, package_root: Path = PACKAGE.parent, **environment: str) -> str:
-    """Run `code` in a process of its own, with the package below `package_root`; return its standard output."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "COV"))}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
-        env=inherited | {"PYTHONPATH": str(package_root)} | environment,
-        cwd=package_root,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 def test_compiled_and_plain_python_give_the_same_plans(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """What ``configure`` and ``simulate --layout`` share: options that say what a step is, and tables of layouts."""
 
 import json
-import re
 import time
 from typing import Any
 
 import click
 
 from balancer.cli.run import table_console
-from balancer.cli.settings import by_phase, refuse
+from balancer.cli.settings import by_phase, read_pieces, refuse
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
@@ -28,10 +27,7 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
     if not columns:
         raise InputError("layouts are of phases: name them with --phase NAME=COL[+COL...], the language model last")
     items = by_phase("--items", options["items"], columns)
-    pieces = by_phase("--pieces", options["pieces"], columns)
-    for name, text in pieces.items():
-        if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
-            raise InputError(f"--pieces {name} must be a whole number >= 1, got {text!r}")
+    pieces = read_pieces(options, columns)
     curves = by_phase("--throughput", options["curves"], columns)
     return {
         "phases": tuple(
@@ -39,7 +35,7 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
             for name, column in columns.items()
         ),
         "models": by_phase("--model", options["models"], columns),
-        "pieces": {name: int(text) for name, text in pieces.items()},
+        "pieces": pieces,
         "throughput": {name: ThroughputCurve.by_shards(path) for name, path in curves.items()},
         "frozen": options["frozen"] or (),
         "efficiency": options["efficiency"],

@@ -30,7 +30,7 @@ from balancer.problem.topology import Topology
 from solvers.errors import UsageError
 
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
-           "read_sharing", "refuse", "unconstrained"]  # fmt: skip
+           "read_pieces", "read_sharing", "refuse", "unconstrained"]  # fmt: skip
 
 _OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
@@ -82,9 +82,7 @@ def _of_last(option: str, texts: Iterable[str], names: Sequence[str], form: str 
     if alone and len(given) > 1:
         raise InputError(f"{option} must be given once, got {', '.join(given)}; several are for --phase")
     if alone and given and not re.fullmatch(form, given[0]):
-        raise InputError(
-            f"{option} {given[0]} is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
-        )
+        raise InputError(f"{option} {given[0]} {_FOR_A_PHASE}")
     named = [text if not re.fullmatch(form, text) else f"{names[-1]}={text}" for text in given]
     return by_phase(option, named, names)
 
@@ -119,6 +117,15 @@ def read_sharing(options: dict[str, Any], names: Sequence[str]) -> dict[str, tup
         size, _, multiple = text.partition(",")
         found[name] = int(size), int(multiple or 1)
     return found
+
+
+def read_pieces(options: dict[str, Any], names: Collection[str]) -> dict[str, int]:
+    """Read ``--pieces``: of each phase whose items are cut into pieces, how long these are."""
+    found = by_phase("--pieces", options["pieces"], names)
+    for name, text in found.items():
+        if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+            raise InputError(f"--pieces {name} must be a whole number >= 1, got {text!r}")
+    return {name: int(text) for name, text in found.items()}
 
 
 def _whole(option: str, text: str) -> int:

@@ -1,7 +1,6 @@
 """``balancer simulate``: what a log's steps would take on a cluster, by each strategy, side by side."""
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from balancer.cli.settings import (
     open_job,
     phase_names,
     read_degrees,
+    read_pieces,
     read_sharing,
     unconstrained,
 )
@@ -169,7 +169,8 @@ def _models(
     Returns models and their numbers of parameters, by phase.
     """
     phases = phase_names(options)
-    pieces = by_phase("--pieces", options.pop("pieces"), phases)
+    pieces = read_pieces(options, phases)
+    del options["pieces"]
     options |= {"stage_models": names, "stage_pieces": {}}
     curves = by_phase("--throughput", options.pop("curves"), phases)
     efficiency, checkpointing = options.pop("efficiency"), options.pop("checkpointing")
@@ -181,12 +182,10 @@ def _models(
     for name in phases:
         if name not in names:
             raise InputError(f"phase {name!r} has no model; name one with --model {name}=MODEL")
-        if name in pieces and not re.fullmatch("0*[1-9][0-9]{0,8}", pieces[name]):
-            raise InputError(f"--pieces {name} must be a whole number >= 1, got {pieces[name]!r}")
         rate: Throughput = SaturatingThroughput(efficiency * cluster.peak_flops)
         if name in curves:
             rate = ThroughputCurve.from_csv(curves[name])
-        piece = options["stage_pieces"][name] = int(pieces[name]) if name in pieces else None
+        piece = options["stage_pieces"][name] = pieces.get(name)
         shape = module(names[name])
         parameters[name] = shape.parameters
         models[name] = PhaseModel.of(shape, rate, piece=piece, checkpointing=checkpointing)

@@ -38,49 +38,32 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostFit(Record):
-    """A fitted cost model and how far to trust it.
+    """A fitted cost model and how far to trust it."""
 
-    Attributes
-    ----------
-    constant, per_length, per_square : float
-        c0, a and b in seconds (a step, a unit of length, and one squared); >= 0.
-    spreads : tuple of float
-        Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded.
-    steps, distinct_steps : int
-        Number of measured steps, and of those that differ in sum(l) or sum(l^2).
-    shortest, longest : int
-        Lengths that were measured; beyond them the model extrapolates.
-    held_out_error, held_out_worst : float
-        Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four
-        fifths that do not hold it.
-    mean_error : float
-        The held-out mean error of a model that ignores lengths: one duration for all steps.
-    condition : float
-        Condition number of the design with its columns scaled to norm 1.
-    refusal : str or None
-        Why the fit would have been refused, had it not been forced.
-    predicted, measured, total_lengths : float64[k]
-        Of each step, in order; seconds, seconds, sum(l). Read-only.
-    exchange : tuple of (int, float)
-        Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length.
-    """
-
+    # c0, a and b in seconds (a step, a unit of length, and one squared); >= 0
     constant: float
     per_length: float
     per_square: float
+    # Standard deviations of the three, and of the second of each `exchange`, over 200 resamples of the steps, seeded
     spreads: tuple[float, ...]
+    # Number of measured steps, and of those that differ in sum(l) or sum(l^2)
     steps: int
     distinct_steps: int
+    # Lengths that were measured; beyond them the model extrapolates
     shortest: int
     longest: int
+    # Mean and largest ``|predicted - measured| / measured`` over all steps, each predicted by a fit of the four fifths
+    # that do not hold it
     held_out_error: float
     held_out_worst: float
-    mean_error: float
-    condition: float
-    refusal: str | None
+    mean_error: float  # the held-out mean error of a model that ignores lengths: one duration for all steps
+    condition: float  # condition number of the design with its columns scaled to norm 1
+    refusal: str | None  # why the fit would have been refused, had it not been forced
+    # float64[k]: of each step, in order; seconds, seconds, sum(l). Read-only.
     predicted: _Floats
     measured: _Floats
     total_lengths: _Floats
+    # Degrees from 2 that were measured, ascending, and x_d in seconds a unit of length
     exchange: tuple[tuple[int, float], ...] = ()
 
     def predict(self, lengths: ArrayLike, degree: int = 1) -> float:

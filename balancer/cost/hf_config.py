@@ -16,9 +16,9 @@ from balancer.cost.layers import Projector
 from balancer.cost.shapes import Decoder, Module, VisionEncoder
 from balancer.errors import InputError
 
-__all__ = ["MODEL_TYPES", "modules_of", "read_config"]
+__all__ = ["MODEL_TYPES", "QWEN2_VIT", "modules_of", "read_config"]
 
-_QWEN2_VIT = {
+QWEN2_VIT: dict[str, Any] = {
     "depth": 32,
     "embed_dim": 1280,
     "hidden_size": 3584,
@@ -46,7 +46,7 @@ _NESTED_DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA_7B, "intermediate_size": 11008},
     "mistral": {**_LLAMA_7B, "intermediate_size": 14336, "num_key_value_heads": 8},
     "clip_vision_model": {**_CLIP_B32, "patch_size": 32, "image_size": 224},
-    **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision"), _QWEN2_VIT),
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_vision"), QWEN2_VIT),
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_vl_vision"), _QWEN2_5_VIT),
 }
 

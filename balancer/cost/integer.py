@@ -52,17 +52,9 @@ class IntegerCost:
 def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: int) -> IntegerCost:
     """Divide by the greatest common divisor, which changes no plan, and, only if sums need it, by a power of two.
 
-    Parameters
-    ----------
-    constant, a, b : int
-        FLOPs a sample, a unit of length and a unit of length squared.
-    total_length, longest : int
-        The largest sum of lengths of a global batch, and the longest length: up to these all costs fit int64.
-
-    Raises
-    ------
-    ValueError
-        If `a` and `b` are both 0, or the lengths are not positive.
+    `constant`, `a` and `b` are FLOPs a sample, a unit of length and a unit of length squared. Up to the largest sum of
+    lengths of a global batch, `total_length`, and the longest length all costs fit int64. Raises ValueError if `a` and
+    `b` are both 0, or the lengths are not positive.
 
     Examples
     --------
@@ -138,10 +130,7 @@ def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int =
 def integers_together(seconds: Mapping[str, tuple[float, float]]) -> dict[str, CostModel]:
     """Return costs of several phases in one unit of time, as fine as the sums of a large step allow.
 
-    Parameters
-    ----------
-    seconds : mapping of str to (float, float)
-        Of each phase, seconds a unit of length, and a unit of length squared; finite, >= 0, some of them positive.
+    `seconds` are, of each phase, those of a unit of length, and of one squared; finite, >= 0, some of them positive.
 
     Examples
     --------

@@ -22,36 +22,18 @@ _LOGIT_BYTES = 6  # logits stand once in bfloat16, and once in float32 for the l
 
 
 class Kept(NamedTuple):
-    """Bytes of one element of length, before any sharding.
+    """Bytes of one element of length, before any sharding."""
 
-    Attributes
-    ----------
-    per_layer : float
-        That a layer keeps for the backward.
-    at_work : float
-        Of the one layer that is recomputed, besides; 0 without recomputation.
-    head : float
-        Of the vocabulary head.
-    """
-
-    per_layer: float
-    at_work: float
-    head: float
+    per_layer: float  # that a layer keeps for the backward
+    at_work: float  # of the one layer that is recomputed, besides; 0 without recomputation
+    head: float  # of the vocabulary head
 
 
 def state_bytes(parameters: float, zero_stage: int, num_shards: int, *, trained: bool = True) -> float:
     """Bytes of parameters, gradients and optimizer on a GPU.
 
-    Parameters
-    ----------
-    parameters : float
-        That the GPU computes with, tensor and pipeline parallelism considered.
-    zero_stage : int
-        One of :data:`ZERO_STAGES`.
-    num_shards : int
-        Ranks that share what is sharded.
-    trained : bool
-        Without, there are parameters alone.
+    `parameters` are those that the GPU computes with, tensor and pipeline parallelism considered; `num_shards` ranks
+    share what is sharded at this one of :data:`ZERO_STAGES`. What is not trained has parameters alone.
 
     Examples
     --------

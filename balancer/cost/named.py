@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from balancer.cost.hf_config import modules_of, read_config
+from balancer.cost.hf_config import QWEN2_VIT, modules_of, read_config
 from balancer.cost.polynomial import LengthPolynomial
 from balancer.cost.shapes import Module
 from balancer.errors import InputError
@@ -85,17 +85,7 @@ MODELS: dict[str, NamedModel] = {
         5_540_000_000,
     ),
     "qwen2-vl-vit": NamedModel(
-        {
-            "model_type": "qwen2_vl_vision",
-            "depth": 32,
-            "embed_dim": 1280,
-            "hidden_size": 3584,
-            "mlp_ratio": 4,
-            "num_heads": 16,
-            "patch_size": 14,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-        },
+        {"model_type": "qwen2_vl_vision", **QWEN2_VIT},
         "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution (2024), table 1; "
         "with the merger of the 7B model",
         675_000_000,

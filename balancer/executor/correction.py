@@ -28,20 +28,12 @@ __all__ = ["Correction", "CostCorrection", "as_online"]
 
 @dataclass(frozen=True, slots=True)
 class CostCorrection:
-    """How the cost of a phase is corrected: the same on all ranks.
+    """How the cost of a phase is corrected: the same on all ranks."""
 
-    Attributes
-    ----------
-    active : bool
-        Whether plans are made with corrected coefficients, which is while they predict better than those given.
-    coefficients : tuple of float
-        c0, a and b in use, in seconds.
-    base_error, corrected_error : float
-        Mean relative error of the model given and of the corrected one over the last steps; NaN before the first.
-    """
-
+    # Whether plans are made with corrected coefficients, which is while they predict better than those given
     active: bool
-    coefficients: tuple[float, float, float]
+    coefficients: tuple[float, float, float]  # c0, a and b in use, in seconds
+    # Mean relative error of the model given and of the corrected one over the last steps; NaN before the first
     base_error: float
     corrected_error: float
 
@@ -62,21 +54,8 @@ def as_online(cost: Any, phases: Any) -> dict[str, OnlineCost]:
 class Correction:
     """What of the costs is corrected, and how far it has come.
 
-    Parameters
-    ----------
-    online : mapping of str to OnlineCost
-        By phase.
-    setup : Setup
-        As it would be without; costs of these phases are taken from `online`.
-    planner : int
-        Which rank fits.
-    fits : bool
-        Whether that is this one.
-
-    Raises
-    ------
-    ValueError
-        If costs that are corrected do not go together with the setup.
+    Costs of the phases of `online` are taken from there, all else from a setup as it would be without; a ValueError
+    says where they do not go together. The rank `planner` fits, and `fits` is whether that is this one.
     """
 
     def __init__(self, online: Mapping[str, OnlineCost], setup: Setup, planner: int, fits: bool) -> None:

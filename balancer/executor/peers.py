@@ -39,21 +39,10 @@ NOTHING = np.empty(0, dtype=np.int64)
 class Peers:
     """Whom a rank exchanges with. All of them make it at the same time.
 
-    Parameters
-    ----------
-    dp_group : ProcessGroup or None
-        The data-parallel group; None: all ranks.
-    replica_group : ProcessGroup or None
-        Tensor, context and pipeline peers: they get the samples and the plan of their first rank, the leader, whose
-        data-parallel peers are leaders too. All of them have the same rank in their data-parallel groups.
-    topology : Topology
-        Of the data-parallel group.
-    exchange : str
-        A name in :data:`EXCHANGES`.
-    timeout : timedelta
-        How long a rank is waited for.
-    lookout : Lookout, optional
-        That of the peers whose groups these are besides.
+    Without `dp_group`, the data-parallel group, whose topology is given, these are all ranks. `replica_group` are
+    tensor, context and pipeline peers: they get the samples and the plan of their first rank, the leader, whose
+    data-parallel peers are leaders too. All of them have the same rank in their data-parallel groups. `exchange` is a
+    name in :data:`EXCHANGES`; `lookout` that of the peers whose groups these are besides.
     """
 
     def __init__(

@@ -30,36 +30,16 @@ _EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=deci
 
 @dataclass(frozen=True, slots=True)
 class LengthLog:
-    """What the head of a log tells about it.
+    """What the head of a log tells about it."""
 
-    Attributes
-    ----------
-    path : Path
-        The file, folder or pattern.
-    format : str
-        One of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``, ``idx``.
-    columns : tuple of str
-        Every column, in file order; ``("length",)`` for a plain 1-D ``.npy``.
-    integer_columns : tuple of str
-        The columns that hold integers. For CSV and JSON lines the first rows decide.
-    is_manifest : bool
-        True for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds.
-    float_columns : tuple of str
-        The columns that hold floats; as for ``integer_columns``.
-    list_columns : tuple of str
-        Those that hold lists, whose lengths are theirs.
-    files : tuple of Path
-        Where its rows are, in order; by default `path` itself.
-    """
-
-    path: Path
-    format: str
-    columns: tuple[str, ...]
-    integer_columns: tuple[str, ...]
-    is_manifest: bool
-    float_columns: tuple[str, ...] = ()
-    list_columns: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
+    path: Path  # the file, folder or pattern
+    format: str  # one of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``, ``idx``
+    columns: tuple[str, ...]  # every column, in file order; ``("length",)`` for a plain 1-D ``.npy``
+    integer_columns: tuple[str, ...]  # The columns that hold integers. For CSV and JSON lines the first rows decide.
+    is_manifest: bool  # true for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds
+    float_columns: tuple[str, ...] = ()  # the columns that hold floats; as for ``integer_columns``
+    list_columns: tuple[str, ...] = ()  # those that hold lists, whose lengths are theirs
+    files: tuple[Path, ...] = ()  # where its rows are, in order; by default `path` itself
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", self.files or (self.path,))
@@ -212,24 +192,14 @@ def listed(names: Sequence[str], most: int = 30) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a block of cells in its log.
-
-    Attributes
-    ----------
-    path : Path
-    column : str
-    first_row : int
-        Row (from 0) of the first cell.
-    lines : sequence of int or None
-        Line (from 1) of each row, where known.
-    offsets : int64[k + 1] or None
-        For the items of k lists: row i has the cells ``offsets[i]`` to ``offsets[i + 1]``. None: a cell is a row.
-    """
+    """The place of a block of cells in its log."""
 
     path: Path
     column: str
-    first_row: int = 0
-    lines: Sequence[int] | None = None
+    first_row: int = 0  # row (from 0) of the first cell
+    lines: Sequence[int] | None = None  # line (from 1) of each row, where known
+    # int64[k + 1]: for the items of k lists: row i has the cells ``offsets[i]`` to ``offsets[i + 1]``. None: a cell is
+    # a row.
     offsets: NDArray[np.int64] | None = None
 
     def cell(self, index: int, complaint: str) -> InputError:

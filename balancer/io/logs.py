@@ -60,17 +60,10 @@ _FEWEST_COUNTED = 10  # fewer may be so by chance
 
 
 class Span(NamedTuple):
-    """Consecutive rows of a log.
+    """Consecutive rows of a log."""
 
-    Attributes
-    ----------
-    first_row : int
-        The number of the first one in the log.
-    pieces : tuple of (path, int, int)
-        In which files they are: of each its first row that is wanted, and the one after the last.
-    """
-
-    first_row: int
+    first_row: int  # the number of the first one in the log
+    # In which files they are: of each its first row that is wanted, and the one after the last
     pieces: tuple[tuple[Path, int, int], ...]
 
     @classmethod
@@ -138,23 +131,11 @@ def read_columns(
 ) -> Iterator[Block]:
     """Read columns in one pass over the log, or over some of its rows.
 
-    Parameters
-    ----------
-    log : LengthLog
-        The log, from `open_log`.
-    sums : mapping of str to tuple of str
-        For every name the columns whose row-wise sum is its length.
-    keys : sequence of str
-        Columns of integers or text that say which rows belong together. CSV has no types: there, all is text.
-    lists : sequence of str
-        Columns that hold a list of lengths in every row, possibly an empty one. Not in CSV and NumPy files.
-    span : Span, optional
-        Which rows; by default all. Only of a log whose rows :func:`rows_of_files` can count.
-
-    Returns
-    -------
-    iterator of Block
-        In row order, each of at least one row; ``sums`` and ``lists`` in [0, 2**63).
+    `sums` has for every name the columns whose row-wise sum is its length. `keys` are columns of integers or text that
+    say which rows belong together; CSV has no types: there, all is text. `lists` are columns that hold a list of
+    lengths in every row, possibly an empty one; not in CSV and NumPy files. With a span it is those rows alone, of a
+    log whose rows :func:`rows_of_files` can count. Blocks come in row order, each of at least one row; ``sums`` and
+    ``lists`` in [0, 2**63). Memory is a block's: at most 2**20 rows, and 2**14 where lists are read.
 
     Raises
     ------
@@ -162,10 +143,6 @@ def read_columns(
         At once if nothing is asked for, a sum has no columns, a column is absent, or repeated in the log or in a sum,
         or the format has no lists; while iterating if the log is damaged, holds no rows, or a cell or a sum breaks a
         rule: the message names column, row, value and rule.
-
-    Notes
-    -----
-    Memory is a block's: at most 2**20 rows, and 2**14 where lists are read.
     """
     if not (sums or keys or lists):
         raise InputError(f"{log.path}: no columns asked for; name at least one column of lengths")

@@ -38,21 +38,10 @@ _FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step
 def read_measurements(
     path: str | os.PathLike[str],
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.float64], NDArray[np.int64] | None]:
-    """Read the measured steps of a file.
+    """Read the measured steps of a file: CSV, Parquet or JSON lines, in either form.
 
-    Parameters
-    ----------
-    path : path-like
-        CSV, Parquet or JSON lines, in either form.
-
-    Returns
-    -------
-    lengths : list of int64[n]
-        For every step, in order of appearance, the lengths of its samples.
-    seconds : float64[k]
-        How long it took; positive and finite.
-    degrees : int64[k] or None
-        How many ranks shared it; None without that column.
+    Returns for every step, in order of appearance, the lengths of its samples, the seconds that it took, positive and
+    finite, and how many ranks shared it; None without that column.
 
     Raises
     ------

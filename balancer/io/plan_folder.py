@@ -141,12 +141,7 @@ class PlanFolder:
     def commit(self, description: Mapping[str, object], parts: Sequence[Mapping[str, Any]]) -> Path:
         """Put the plan in place of what was there, and remove parts of plans that nobody writes any more.
 
-        Parameters
-        ----------
-        description : mapping
-            Of the plan.
-        parts : sequence of mapping
-            The descriptions of its parts, in order.
+        `description` is the plan's; `parts` are the descriptions of its parts, in order.
         """
         named = [
             {name: os.path.basename(self.part(part["part"])) if name == "file" else part[name] for name in _OF_PART}

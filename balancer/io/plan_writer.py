@@ -217,25 +217,11 @@ class PlanWriter:
     ) -> None:
         """Add the rows of one phase of one step; no rows are legal and leave no trace.
 
-        Parameters
-        ----------
-        step, phase : int and str
-            The same for all rows of the call.
-        sample, rank, position : int64[n], int32[n], int32[n]
-            Row in the log, and the place it goes to.
-        slot : int32[n] or int
-            The micro-batch; a single number is that of all rows.
-        length, home_rank : int64[n], int32[n]
-            Given if and only if the writer was made with ``extra_columns=True``.
-        item : int32[n]
-            Which item of its sample each row places; given if and only if the writer was made with
-            ``item_column=True``.
-        piece : (int64[n], int64[n], int32[n])
-            Where in its sample each row's piece begins and ends, and the group of ranks that shares the sample, -1
-            where none does; given if and only if the writer was made with ``piece_columns=True``.
-        gap : (int32[n], int32[n])
-            Of each row that places encoder work in a gap, the device, and the place of its backward there (`position`
-            is that of its forward), -1 of others; given if and only if the writer was made with ``gap_columns=True``.
+        A sample is a row in the log; a single slot is that of all rows. Columns besides are given if and only if the
+        writer was made for them: `item` says which item of its sample each row places; `piece` where in its sample each
+        row's piece begins and ends, and the group of ranks that shares the sample, -1 where none does; `gap`, of each
+        row that places encoder work in a gap, the device, and the place of its backward there (`position` is that of
+        its forward), -1 of others.
 
         Raises
         ------

@@ -1,7 +1,6 @@
 """The dispatch plan: which sample runs on which rank, in which order, and the proof of how good that is. Pure data."""
 
 import functools
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel
+from balancer.plan.digest import digest_after, placements_digest
 from balancer.plan.exchange import RankExchange
 from balancer.plan.gaps import Between, DeviceOp, GapTable, delayed, ops_in_turn
 from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
@@ -151,30 +151,10 @@ class DispatchPlan(Record):
     ) -> "DispatchPlan":
         """Make the finished plan of a problem whose placement is known; every plan is made here.
 
-        Parameters
-        ----------
-        problem : Problem
-        target : Placement or None
-            None: by `groups`.
-        prove : callable
-            Returns the best lower bound on any plan's makespan, given this plan's.
-        settings : PlanSettings
-            How it was planned.
-        placement : str
-            How samples came to ranks, which is not always what the settings ask for.
-        slots : (int32[n], int), optional
-            The micro-batch of each sample, and how many there are.
-        groups : GroupTable, optional
-            Which ranks share which samples.
-        gaps : GapTable, optional
-            What runs in the gaps of the pipelines.
-        status : SolveStatus, optional
-            How the solver ended; the bound decides whether that is OPTIMAL.
-        trade : tuple of solvers.relocation.TradePoint
-            Of relocation at its knee, which is the second.
-        fell_back : str
-        started : float, optional
-            When planning began, by ``time.perf_counter``.
+        Without a target it is that of `groups`. `prove` returns the best lower bound on any plan's makespan, given this
+        plan's, and that decides whether the `status` with which the solver ended is OPTIMAL. `placement` says how
+        samples came to ranks, which is not always what the settings ask for; `started` when planning began, by
+        ``time.perf_counter``.
         """
         costs, cost, num_ranks, kept = problem.costs, problem.cost, problem.topology.num_ranks, problem.constraints
         slot_of_sample, num_slots = slots or (_first_slot(len(costs)), 1)
@@ -617,19 +597,12 @@ class DispatchPlan(Record):
         slots = self.slot_of_sample if self.num_slots > 1 else None
         digest = placements_digest(self.topology, self.home, self.target, slots, self.dropped)
         if (gaps := self.gaps) is not None:
-            between = hashlib.sha256(bytes.fromhex(digest))
-            for column in (gaps.tasks.sample, gaps.device, gaps.forward_turn, gaps.backward_turn):
-                between.update(np.ascontiguousarray(column, dtype="<i8").data)
-            return between.hexdigest()
+            return digest_after(digest, wide=(gaps.tasks.sample, gaps.device, gaps.forward_turn, gaps.backward_turn))
         if (table := self.group_table) is None:
             return digest
         pieces = self.pieces
-        shared = hashlib.sha256(bytes.fromhex(digest))
-        for array in (table.group_of_sample, table.degree, table.slot, table.first_rank):
-            shared.update(np.ascontiguousarray(array, dtype="<i4").data)
-        for wide in (pieces.start, pieces.stop):
-            shared.update(np.ascontiguousarray(wide, dtype="<i8").data)
-        return shared.hexdigest()
+        groups = table.group_of_sample, table.degree, table.slot, table.first_rank
+        return digest_after(digest, narrow=groups, wide=(pieces.start, pieces.stop))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a plan file that holds all of this plan; :func:`balancer.load_plan` reads it. Atomic, and no pickle.
@@ -707,40 +680,3 @@ def _binding_sample(costs: NDArray[np.int64], loads: NDArray[np.int64]) -> int |
     largest = int(costs.argmax())
     fair_share = -(-int(loads.sum()) // len(loads))
     return largest if costs[largest] > fair_share else None
-
-
-def placements_digest(
-    topology: Topology,
-    home: Placement,
-    target: Placement,
-    slots: NDArray[np.int32] | None = None,
-    dropped: NDArray[np.int64] | None = None,
-) -> str:
-    """SHA-256, in hex, over counts, node sizes, ranks, positions, slots and dropped as little-endian integers."""
-    digest = _digest_of_homes(topology, home)
-    arrays = [target.rank_of_sample, target.position_of_sample]
-    for array in arrays if slots is None else [*arrays, slots]:
-        digest.update(np.ascontiguousarray(array, dtype=_INT32).data)
-    if dropped is not None and len(dropped):
-        digest.update(np.ascontiguousarray(dropped, dtype="<i8").data)
-    return digest.hexdigest()
-
-
-_INT32 = np.dtype("<i4")
-
-
-_LAST_HOMES: list[tuple[Topology, Placement, "hashlib._Hash"]] = []
-"""What was digested last of where samples lie: in a log, all steps but the last have the same homes."""
-
-
-def _digest_of_homes(topology: Topology, home: Placement) -> "hashlib._Hash":
-    """Return the digest of what a plan begins with, to go on from."""
-    for known, before, digest in _LAST_HOMES:
-        if known is topology and before is home:
-            return digest.copy()
-    header = topology.num_nodes, len(home.samples), *topology.node_sizes
-    digest = hashlib.sha256(np.asarray(header, dtype="<i8").data)
-    for array in (home.rank_of_sample, home.position_of_sample):
-        digest.update(np.ascontiguousarray(array, dtype="<i4").data)
-    _LAST_HOMES[:] = [(topology, home, digest)]
-    return digest.copy()

@@ -57,23 +57,8 @@ class RankExchange(Record):
 def rank_exchange(source: Placement, target: Placement, lengths: NDArray[np.int64], rank: int) -> RankExchange:
     """Build the exchange of one rank between two placements of the same samples.
 
-    Parameters
-    ----------
-    source, target : Placement
-        On the same ranks.
-    lengths : int64[n]
-        Elements of each sample.
-    rank : int
-
-    Returns
-    -------
-    RankExchange
-        O(num_ranks + k log k) for the k samples that the rank holds before and after.
-
-    Raises
-    ------
-    ValueError
-        A rank out of range.
+    `lengths` are the elements of each sample. O(num_ranks + k log k) for the k samples that the rank holds before and
+    after. Raises ValueError for a rank out of range.
     """
     sent = source.samples_on_rank(rank)
     received = target.samples_on_rank(rank)

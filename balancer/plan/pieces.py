@@ -29,20 +29,11 @@ __all__ = ["GroupTable", "Pieces", "PiecesOnRank", "Segments", "SequenceGroup", 
 
 
 class SequenceGroup(NamedTuple):
-    """Ranks that share samples in one slot.
-
-    Attributes
-    ----------
-    ranks : range
-    samples : int64[k]
-        Of the global batch, in the order in which the group packs them.
-    load : int
-        Cost units that each of its ranks is busy, without what a slot itself costs.
-    """
+    """Ranks that share samples in one slot."""
 
     ranks: range
-    samples: NDArray[np.int64]
-    load: int
+    samples: NDArray[np.int64]  # int64[k]: of the global batch, in the order in which the group packs them
+    load: int  # cost units that each of its ranks is busy, without what a slot itself costs
 
     @property
     def degree(self) -> int:
@@ -51,22 +42,13 @@ class SequenceGroup(NamedTuple):
 
 
 class PiecesOnRank(NamedTuple):
-    """What a rank holds in a slot, in order: each piece is elements `start` to `stop` of a sample.
+    """What a rank holds in a slot, in order: each piece is elements `start` to `stop` of a sample."""
 
-    Attributes
-    ----------
-    sample : int64[k]
-        Of the global batch.
-    start, stop : int64[k]
-        Elements from the sample's length on are padding.
-    position : int64[k]
-        Where the piece begins in the rank's packed slot, in elements.
-    """
-
-    sample: NDArray[np.int64]
+    sample: NDArray[np.int64]  # int64[k]: of the global batch
+    # int64[k]: elements from the sample's length on are padding
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
-    position: NDArray[np.int64]
+    position: NDArray[np.int64]  # int64[k]: where the piece begins in the rank's packed slot, in elements
 
 
 class Busy(NamedTuple):
@@ -78,17 +60,11 @@ class Busy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupTable(Record):
-    """The groups of all slots, and the group of every sample.
+    """The groups of all slots, and the group of every sample."""
 
-    Attributes
-    ----------
-    group_of_sample : int32[n], read-only
-    degree, slot, first_rank : int32[G], read-only
-        Group g is ranks ``first_rank[g]`` to ``first_rank[g] + degree[g] - 1`` in its slot. Numbered slot by slot, in
-        each by rank; none is empty.
-    """
-
-    group_of_sample: NDArray[np.int32]
+    group_of_sample: NDArray[np.int32]  # int32[n], read-only
+    # int32[G], read-only: group g is ranks ``first_rank[g]`` to ``first_rank[g] + degree[g] - 1`` in its slot. Numbered
+    # slot by slot, in each by rank; none is empty.
     degree: NDArray[np.int32]
     slot: NDArray[np.int32]
     first_rank: NDArray[np.int32]
@@ -177,20 +153,11 @@ class GroupTable(Record):
 
 
 class Shares(NamedTuple):
-    """Every rank's share of every sample, sample after sample, in each by rank.
+    """Every rank's share of every sample, sample after sample, in each by rank."""
 
-    Attributes
-    ----------
-    sample : int64[s]
-    place : Placement
-        Of the shares, in order of slots, then of samples.
-    lengths : int64[s]
-        Elements of a share, padding included.
-    """
-
-    sample: NDArray[np.int64]
-    place: Placement
-    lengths: NDArray[np.int64]
+    sample: NDArray[np.int64]  # int64[s]
+    place: Placement  # of the shares, in order of slots, then of samples
+    lengths: NDArray[np.int64]  # int64[s]: elements of a share, padding included
 
     @classmethod
     def of(
@@ -207,20 +174,14 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces(Record):
-    """Parts of samples on ranks, sample after sample, in each by `start`; the samples in any order.
+    """Parts of samples on ranks, sample after sample, in each by `start`; the samples in any order."""
 
-    Attributes
-    ----------
-    sample, start, stop : int64[p], read-only
-        Piece p is elements ``start[p]`` to ``stop[p]`` of its sample; from the sample's length on they are padding.
-    place : Placement
-        Of the pieces.
-    """
-
+    # int64[p], read-only: piece p is elements ``start[p]`` to ``stop[p]`` of its sample; from the sample's length on
+    # they are padding
     sample: NDArray[np.int64]
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
-    place: Placement
+    place: Placement  # of the pieces
 
     @classmethod
     def whole(cls, place: Placement, lengths: NDArray[np.int64]) -> "Pieces":
@@ -286,25 +247,16 @@ class Pieces(Record):
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """What travels between pieces: by target piece, in each by where it begins.
+    """What travels between pieces: by target piece, in each by where it begins."""
 
-    Attributes
-    ----------
-    name : str
-        Of the stream.
-    source, target : Placement
-        Of the pieces.
-    source_piece, target_piece : int64[k]
-        Of each segment.
-    start, size, bytes_of_item : int64[k]
-        Where each begins in its sample, its elements, and their bytes.
-    """
-
-    name: str
+    name: str  # of the stream
+    # Of the pieces
     source: Placement
     target: Placement
+    # int64[k]: of each segment
     source_piece: NDArray[np.int64]
     target_piece: NDArray[np.int64]
+    # int64[k]: where each begins in its sample, its elements, and their bytes
     start: NDArray[np.int64]
     size: NDArray[np.int64]
     bytes_of_item: NDArray[np.int64]
@@ -340,22 +292,9 @@ def segments(
 ) -> Segments:  # fmt: skip
     """Intersect the pieces that are there with those that are wanted; each element travels once to each that wants it.
 
-    Parameters
-    ----------
-    name : str
-        Of the stream.
-    source : Pieces
-        No two overlap. What they do not hold of a sample does not travel.
-    target : Pieces
-    lengths : int64[n]
-        Of the samples; beyond them lies padding, which does not travel.
-    bytes_per_element : int or int64[p]
-        Of all source pieces, or of each.
-
-    Returns
-    -------
-    Segments
-        O(s log s + k log s) for s source pieces, and k target pieces and segments.
+    No two pieces of the source overlap; what they do not hold of a sample does not travel, nor does padding, which lies
+    beyond the samples' lengths. `bytes_per_element` is of all source pieces, or int64[p] of each. O(s log s + k log s)
+    for s source pieces, and k target pieces and segments.
     """
     held = np.flatnonzero(source.stop > source.start)
     held = held[np.lexsort((source.start[held], source.sample[held]))]

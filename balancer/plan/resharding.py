@@ -34,24 +34,13 @@ class Shards(Record):
 
     Contiguous shares with Ulysses shards; with context shards a zigzag: of 2 cp chunks the shard c holds the chunks c
     and 2 cp - 1 - c. With both, each chunk is cut into contiguous parts for the Ulysses shards.
-
-    Attributes
-    ----------
-    mesh : Mesh
-    place : Placement
-        Of the items on replicas, in order of slots.
-    lengths : int64[n], read-only
-    share : int64[n], read-only
-        Elements of each item in every shard, padding included.
-    slot_of_item : int32[n], read-only
-        Each slot of a shard is packed, and cut into windows, by itself.
-    num_slots : int
     """
 
     mesh: Mesh
-    place: Placement
-    lengths: NDArray[np.int64]
-    share: NDArray[np.int64]
+    place: Placement  # of the items on replicas, in order of slots
+    lengths: NDArray[np.int64]  # int64[n], read-only
+    share: NDArray[np.int64]  # int64[n], read-only: elements of each item in every shard, padding included
+    # int32[n], read-only: each slot of a shard is packed, and cut into windows, by itself
     slot_of_item: NDArray[np.int32]
     num_slots: int = 1
 
@@ -180,18 +169,12 @@ class Shards(Record):
 
 
 class Source(NamedTuple):
-    """Items that are there, and what they are parts of.
+    """Items that are there, and what they are parts of."""
 
-    Attributes
-    ----------
-    held : Shards or Pieces
-        Of a module, whose last pipeline devices put the items out; or on GPUs. No two pieces overlap.
-    within : (int64[n], int64[n]) or None
-        Of which of the target's items each is a part, and where in it that begins. None: they are the same items.
-    bytes_per_element : int
-    """
-
+    # Of a module, whose last pipeline devices put the items out; or on GPUs. No two pieces overlap.
     held: Shards | Pieces
+    # (int64[n], int64[n]): of which of the target's items each is a part, and where in it that begins. None: they are
+    # the same items.
     within: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     bytes_per_element: int = 1
 
@@ -231,26 +214,15 @@ class Resharding(Record):
     Gradients go the other way: within the target's tensor groups a reduce-scatter sums what tensor replicas have of
     each other's windows, ``stream.inverse()`` brings them, and an all-gather within the source's tensor groups makes
     its buffers of them.
-
-    Attributes
-    ----------
-    segments : Segments
-        What travels, between GPUs.
-    sources : tuple of Source
-        What a GPU holds is stream after stream, of each its windows, slot after slot.
-    target : Shards
-    source_pieces, target_pieces : Pieces
-        What each GPU has in its windows, padding included.
-    source_start : int64[p]
-        Where each source piece begins in the target's items.
     """
 
-    segments: Segments
-    sources: tuple[Source, ...]
+    segments: Segments  # what travels, between GPUs
+    sources: tuple[Source, ...]  # what a GPU holds is stream after stream, of each its windows, slot after slot
     target: Shards
+    # What each GPU has in its windows, padding included
     source_pieces: Pieces
     target_pieces: Pieces
-    source_start: NDArray[np.int64]
+    source_start: NDArray[np.int64]  # int64[p]: where each source piece begins in the target's items
 
     @classmethod
     def of(

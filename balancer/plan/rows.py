@@ -36,20 +36,11 @@ def append_phase(
     writer: PlanWriter, number: int, first_row: int, batch: GlobalBatch, items: PhaseItems, plan: Any,
     setup: Setup, whole: bool = False,
 ) -> None:  # fmt: skip
-    """Write the placements of one phase of one step.
+    """Write the placements of one phase of step `number`.
 
-    Parameters
-    ----------
-    writer : PlanWriter
-    number, first_row : int
-        Which step, and the row of its first sample in the log, unless the batch says itself which rows it has.
-    batch : GlobalBatch
-    items : PhaseItems
-    plan : DispatchPlan
-    setup : Setup
-        That of the writer: it says which columns there are.
-    whole : bool
-        With lengths and homes, for a file that has no log to go back to.
+    `first_row` is that of its first sample in the log, unless the batch says itself which rows it has. The setup, which
+    is the writer's, says which columns there are; `whole`: with lengths and homes, for a file that has no log to go
+    back to.
     """
     samples = batch.kept[items.sample_of_item] if len(batch.dropped) else items.sample_of_item
     rows, slots, lengths = batch.rows_of(samples, first_row), plan.slot_of_sample, items.lengths

@@ -30,40 +30,20 @@ __all__ = ["Parts", "PhasePlan", "StepPlan", "as_step_plan", "own_name", "parts_
 
 
 class Parts(NamedTuple):
-    """The parts of which the samples of a fed phase consist, sample after sample, in the order in which they are read.
+    """The parts of which a fed phase's samples consist, sample after sample, in the order in which they are read."""
 
-    Attributes
-    ----------
-    streams : tuple of str
-        The streams that bring them.
-    stream_of_part : int32[k]
-        Which of `streams` brings each part.
-    item_of_part : int64[k]
-        Which of that stream's items it is.
-    sample_of_part : int64[k]
-        Ascending.
-    """
-
-    streams: tuple[str, ...]
-    stream_of_part: NDArray[np.int32]
-    item_of_part: NDArray[np.int64]
-    sample_of_part: NDArray[np.int64]
+    streams: tuple[str, ...]  # the streams that bring them
+    stream_of_part: NDArray[np.int32]  # int32[k]: which of `streams` brings each part
+    item_of_part: NDArray[np.int64]  # int64[k]: which of that stream's items it is
+    sample_of_part: NDArray[np.int64]  # int64[k]: ascending
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhasePlan:
-    """One phase of a step.
+    """One phase of a step."""
 
-    Attributes
-    ----------
-    items : PhaseItems
-        What it computes; ``items.sample_of_item[i]`` is the sample that item i is of.
-    plan : DispatchPlan
-        Its items ("samples" there) on ranks, from where their samples lie before the step.
-    """
-
-    items: PhaseItems
-    plan: DispatchPlan
+    items: PhaseItems  # what it computes; ``items.sample_of_item[i]`` is the sample that item i is of
+    plan: DispatchPlan  # its items ("samples" there) on ranks, from where their samples lie before the step
 
     @property
     def idle_ranks(self) -> NDArray[np.int32]:
@@ -471,16 +451,7 @@ def reshard_on(
 ) -> tuple[Resharding, Resharding]:
     """Compose one GPU's part of :func:`reshard`: what it sends, and what it gets.
 
-    Parameters
-    ----------
-    step : StepPlan
-        With layouts.
-    gpu : int
-    stream : str
-    only : sequence of str, optional
-        Which streams of several.
-    devices : sequence of int
-        The pipeline devices of the target.
+    The step has layouts; `only` says which streams of several, and `devices` are the pipeline devices of the target.
     """
     return Resharding.on(gpu, stream, *_ends_of(step, stream, None, None, only), devices)
 

@@ -18,21 +18,13 @@ __all__ = ["Stream", "Traffic", "fused", "stacked"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a stream moves, in bytes (a dispatch plan's: in elements).
+    """What a stream moves, in bytes (a dispatch plan's: in elements)."""
 
-    Attributes
-    ----------
-    total : int
-        All of it, what stays on its rank included.
-    inter_node, intra_node : int
-        What crosses nodes, and what moves between ranks of one node.
-    largest_send, largest_receive : int
-        The most that one rank sends to, or receives from, other nodes.
-    """
-
-    total: int
+    total: int  # all of it, what stays on its rank included
+    # What crosses nodes, and what moves between ranks of one node
     inter_node: int
     intra_node: int
+    # The most that one rank sends to, or receives from, other nodes
     largest_send: int
     largest_receive: int
 
@@ -49,23 +41,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream(Record):
-    """Items that travel from a source placement to a target placement.
-
-    Attributes
-    ----------
-    name : str
-    source, target : Placement
-        Of the same items, on the same ranks.
-    lengths : int64[k], read-only
-        Elements of each item.
-    bytes_of_item : int64[k], read-only
-    """
+    """Items that travel from a source placement to a target placement."""
 
     name: str
+    # Of the same items, on the same ranks
     source: Placement
     target: Placement
-    lengths: NDArray[np.int64]
-    bytes_of_item: NDArray[np.int64]
+    lengths: NDArray[np.int64]  # int64[k], read-only: elements of each item
+    bytes_of_item: NDArray[np.int64]  # int64[k], read-only
 
     def exchange(self, rank: int) -> RankExchange:
         """One rank's part in moving the items: split sizes and orders. Built when asked for."""

@@ -91,23 +91,10 @@ def mend_shares(
 ) -> Shares:  # fmt: skip
     """Swap samples, or those that stay together, between the rank most above its targets and others, while it helps.
 
-    Parameters
-    ----------
-    kept : Constraints
-        On ranks, to which `shares` keep.
-    shares : Shares
-    counted : int64[n]
-        What of each sample's cost the slots beside the tall ones have to hold.
-    targets : int64[K]
-        What the slots of each rank should cost at most, descending.
-    cut : callable
-    all_or_none : bool
-        Whether it is of no use unless all are brought below their targets: then nothing is done that is too little.
-
-    Returns
-    -------
-    Shares
-        O(n) a round, beside the swaps that are looked at and those that are cut.
+    `shares` keep to `kept`, and go on to. `counted`, int64[n], is what of each sample's cost the slots beside the tall
+    ones have to hold; `targets`, int64[K], what the slots of each rank should cost at most, descending. With
+    `all_or_none` it is of no use unless all are brought below their targets: then nothing is done that is too little.
+    O(n) a round, beside the swaps that are looked at and those that are cut.
     """
     num_ranks, num_slots = problem.topology.num_ranks, len(targets)
     ranks, slots = shares.rank_of_sample.copy(), shares.slot_of_sample.copy()

@@ -13,18 +13,8 @@ __all__ = ["RankBatches"]
 class RankBatches:
     """A batch sampler of one rank: it has epochs, its place in one is saved and loaded, and it is not dealt out again.
 
-    Subclasses say in `_micro_steps` what all ranks run.
-
-    Parameters
-    ----------
-    num_ranks : int
-    rank : int or None
-        Whose batches; None: those of all ranks in turn, for a trainer that deals them out.
-
-    Attributes
-    ----------
-    epoch : int
-        Which one the next iteration yields.
+    Subclasses say in `_micro_steps` what all ranks run. With `rank` None the batches are those of all ranks in turn,
+    for a trainer that deals them out. The next iteration yields those of `epoch`.
     """
 
     def __init__(self, num_ranks: int, rank: int | None) -> None:

@@ -43,20 +43,11 @@ class Held(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What one rank holds of each capped quantity.
+    """What one rank holds of each capped quantity."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of the quantities: those of constraints, or of :class:`~balancer.problem.constraints.Cap`.
-    shares : int64[q, D, units]
-        Of a unit that is computed at each degree of the cut.
-    caps : int64[q]
-    """
-
-    names: tuple[str, ...]
-    shares: Ints
-    caps: Ints
+    names: tuple[str, ...]  # of the quantities: those of constraints, or of `Cap`
+    shares: Ints  # int64[q, D, units]: of a unit that is computed at each degree of the cut
+    caps: Ints  # int64[q]
 
     @classmethod
     def of(cls, problem: Problem, cut: LongShort, unit: Ints) -> "Room":

@@ -54,18 +54,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One step to plan: what all its phases share, and what each of them computes.
-
-    Attributes
-    ----------
-    setup : Setup
-    batch : GlobalBatch
-        The samples, with their lengths in the last phase; those left out are left out of all phases.
-    items : tuple of PhaseItems
-    """
+    """One step to plan: what all its phases share, and what each of them computes."""
 
     setup: Setup
-    batch: GlobalBatch
+    batch: GlobalBatch  # the samples, with their lengths in the last phase; those left out are left out of all phases
     items: tuple[PhaseItems, ...]
 
     @property

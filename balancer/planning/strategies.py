@@ -10,7 +10,6 @@ sample, or before the first.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
 from balancer.problem.sequence_groups import SequenceGroups
-from balancer.problem.settings import EPS, PlanSettings, one_of
+from balancer.problem.settings import PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.errors import InfeasibleError, UsageError
@@ -224,32 +223,14 @@ def plan_with(
     topology: Topology | int,
     *,
     home_rank: ArrayLike | None = None,
-    method: str = "auto",
-    placement: str = "relocate",
-    eps: float | Fraction | str = EPS,
-    time_budget: float = 0.01,
-    mode: str = "separate",
-    group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
-    objective: str = "sum",
+    **planned: Any,
 ) -> StepPlan:
-    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them.
+    """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them, those of plans by keyword.
 
-    Parameters
-    ----------
-    strategy : str
-        A name in :data:`STRATEGIES` or :data:`SHARING`. Those that leave a phase where it lies ignore its constraints,
-        and all other systems' ignore `mode` and let every rank cut micro-batches from its own share.
-
-    Returns
-    -------
-    StepPlan
-
-    Raises
-    ------
-    ValueError
-        An unknown strategy; else as :func:`balancer.orchestrate`.
+    Strategies are those of :data:`STRATEGIES` and :data:`SHARING`. Those that leave a phase where it lies ignore its
+    constraints, and all other systems' ignore `mode` and let every rank cut micro-batches from its own share.
 
     Examples
     --------
@@ -260,8 +241,7 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    cut = one_of(micro_batches, sequence_groups)
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
+    settings = PlanSettings(micro_batches=one_of(micro_batches, sequence_groups), **planned)
     return chosen(strategy)(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank))
 
 
@@ -283,19 +263,8 @@ def sorted_window(
 ) -> Iterator[tuple[NDArray[np.int64], Columns]]:
     """Cut a window of several steps into batches of samples of like length, the shortest first.
 
-    Parameters
-    ----------
-    columns : mapping of str to int64[n] or Ragged
-        Of all steps of the window.
-    lengths : int64[n]
-        What samples are sorted by.
-    samples_per_step : int
-
-    Yields
-    ------
-    samples : int64[k]
-        Which samples of the window the batch holds.
-    columns : mapping of str to int64[k] or Ragged
+    `columns` are of all steps of the window. Yields which samples of the window each batch holds, int64[k], and its
+    columns.
     """
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), samples_per_step):

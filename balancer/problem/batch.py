@@ -40,25 +40,15 @@ HOMES = {"contiguous": contiguous_homes, "strided": strided_homes}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalBatch(Record):
-    """The samples of one step.
+    """The samples of one step."""
 
-    Attributes
-    ----------
-    lengths : int64[n], read-only
-        Length of each sample (tokens, frames or patches), >= 0.
-    home : Placement
-        Where each sample lies before dispatch.
-    dropped : int64[d], read-only
-        Samples of the step that are left out, ascending; `lengths` and `home` are of the others, in order.
-    dropped_lengths : int64[d], read-only
-    row_numbers : int64[n + d] or None
-        Which row of its log each sample of the step is, those left out too; None: consecutive rows.
-    """
-
-    lengths: NDArray[np.int64]
-    home: Placement
+    lengths: NDArray[np.int64]  # int64[n], read-only: length of each sample (tokens, frames or patches), >= 0
+    home: Placement  # where each sample lies before dispatch
+    # int64[d], read-only: samples of the step that are left out, ascending; `lengths` and `home` are of the others, in
+    # order
     dropped: NDArray[np.int64] = field(default_factory=lambda: _NONE)
-    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)
+    dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)  # int64[d], read-only
+    # int64[n + d]: which row of its log each sample of the step is, those left out too; None: consecutive rows
     row_numbers: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:

@@ -16,17 +16,6 @@ __all__ = ["Block"]
 class Block:
     """Columns of the same consecutive rows.
 
-    Attributes
-    ----------
-    sums : dict of str to int64[k], read-only
-        Lengths by name, >= 0.
-    keys : dict of str to int64[k] or object[k] of str, read-only
-        Columns that say which rows belong together, by column.
-    lists : dict of str to Ragged
-        Columns with a list of lengths a row, by column; each of k rows.
-    first_row : int
-        Number of the first row in its log, by which errors call it.
-
     Notes
     -----
     ``len(block)`` is k. ``block[a:b]`` shares its arrays.
@@ -39,10 +28,12 @@ class Block:
     (2, [2, 9], [[], [4, 4]], 1)
     """
 
-    sums: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    sums: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # int64[k], read-only: lengths by name, >= 0
+    # int64[k] or object[k] of str, read-only: columns that say which rows belong together, by column
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    # Columns with a list of lengths a row, by column; each of k rows
     lists: Mapping[str, Ragged] = field(default_factory=dict)
-    first_row: int = 0
+    first_row: int = 0  # number of the first row in its log, by which errors call it
 
     def __post_init__(self) -> None:
         sizes = {f"{kind} {name!r}": len(column) for kind, name, column in self._columns()}

@@ -122,11 +122,6 @@ ITEM_FUNCTIONS: dict[str, Callable[..., NDArray[np.int64]]] = {
 class ItemsExpression:
     """A function of :data:`ITEM_FUNCTIONS` and the columns of lists that it is given.
 
-    Attributes
-    ----------
-    name : str
-    columns : tuple of str
-
     Notes
     -----
     ``str`` gives back an expression that :func:`parse_items` reads.
@@ -149,19 +144,9 @@ class ItemsExpression:
         return f"{self.name}({','.join(self.columns)})"
 
     def evaluate(self, lists: Mapping[str, Ragged], first_row: int = 0) -> Ragged:
-        """Compute the lengths of the items of every row.
+        """Compute the lengths of the items of every row: as many as its lists have entries.
 
-        Parameters
-        ----------
-        lists : mapping of str to Ragged
-            The columns, of the same rows; others may be among them.
-        first_row : int
-            What errors count rows from.
-
-        Returns
-        -------
-        Ragged
-            As many items in a row as its lists have entries.
+        `lists` are the columns, of the same rows; others may be among them. Errors count rows from `first_row`.
 
         Raises
         ------

@@ -17,37 +17,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceMemory:
-    """Bytes on one GPU of every pipeline device of a replica.
+    """Bytes on one GPU of every pipeline device of a replica."""
 
-    Attributes
-    ----------
-    states : float64[devices]
-        Parameters, gradients and optimizer of all modules that are there.
-    kept : dict of str to float64[devices]
-        By module, of each element of its lengths that the device holds between forward and backward; 0 where the
-        module is not trained and nothing before it is. Interleaved, of each of its stages.
-    at_work : dict of str to float64[devices]
-        Besides, of each element that is at work.
-    parameters : dict of str to float64[devices]
-        By module, that the GPU computes with.
-    """
-
-    states: Floats
+    states: Floats  # float64[devices]: parameters, gradients and optimizer of all modules that are there
+    # float64[devices]: by module, of each element of its lengths that the device holds between forward and backward; 0
+    # where the module is not trained and nothing before it is. Interleaved, of each of its stages.
     kept: dict[str, Floats]
-    at_work: dict[str, Floats]
-    parameters: dict[str, Floats]
+    at_work: dict[str, Floats]  # float64[devices]: besides, of each element that is at work
+    parameters: dict[str, Floats]  # float64[devices]: by module, that the GPU computes with
 
 
 def memory_of_devices(layout: StepLayout, models: Mapping[str, Module], frozen: Collection[str] = ()) -> DeviceMemory:
-    """Return what devices hold, from models' shapes.
-
-    Parameters
-    ----------
-    layout : StepLayout
-    models : mapping of str to Module
-        Of every module of it.
-    frozen : collection of str
-        Modules that are not trained.
+    """Return what devices hold, from the shapes of all modules of a layout; those that are `frozen` are not trained.
 
     Examples
     --------

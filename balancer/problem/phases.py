@@ -202,41 +202,21 @@ def in_phase(name: str, error: WordedError) -> WordedError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseItems(Record):
-    """A phase's items in one batch; arrays are read-only.
-
-    Attributes
-    ----------
-    phase : Phase
-    cost : CostModel
-    feeds : str or None
-        The phase that takes the outputs; None for the last.
-    fed_by : tuple of str
-        The phases whose outputs it takes, in order.
-    sample_of_item : int64[k]
-        The sample of each item, ascending; an item is an index into these arrays.
-    lengths, outputs : int64[k]
-        Elements of each item, and elements that it puts out.
-    own : Ragged
-        Of a fed phase: lengths of the pieces that each sample brings in from home; else no pieces.
-    keep_together : array[k] or None
-        Each item's key.
-    cap_amounts : tuple of int64[k]
-        What each item has of the phase's capped quantities.
-    allowed_ranks : Ragged or None
-        The ranks on which each item may run.
-    """
+    """A phase's items in one batch; arrays are read-only."""
 
     phase: Phase
     cost: CostModel
-    feeds: str | None
-    fed_by: tuple[str, ...]
+    feeds: str | None  # the phase that takes the outputs; None for the last
+    fed_by: tuple[str, ...]  # the phases whose outputs it takes, in order
+    # int64[k]: the sample of each item, ascending; an item is an index into these arrays
     sample_of_item: NDArray[np.int64]
+    # int64[k]: elements of each item, and elements that it puts out
     lengths: NDArray[np.int64]
     outputs: NDArray[np.int64]
-    own: Ragged
-    keep_together: NDArray[Any] | None = None
-    cap_amounts: tuple[NDArray[np.int64], ...] = ()
-    allowed_ranks: Ragged | None = None
+    own: Ragged  # of a fed phase: lengths of the pieces that each sample brings in from home; else no pieces
+    keep_together: NDArray[Any] | None = None  # array[k]: each item's key
+    cap_amounts: tuple[NDArray[np.int64], ...] = ()  # int64[k]: what each item has of the phase's capped quantities
+    allowed_ranks: Ragged | None = None  # the ranks on which each item may run
 
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
@@ -310,20 +290,9 @@ def resolve_phases(
 ) -> tuple[PhaseItems, ...]:
     """Find every phase's items in the columns of a batch, and what constraints ask of each.
 
-    Parameters
-    ----------
-    columns : mapping of str to int64[n] or Ragged
-        One number, or one list, for each of n samples.
-    phases : sequence of Phase
-        In the order in which they compute; the last is the one that all others feed unless they say otherwise.
-    num_ranks : int
-    keys : mapping of str to array[n] or Ragged, optional
-        Where ``keep_together`` and ``allowed_ranks`` find their columns; by default among the others.
-
-    Returns
-    -------
-    tuple of PhaseItems
-        In the same order.
+    `columns` have one number, or one list, for each of n samples; ``keep_together`` and ``allowed_ranks`` find theirs
+    in `keys`, by default among the others. Phases are in the order in which they compute; the last is the one that all
+    others feed unless they say otherwise.
 
     Raises
     ------

@@ -278,14 +278,8 @@ class PipelineStages:
     ) -> MultiplexResult:
         """Run one replica with tasks in its gaps exactly.
 
-        Parameters
-        ----------
-        slots : int64[K, M]
-            Work of each slot in each module.
-        slot_of_task : int64[t]
-        tasks : GapTasks
-        turns : (int64[t], int64[t], int64[t])
-            Device of each task, and the places of its forward and backward among all that the device runs.
+        `slots`, int64[K, M], has the work of each slot in each module; `turns` the device of each task, and the places
+        of its forward and backward among all that the device runs.
         """
         return run_turns(
             slots, task_slot=slot_of_task, task_forward=tasks.forward, task_backward=tasks.backward,
@@ -311,16 +305,10 @@ class PipelineStages:
         } | self._fixed
 
     def run_seconds(self, seconds: NDArray[np.float64], hop: float, sizes: Ints | None = None) -> PipelineRun:
-        """Run one replica of which it is known how long each op takes, in nanoseconds.
+        """Run one replica of which it is known how long each op takes; the run is in nanoseconds.
 
-        Parameters
-        ----------
-        seconds : float64[K, 2 S]
-            Of each slot's forward in each stage, then of the backwards.
-        hop : float
-            Seconds.
-        sizes : int64[K, S], optional
-            What each slot holds in each stage.
+        `seconds`, float64[K, 2 S], are of each slot's forward in each stage, then of the backwards; `sizes`, int64[K,
+        S], what each slot holds in each stage.
         """
         return self._run_ops(np.rint(seconds * 1e9).astype(np.int64), round(hop * 1e9), sizes)
 

@@ -24,20 +24,11 @@ __all__ = ["Affinity", "Problem", "check_together", "work_of_slots"]
 
 
 class Affinity(NamedTuple):
-    """How much of each sample already lies on which rank, sample after sample (CSR).
+    """How much of each sample already lies on which rank, sample after sample (CSR)."""
 
-    Attributes
-    ----------
-    offsets : int64[n + 1]
-    ranks : int32[k]
-        Ascending within a sample, each once.
-    volumes : int64[k]
-        Bytes of the sample on that rank.
-    """
-
-    offsets: NDArray[np.int64]
-    ranks: NDArray[np.int32]
-    volumes: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # int64[n + 1]
+    ranks: NDArray[np.int32]  # int32[k]: ascending within a sample, each once
+    volumes: NDArray[np.int64]  # int64[k]: bytes of the sample on that rank
 
     @classmethod
     def of(
@@ -96,39 +87,18 @@ _KEPT_SHARED = ("keep_together", MAX_TOKENS, "max_samples_per_rank", "caps")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What the planner solves; :meth:`of` checks it.
-
-    Attributes
-    ----------
-    batch : GlobalBatch
-    topology : Topology
-    cost : CostModel
-    costs : int64[n]
-        Cost of each sample.
-    constraints : Constraints
-        What each rank's share must keep to.
-    micro_batches : MicroBatches, SequenceGroups or None
-        How the step is cut into slots; None: not at all.
-    volumes : int64[n] or None
-        What moving each sample takes; None: its length.
-    affinity : Affinity or None
-        Where the parts of each sample lie, if not all on its home rank.
-    work : int64[n, M] or None
-        With pipeline stages, each sample's work in each module.
-    timed : TimedStep or None
-        Where encoders run in the gaps of the pipeline, all that there is to do.
-    """
+    """What the planner solves; :meth:`of` checks it."""
 
     batch: GlobalBatch
     topology: Topology
     cost: CostModel
-    costs: NDArray[np.int64]
-    constraints: Constraints = field(default_factory=Constraints)
-    micro_batches: MicroBatches | SequenceGroups | None = None
-    volumes: NDArray[np.int64] | None = None
-    affinity: Affinity | None = None
-    work: NDArray[np.int64] | None = None
-    timed: TimedStep | None = None
+    costs: NDArray[np.int64]  # int64[n]: cost of each sample
+    constraints: Constraints = field(default_factory=Constraints)  # what each rank's share must keep to
+    micro_batches: MicroBatches | SequenceGroups | None = None  # how the step is cut into slots; None: not at all
+    volumes: NDArray[np.int64] | None = None  # int64[n]: what moving each sample takes; None: its length
+    affinity: Affinity | None = None  # where the parts of each sample lie, if not all on its home rank
+    work: NDArray[np.int64] | None = None  # int64[n, M]: with pipeline stages, each sample's work in each module
+    timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
 
     @property
     def move_volumes(self) -> NDArray[np.int64]:

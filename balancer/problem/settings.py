@@ -52,40 +52,22 @@ def _as_eps(eps: Any) -> Fraction:
 class PlanSettings:
     """How every step of a run is planned.
 
-    Attributes
-    ----------
-    method : str
-        A name in :data:`METHODS`.
-    placement : str
-        A name in :data:`PLACEMENTS`.
-    objective : str
-        A name in :data:`OBJECTIVES`, for the placement ``"rearrange"``.
-    eps : float, Fraction or "knee"
-        How much larger relocation may make the makespan, as a fraction of it. ``"knee"``: of 0.1, 0.2, 0.5, 1, 2 and
-        5 % the one beyond which another 0.1 % saves less than 0.5 % of the volume, for each step and phase.
-    time_budget : float
-        Seconds' worth of work, counted and not timed, in each phase.
-    mode : str
-        A name in :data:`MODES`.
-    group_size : int or None
-        Plan within groups of this number of consecutive ranks.
-    micro_batches : MicroBatches, SequenceGroups or None
-        How the last phase is cut into slots.
-
     Raises
     ------
     TypeError, ValueError
         A setting that cannot be used; it names the setting, the value and the rule.
     """
 
-    method: str = "auto"
-    placement: str = PLACEMENTS[0]
-    objective: str = OBJECTIVES[0]
+    method: str = "auto"  # a name in `METHODS`
+    placement: str = PLACEMENTS[0]  # a name in `PLACEMENTS`
+    objective: str = OBJECTIVES[0]  # a name in `OBJECTIVES`, for the placement ``"rearrange"``
+    # How much larger relocation may make the makespan, as a fraction of it. ``"knee"``: of 0.1, 0.2, 0.5, 1, 2 and 5 %
+    # the one beyond which another 0.1 % saves less than 0.5 % of the volume, for each step and phase
     eps: float | Fraction | str = EPS
-    time_budget: float = 0.01
-    mode: str = MODES[0]
-    group_size: int | None = None
-    micro_batches: MicroBatches | SequenceGroups | None = None
+    time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
+    mode: str = MODES[0]  # a name in `MODES`
+    group_size: int | None = None  # plan within groups of this number of consecutive ranks
+    micro_batches: MicroBatches | SequenceGroups | None = None  # how the last phase is cut into slots
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):

@@ -55,17 +55,6 @@ def as_layout(
 class Setup:
     """What all steps have in common.
 
-    Attributes
-    ----------
-    topology : Topology
-    phases : tuple of Phase
-        In the order in which they compute.
-    settings : PlanSettings
-    layout : StepLayout or None
-        How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout.
-    gpus : dict of str to Mesh
-        Which GPU is which shard, of phases that do not number them as Megatron-LM does.
-
     Raises
     ------
     TypeError, ValueError, InfeasibleError
@@ -74,9 +63,11 @@ class Setup:
     """
 
     topology: Topology
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...]  # in the order in which they compute
     settings: PlanSettings = PlanSettings()  # noqa: RUF009 (frozen)
+    # How the ranks, which are GPUs then, are split for each phase: each is planned over replicas of its own layout
     layout: StepLayout | None = None
+    # Which GPU is which shard, of phases that do not number them as Megatron-LM does
     gpus: Mapping[str, Mesh] = field(default_factory=dict, hash=False)
     _several_items: bool = field(init=False, repr=False, compare=False)
     _shares: bool = field(init=False, repr=False, compare=False)

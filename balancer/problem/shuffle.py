@@ -29,18 +29,8 @@ _MASK = 2**64 - 1
 def shuffled(positions: ArrayLike, num_rows: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
     """Return the rows that stand at `positions` of an epoch's order; memory is that of the positions.
 
-    Parameters
-    ----------
-    positions : int64[k]
-        Each within 0..num_rows - 1.
-    num_rows : int
-    seed, epoch : int
-        At least 0; each pair has an order of its own.
-
-    Returns
-    -------
-    int64[k]
-        Over all positions a permutation of 0..num_rows - 1.
+    Over all positions, from 0, they are a permutation of 0..num_rows - 1. Each pair of seed and epoch, both at least 0,
+    has an order of its own.
 
     Examples
     --------

@@ -27,23 +27,9 @@ def needed(
 ) -> str:
     """Say which cap would do in place of one that is proven, or seems, too small.
 
-    Parameters
-    ----------
-    name : str
-        The cap's, as a template: in braces where other interfaces may have another name for it.
-    amounts : int64[n]
-    num_bins : int
-    cap : int
-        What was given.
-    padded : bool
-        A bin holds its number of items times the largest of them.
-    **keywords
-        Other constraints, as :func:`solvers.partition` takes them.
-
-    Returns
-    -------
-    str
-        A remedy, as errors take them; empty where the other constraints alone cannot be kept, as far as is known.
+    Returns a remedy, as errors take them; empty where the other constraints alone cannot be kept, as far as is known.
+    These are the keywords, as :func:`solvers.partition` takes them. `name` is the cap's, as a template: in braces where
+    other interfaces may have another name for it. With `padded` a bin holds its number of items times the largest.
     """
     try:
         if padded:

@@ -42,28 +42,15 @@ def _whole(what: str, values: Floats) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepItems:
-    """The items of a global batch, by phase.
+    """The items of a global batch, by phase."""
 
-    Attributes
-    ----------
-    flops, lengths : dict of str to float64[k]
-        Of each item: FLOPs of its forward, and elements.
-    sample : dict of str to int64[k]
-    of_sample : dict of str to float64[2, n]
-        FLOPs and elements of each sample.
-    total : dict of str to (float, float)
-        Their sums.
-    largest : int64[w]
-        Samples that have most FLOPs in a phase.
-    num_samples : int
-    """
-
+    # float64[k]: of each item: FLOPs of its forward, and elements
     flops: dict[str, Floats]
     lengths: dict[str, Floats]
-    sample: dict[str, Ints]
-    of_sample: dict[str, Floats]
-    total: dict[str, tuple[float, float]]
-    largest: Ints
+    sample: dict[str, Ints]  # int64[k]
+    of_sample: dict[str, Floats]  # float64[2, n]: FLOPs and elements of each sample
+    total: dict[str, tuple[float, float]]  # their sums
+    largest: Ints  # int64[w]: samples that have most FLOPs in a phase
     num_samples: int
 
     @classmethod
@@ -92,18 +79,11 @@ class StepItems:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRate:
-    """Seconds of the forward of a whole module, on one device.
-
-    Attributes
-    ----------
-    per_flop, per_element : float
-    backward : int
-        How many times that its backward takes.
-    """
+    """Seconds of the forward of a whole module, on one device."""
 
     per_flop: float
     per_element: float
-    backward: int
+    backward: int  # how many times that its backward takes
 
     def seconds(self, flops: Floats, elements: Floats) -> Floats:
         """Of a forward."""
@@ -138,52 +118,31 @@ class GapTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What the modules of a layout take and hold, with a number of micro-batches.
+    """What the modules of a layout take and hold, with a number of micro-batches."""
 
-    Attributes
-    ----------
-    layout : str
-        In words, that they are of.
-    piped : tuple of str
-        Modules that are stages of the pipeline, in order.
-    encoders, generators : tuple of str
-        Those that run in its gaps, before their slot and behind it.
-    replicas, slots, chunks : int
-        Of the pipeline.
-    flops : mapping of str to (int, int, int)
-        Of an item's forward, by module: a constant, what every element takes, and every element times another.
-    pieces : mapping of str to int
-        Of modules whose items are cut into pieces, such as tiles, their length.
-    rates : mapping of str to ModuleRate
-    parts : tuple of tuple of int
-        Of each piped module, each stage's part.
-    forward_overhead, backward_overhead : tuple of float
-        Seconds of every op of a stage besides.
-    hop : float
-        Seconds until the next device has what it is sent.
-    kept, at_work : mapping of str to tuple of float
-        Bytes on a GPU of each device: of every element between its forward and its backward, and of each at work.
-    room : tuple of float
-        Bytes on a GPU of each device for all that is kept or at work.
-    """
-
-    layout: str
-    piped: tuple[str, ...]
+    layout: str  # in words, that they are of
+    piped: tuple[str, ...]  # modules that are stages of the pipeline, in order
+    # Those that run in its gaps, before their slot and behind it
     encoders: tuple[str, ...]
     generators: tuple[str, ...]
+    # Of the pipeline
     replicas: int
     slots: int
     chunks: int
+    # Of an item's forward, by module: a constant, what every element takes, and every element times another
     flops: Mapping[str, tuple[int, int, int]] = field(hash=False)
+    # Of modules whose items are cut into pieces, such as tiles, their length
     pieces: Mapping[str, int] = field(hash=False)
     rates: Mapping[str, ModuleRate] = field(hash=False)
-    parts: tuple[tuple[int, ...], ...]
+    parts: tuple[tuple[int, ...], ...]  # of each piped module, each stage's part
+    # Seconds of every op of a stage besides
     forward_overhead: tuple[float, ...]
     backward_overhead: tuple[float, ...]
-    hop: float
+    hop: float  # seconds until the next device has what it is sent
+    # Bytes on a GPU of each device: of every element between its forward and its backward, and of each at work
     kept: Mapping[str, tuple[float, ...]] = field(hash=False)
     at_work: Mapping[str, tuple[float, ...]] = field(hash=False)
-    room: tuple[float, ...]
+    room: tuple[float, ...]  # bytes on a GPU of each device for all that is kept or at work
 
     @property
     def num_devices(self) -> int:

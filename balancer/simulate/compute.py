@@ -17,20 +17,11 @@ __all__ = ["Computed", "compute_phase", "on_gpus", "span"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """What the ranks do in one phase, forward and backward.
+    """What the ranks do in one phase, forward and backward."""
 
-    Attributes
-    ----------
-    seconds : float64[num_ranks, num_slots]
-        Of every micro-batch; a rank without them has one.
-    tokens : int64[num_ranks, num_slots]
-        Elements in it, padding included.
-    useful_flops, executed_flops : float
-        Of all ranks; executed with padding and recomputation.
-    """
-
-    seconds: NDArray[np.float64]
-    tokens: NDArray[np.int64]
+    seconds: NDArray[np.float64]  # float64[num_ranks, num_slots]: of every micro-batch; a rank without them has one
+    tokens: NDArray[np.int64]  # int64[num_ranks, num_slots]: elements in it, padding included
+    # Of all ranks; executed with padding and recomputation
     useful_flops: float
     executed_flops: float
 

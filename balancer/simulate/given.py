@@ -32,26 +32,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
-    """What there is to do, and what it runs on, whatever the layout.
+    """What there is to do, and what it runs on, whatever the layout."""
 
-    Attributes
-    ----------
-    models : dict of str to Module
-        By phase: encoders, the language model, generators.
-    rates : dict of str to dict of int to Throughput
-        Of one GPU, by the elements that it has at a time; by tensor shards, where their exchanges were measured with
-        it. Under 0 that for all others.
-    cluster : Cluster
-    num_gpus : int
-    steps : tuple of StepItems
-    pieces : dict of str to (int or None)
-    frozen : frozenset of str
-    overlap : float
-    generators : tuple of str
-        The last phases, which take what the language model puts out.
-    """
-
-    models: dict[str, Module]
+    models: dict[str, Module]  # by phase: encoders, the language model, generators
+    # Of one GPU, by the elements that it has at a time; by tensor shards, where their exchanges were measured with it.
+    # Under 0 that for all others.
     rates: dict[str, dict[int, Throughput]]
     cluster: Cluster
     num_gpus: int
@@ -59,7 +44,7 @@ class Given:
     pieces: dict[str, int | None]
     frozen: frozenset[str]
     overlap: float
-    generators: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()  # the last phases, which take what the language model puts out
     _parts: dict[tuple[object, ...], Ints] = field(default_factory=dict)
 
     def parts(self, names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> Ints:

@@ -22,32 +22,16 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What a layout takes, the mean over the steps.
+    """What a layout takes, the mean over the steps."""
 
-    Attributes
-    ----------
-    layout : StepLayout
-        With the number of micro-batches, and the most tokens that one may hold so that the memory is enough.
-    seconds : float
-        Of a step.
-    lower_bound_s : float
-        No schedule of this layout, with as many micro-batches, takes less.
-    idle : float
-        Part of the time of all GPUs in which they compute and exchange for no module.
-    mfu : float
-        Useful FLOPs over what all GPUs could do.
-    bytes : float
-        The most on any GPU in any of the steps.
-    encoder_s, sync_s : float
-        Of the seconds, encoders before the pipeline; gradients and parameters.
-    """
-
+    # With the number of micro-batches, and the most tokens that one may hold so that the memory is enough
     layout: StepLayout
-    seconds: float
-    lower_bound_s: float
-    idle: float
-    mfu: float
-    bytes: float
+    seconds: float  # of a step
+    lower_bound_s: float  # no schedule of this layout, with as many micro-batches, takes less
+    idle: float  # part of the time of all GPUs in which they compute and exchange for no module
+    mfu: float  # useful FLOPs over what all GPUs could do
+    bytes: float  # the most on any GPU in any of the steps
+    # Of the seconds, encoders before the pipeline; gradients and parameters
     encoder_s: float
     sync_s: float
 
@@ -71,13 +55,7 @@ class _Step:
 def price(case: LayoutCase, time_budget: float, *, limited: bool = True) -> Priced | None:
     """Schedule all steps of a layout; None if no schedule was found that fits the memory.
 
-    Parameters
-    ----------
-    case : LayoutCase
-    time_budget : float
-        Seconds' worth of work for each step.
-    limited : bool
-        Whether it has to fit.
+    The budget is for each step. What is not `limited` need not fit.
     """
     given, layout = case.given, case.layout
     steps = [_scheduled(case, step, time_budget, limited) for step in given.steps]

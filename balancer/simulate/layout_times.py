@@ -61,23 +61,12 @@ def _sequence_seconds(given: Given, name: str, layout: ModuleLayout) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineTimes:
-    """Seconds in the pipeline of a replica.
+    """Seconds in the pipeline of a replica."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Modules that run in it.
-    rates : tuple of ModuleRate
-    parts : int64[M, S]
-        Each stage's part of a module.
-    forward_overhead, backward_overhead : float64[S]
-        Of every op besides: parameters that are gathered, and gradients that are scattered (ZeRO stage 3).
-    hop : float
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # modules that run in it
     rates: tuple[ModuleRate, ...]
-    parts: Ints
+    parts: Ints  # int64[M, S]: each stage's part of a module
+    # float64[S]: of every op besides: parameters that are gathered, and gradients that are scattered (ZeRO stage 3)
     forward_overhead: Floats
     backward_overhead: Floats
     hop: float

@@ -23,26 +23,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """What the pipelines of a step do.
+    """What the pipelines of a step do."""
 
-    Attributes
-    ----------
-    found : dict of str to Computed
-        Of each phase, without the backwards that its stages do not run.
-    seconds : float
-        Until the last replica ends.
-    device_bytes : float
-        The most on any device, in flight and for the layer at work, times the devices.
-    slowest_rank : int
-    slowest : PipelineRun
-        Its replica, in nanoseconds; what is in flight, in bytes.
-    """
-
-    found: Mapping[str, Computed]
-    seconds: float
-    device_bytes: float
+    found: Mapping[str, Computed]  # of each phase, without the backwards that its stages do not run
+    seconds: float  # until the last replica ends
+    device_bytes: float  # the most on any device, in flight and for the layer at work, times the devices
     slowest_rank: int
-    slowest: PipelineRun
+    slowest: PipelineRun  # its replica, in nanoseconds; what is in flight, in bytes
 
 
 def run_pipelines(
@@ -51,21 +38,8 @@ def run_pipelines(
 ) -> Pipelined:  # fmt: skip
     """Run all replicas of a step, each stage as fast as its part of what was found of whole replicas.
 
-    Parameters
-    ----------
-    plan : DispatchPlan
-        Of the last phase.
-    stages : PipelineStages
-        Its.
-    found : mapping of str to Computed
-        Of the phases of the stages, as if all GPUs of a rank ran all of it.
-    models : mapping of str to PhaseModel
-    cluster : Cluster
-
-    Raises
-    ------
-    ValueError
-        If the GPUs of a rank cannot be divided among the devices of its pipeline.
+    Plan and stages are of the last phase; `found` is of the phases of the stages, as if all GPUs of a rank ran all of
+    it. Raises ValueError if the GPUs of a rank cannot be divided among the devices of its pipeline.
     """
     devices = stages.num_devices
     if cluster.gpus_per_rank % devices:
@@ -99,20 +73,14 @@ def run_pipelines(
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A phase in its stages: seconds of its forward by slot, and how long each op takes of that.
+    """A phase in its stages: seconds of its forward by slot, and how long each op takes of that."""
 
-    Attributes
-    ----------
-    seconds, units, kept : float64[R, K]
-        Of the forward on all GPUs of a rank; that in the unit of the stages' times; bytes kept for the backward.
-    share : float64[R, K, 2 S]
-    computed : Computed
-    """
-
+    # float64[R, K]: of the forward on all GPUs of a rank; that in the unit of the stages' times; bytes kept for the
+    # backward
     seconds: Floats
     units: Floats
     kept: Floats
-    share: Floats
+    share: Floats  # float64[R, K, 2 S]
     computed: Computed
 
     @classmethod

@@ -31,28 +31,11 @@ class PhaseTotals:
 
 @dataclass(slots=True)
 class StrategyTotals:
-    """Sums over the steps of one strategy, and how far steps are apart; constant memory.
-
-    Attributes
-    ----------
-    steps, samples : int
-    seconds, compute_s, waiting_s, exchange_s : float
-        Of all steps; the last three add up to the first.
-    fastest_s, slowest_s : float
-    useful_flops : float
-    peak_flops : float
-        Of all GPUs together.
-    phases : dict of str to PhaseTotals
-    streams : dict of str to [seconds, inter-node bytes, intra-node bytes]
-        Nothing hidden.
-    activation_bytes : float
-        The most of any GPU and step.
-    fewest_slots, most_slots : int
-        Micro-batches of every rank, in the steps that have fewest and most; 1 without them.
-    """
+    """Sums over the steps of one strategy, and how far steps are apart; constant memory."""
 
     steps: int = 0
     samples: int = 0
+    # Of all steps; the last three add up to the first
     seconds: float = 0.0
     compute_s: float = 0.0
     waiting_s: float = 0.0
@@ -60,11 +43,13 @@ class StrategyTotals:
     fastest_s: float = math.inf
     slowest_s: float = 0.0
     useful_flops: float = 0.0
-    peak_flops: float = 0.0
-    activation_bytes: float = 0.0
+    peak_flops: float = 0.0  # of all GPUs together
+    activation_bytes: float = 0.0  # the most of any GPU and step
+    # Micro-batches of every rank, in the steps that have fewest and most; 1 without them
     fewest_slots: int = 0
     most_slots: int = 0
     phases: dict[str, PhaseTotals] = field(default_factory=dict)
+    # [seconds, inter-node bytes, intra-node bytes]: nothing hidden
     streams: dict[str, list[float]] = field(default_factory=dict)
     _mean: float = 0.0
     _squares: float = 0.0  # sum of squared distances from the mean

@@ -377,12 +377,7 @@ def exchange_seconds(stream: Stream, topology: Topology, cluster: Cluster) -> ND
 
     A rank's time within its node, and across nodes, is ``messages * latency + bytes / bandwidth``, of what it sends or
     of what it receives, whichever takes longer; the two add up, as if one followed the other. A message is all that
-    one rank has for another. The way back takes as long.
-
-    Returns
-    -------
-    float64[num_ranks]
-        O(k log k) for k items that move.
+    one rank has for another. The way back takes as long. O(k log k) for k items that move.
     """
     source, target = stream.source.rank_of_sample, stream.target.rank_of_sample
     moves = (source != target) & (stream.bytes_of_item > 0)

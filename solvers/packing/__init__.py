@@ -9,7 +9,6 @@ from solvers.packing._arguments import MOST_BINS, slots_for
 from solvers.packing._schedule_bounds import taken_tokens
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit, best_fit_decreasing
-from solvers.packing.bounds import groups_lower_bound
 from solvers.packing.contiguous import SplitResult, split_contiguous, split_fewest
 from solvers.packing.exact import exact
 from solvers.packing.first_fit import first_fit, first_fit_decreasing
@@ -21,13 +20,16 @@ from solvers.packing.verify import check_packing, check_split
 
 __all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult",
            "SplitResult", "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares",
-           "check_split", "cut_shares", "exact", "first_fit", "first_fit_decreasing", "groups_lower_bound", "pack",
+           "check_split", "cut_shares", "exact", "first_fit", "first_fit_decreasing", "pack",
            "price_tokens", "rests_of_lockstep", "schedule_micro_batches", "slots_for", "split_contiguous",
            "split_fewest", "taken_tokens"]  # fmt: skip
 
 
 class Packer(Protocol):
-    """What every entry of :data:`PACKERS` is."""
+    """What every entry of :data:`PACKERS` is; arguments and errors are those of :func:`pack`.
+
+    One pass over the items does not read the budget.
+    """
 
     def __call__(
         self, sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01

@@ -26,30 +26,14 @@ Assignment = NDArray[np.int32]  # the group of each item, or of each position in
 
 @dataclass(frozen=True, slots=True)
 class PackingProblem:
-    """Checked sizes with their sorted order.
+    """Checked sizes with their sorted order."""
 
-    Attributes
-    ----------
-    sizes : int64[n]
-        In the order given.
-    order : int32[n]
-        Items in stable descending order of size.
-    sorted_sizes : int64[n]
-        ``sizes[order]``.
-    total : int
-        Sum of the sizes; fits int64.
-    cap : int
-        At least as large as every size.
-    max_items : int
-        The most items that a group may hold; where the caller set no limit, max(n, 1), which none exceeds.
-    """
-
-    sizes: NDArray[np.int64]
-    order: NDArray[np.int32]
-    sorted_sizes: NDArray[np.int64]
-    total: int
-    cap: int
-    max_items: int
+    sizes: NDArray[np.int64]  # int64[n]: in the order given
+    order: NDArray[np.int32]  # int32[n]: items in stable descending order of size
+    sorted_sizes: NDArray[np.int64]  # int64[n]: ``sizes[order]``
+    total: int  # sum of the sizes; fits int64
+    cap: int  # at least as large as every size
+    max_items: int  # the most items that a group may hold; where the caller set no limit, max(n, 1), which none exceeds
 
     @classmethod
     def prepare(cls, sizes: ArrayLike, cap: int, max_items: int | None) -> "PackingProblem":

@@ -33,37 +33,17 @@ _UNLIMITED = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The samples to schedule, by stable descending cost.
+    """The samples to schedule, by stable descending cost."""
 
-    Attributes
-    ----------
-    costs : int64[n], read-only
-        Descending.
-    tokens : int64[n], read-only
-        Cap + 1 for samples that are to lie alone.
-    total : int
-        Sum of the costs.
-    num_ranks, cap : int
-    alone : int64[]
-        Positions of the samples that are to lie alone.
-    densest : int64[n]
-        Positions by stable descending cost per token.
-    packed : int32[n]
-        A packing into few bins under the cap.
-    num_packed : int
-        How many these are.
-    allow_empty : bool
-    """
-
-    costs: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    total: int
+    costs: NDArray[np.int64]  # int64[n], read-only: descending
+    tokens: NDArray[np.int64]  # int64[n], read-only: cap + 1 for samples that are to lie alone
+    total: int  # sum of the costs
     num_ranks: int
     cap: int
-    alone: NDArray[np.int64]
-    densest: NDArray[np.int64]
-    packed: Layout
-    num_packed: int
+    alone: NDArray[np.int64]  # int64[]: positions of the samples that are to lie alone
+    densest: NDArray[np.int64]  # int64[n]: positions by stable descending cost per token
+    packed: Layout  # int32[n]: a packing into few bins under the cap
+    num_packed: int  # how many these are
     allow_empty: bool
 
     def loads(self, layout: Layout, num_bins: int) -> NDArray[np.int64]:

@@ -122,21 +122,8 @@ def assign_best_fit_decreasing(problem: PackingProblem) -> Assignment:
 def best_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01) -> PackingResult:
     """Pack by best fit: items in the order given, each to the fullest group in which it fits, ties to the lowest.
 
-    Parameters
-    ----------
-    sizes, cap, max_items
-        As for :func:`solvers.packing.pack`, and so are the errors.
-    time_budget : float
-        Not read: one pass, whatever the budget.
-
-    Returns
-    -------
-    PackingResult
-        Without `max_items` it has at most floor(1.7 OPT) groups.
-
-    Notes
-    -----
-    O(n log m) time for m groups, as expected of random priorities, and O(n + m) memory.
+    Without `max_items` it has at most floor(1.7 OPT) groups. O(n log m) time for m groups, as expected of random
+    priorities, and O(n + m) memory.
 
     References
     ----------
@@ -156,21 +143,8 @@ def best_fit_decreasing(
 ) -> PackingResult:
     """Pack by best fit, the largest item first.
 
-    Parameters
-    ----------
-    sizes, cap, max_items
-        As for :func:`solvers.packing.pack`, and so are the errors.
-    time_budget : float
-        Not read: one pass, whatever the budget.
-
-    Returns
-    -------
-    PackingResult
-        Without `max_items` it has at most 11/9 OPT + 4 groups.
-
-    Notes
-    -----
-    O(n log m) time for m groups after the sort, as expected of random priorities, and O(n + m) memory.
+    Without `max_items` it has at most 11/9 OPT + 4 groups. O(n log m) time for m groups after the sort, as expected
+    of random priorities, and O(n + m) memory.
 
     References
     ----------

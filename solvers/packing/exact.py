@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import sum_of
+from solvers._loops import first_at_most, sum_of
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.dual_feasible import runs_of_equal_sizes, threshold_bound
@@ -35,16 +35,10 @@ _WORK_OF_PLACING = 8
 @helper
 def _next_fitting(sizes, left, room, start):
     """The first class from `start` on, so the largest, that has an item left of at most `room`; len(sizes) if none."""
-    low, high = start, len(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        if sizes[middle] <= room:
-            high = middle
-        else:
-            low = middle + 1
-    while low < len(sizes) and left[low] == 0:
-        low += 1
-    return low
+    first = first_at_most(sizes, start, room)
+    while first < len(sizes) and left[first] == 0:
+        first += 1
+    return first
 
 
 @inlined

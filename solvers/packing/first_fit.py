@@ -53,21 +53,7 @@ def assign_first_fit_decreasing(problem: PackingProblem) -> Assignment:
 def first_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01) -> PackingResult:
     """Pack by first fit: items in the order given, each to the lowest group in which it fits.
 
-    Parameters
-    ----------
-    sizes, cap, max_items
-        As for :func:`solvers.packing.pack`, and so are the errors.
-    time_budget : float
-        Not read: one pass, whatever the budget.
-
-    Returns
-    -------
-    PackingResult
-        Without `max_items` it has at most floor(1.7 OPT) groups.
-
-    Notes
-    -----
-    O(n log m) time for m groups and O(n + m) memory.
+    Without `max_items` it has at most floor(1.7 OPT) groups. O(n log m) time for m groups and O(n + m) memory.
 
     References
     ----------
@@ -86,21 +72,8 @@ def first_fit_decreasing(
 ) -> PackingResult:
     """Pack by first fit, the largest item first.
 
-    Parameters
-    ----------
-    sizes, cap, max_items
-        As for :func:`solvers.packing.pack`, and so are the errors.
-    time_budget : float
-        Not read: one pass, whatever the budget.
-
-    Returns
-    -------
-    PackingResult
-        Without `max_items` it has at most 11/9 OPT + 6/9 groups.
-
-    Notes
-    -----
-    O(n log m) time for m groups after the sort and O(n + m) memory.
+    Without `max_items` it has at most 11/9 OPT + 6/9 groups. O(n log m) time for m groups after the sort and O(n +
+    m) memory.
 
     References
     ----------

@@ -28,19 +28,11 @@ _MOST_SHIFT = 24  # a price is exact enough to a part in 2**24 of a cost unit
 
 
 class Priced(NamedTuple):
-    """What of each sample's cost counts, and of how much of that no rank has room for more.
+    """What of each sample's cost counts, and of how much of that no rank has room for more."""
 
-    Attributes
-    ----------
-    costs : int64[n]
-    most : int
-    tall : int
-        How many slots are bound by their tokens: j.
-    """
-
-    costs: NDArray[np.int64]
+    costs: NDArray[np.int64]  # int64[n]
     most: int
-    tall: int
+    tall: int  # how many slots are bound by their tokens: j
 
 
 def price_tokens(
@@ -51,24 +43,15 @@ def price_tokens(
     cap: int,
     room: Fraction = _ALL,
 ) -> Priced:
-    """Return the price at which ranks are fullest.
+    """Return the price at which ranks are fullest, exact in integers.
 
-    Parameters
-    ----------
-    costs, tokens : int64[n]
-        Non-negative; a sample of more than `cap` tokens fills a micro-batch.
-    rests : sequence of int
-        For j = 0, 1, ..., fewer than there are slots: what a rank's slots but the j tallest cost together, at most.
-    num_ranks, cap : int
-    room : Fraction
-        Of the tokens of the tall slots, that the densest samples fill before the one whose density is the price. The
-        sum over all ranks is nearest to its most at 1; that of one rank, whose samples differ, may be at another price.
+    `rests` are, for j = 0, 1, ..., fewer than there are slots, what a rank's slots but the j tallest cost together at
+    most. No rank whose slots keep to them and to `cap` holds more than ``most`` of ``costs``; with no tall slot these
+    are the costs, and the first of `rests`. A sample of more than `cap` tokens fills a micro-batch. O(n log n).
 
-    Returns
-    -------
-    Priced
-        Exact in integers: no rank whose slots keep to `rests` and `cap` holds more than ``most`` of ``costs``. With no
-        tall slot these are the costs, and the first of `rests`. O(n log n).
+    `room` is that part of the tokens of the tall slots that the densest samples fill before the one whose density is
+    the price. The sum over all ranks is nearest to its most at 1; that of one rank, whose samples differ, may be at
+    another price.
 
     Examples
     --------

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import copy
+from solvers._loops import copy, first_at_most
 from solvers.partition._problem import Assignment
 
 __all__ = ["best_fill"]
@@ -39,19 +39,6 @@ def _live_before(back, i):
 
 
 @helper
-def _first_within(costs, low, room):
-    """The first position from `low` on whose cost is at most `room`."""
-    high = len(costs)
-    while low < high:
-        middle = (low + high) // 2
-        if costs[middle] <= room:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@helper
 def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
     """Fill groups under `bound`; returns whether all items found a place."""
     n = len(costs)
@@ -69,7 +56,7 @@ def _fill(costs, rows, bound, num_groups, contiguous, links, group_of_position):
             if costs[p] + longest > room:
                 if contiguous or p == first:
                     break
-                p = _live(links, _first_within(costs, p, room - longest))
+                p = _live(links, first_at_most(costs, p, room - longest))
                 if p == n:
                     break
             group_of_position[p] = group
@@ -113,7 +100,7 @@ def _fill_even(costs, rows, bound, num_groups, links, back, group_of_position):
                 reserved -= costs[kept[left - 1]]
                 p = _live(links, p + 1)
                 if p < n and costs[p] > room - reserved:
-                    p = _live(links, _first_within(costs, p, room - reserved))
+                    p = _live(links, first_at_most(costs, p, room - reserved))
                 if p >= kept[left - 1]:
                     p = kept[left - 1]
             group_of_position[p] = group
@@ -159,24 +146,9 @@ def best_fill(
 ) -> tuple[Assignment | None, int]:
     """Fill groups under the smallest bound that a bisection of `low` .. `high` finds.
 
-    Parameters
-    ----------
-    costs, rows : int64[n]
-        Descending together.
-    num_groups, low, high : int
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-    contiguous : bool
-        Take neighbours only.
-    equal_counts : bool
-        Groups of n // m items, the last n mod m of one more.
-
-    Returns
-    -------
-    group_of_position : int32[n] or None
-        None where nothing was found below `high`.
-    left : int
-        Work units left.
+    `costs` and `rows` descend together. Groups are of neighbours only where they are to be `contiguous`, and of n // m
+    items, the last n mod m of one more, with `equal_counts`. Returns the group of each position, None where nothing was
+    found below `high`, and the work left.
     """
     price = _WORK_OF_ITEM * len(costs) + num_groups
     steps = min(_STEPS, max(0, work) // price)

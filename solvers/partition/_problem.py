@@ -42,30 +42,14 @@ def _give_back(order, sorted_costs, assignment, group_of_item, loads):
 
 @dataclass(frozen=True, slots=True)
 class PartitionProblem:
-    """Checked costs with their sorted order and their lower bound.
+    """Checked costs with their sorted order and their lower bound."""
 
-    Attributes
-    ----------
-    order : int32[n]
-        Items in stable descending order of cost.
-    sorted_costs : int64[n]
-        ``costs[order]``.
-    total : int
-        Sum of the costs; fits int64.
-    num_groups : int
-        At least 1.
-    equal_counts : bool
-        Whether groups must hold exactly n/m items (within one where m does not divide n).
-    bound : Bound
-        The best closed-form lower bound.
-    """
-
-    order: NDArray[np.int32]
-    sorted_costs: NDArray[np.int64]
-    total: int
-    num_groups: int
-    equal_counts: bool
-    bound: Bound
+    order: NDArray[np.int32]  # int32[n]: items in stable descending order of cost
+    sorted_costs: NDArray[np.int64]  # int64[n]: ``costs[order]``
+    total: int  # sum of the costs; fits int64
+    num_groups: int  # at least 1
+    equal_counts: bool  # whether groups must hold exactly n/m items (within one where m does not divide n)
+    bound: Bound  # the best closed-form lower bound
 
     @property
     def num_positive(self) -> int:

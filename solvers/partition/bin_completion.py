@@ -45,6 +45,19 @@ def _fits_another(left, values, capacity):
     return False
 
 
+@inlined
+def _go_back(values, left, used, first, v, capacity, nodes):
+    """Take values off a group down to the last of which one item less may be in it; `v` is below `first` if none is."""
+    v -= 1
+    while v >= first and used[v] == (1 if v == first else 0):
+        left[v] += used[v]
+        capacity += used[v] * values[v]
+        used[v] = 0
+        v -= 1
+        nodes -= 1
+    return v, capacity, nodes
+
+
 @kernel
 def decide(values, left, num_groups, makespan, used, nodes):
     """Fill ``used[g, v]``, how many items of value v group g gets; returns a verdict, and the nodes left.
@@ -90,14 +103,8 @@ def decide(values, left, num_groups, makespan, used, nodes):
             continue
         if forward:
             used[g, v] = min(left[v], capacity // values[v])
-        else:  # go back to the last value of which one item less may be taken
-            v -= 1
-            while v >= first[g] and used[g, v] == (1 if v == first[g] else 0):
-                left[v] += used[g, v]
-                capacity += used[g, v] * values[v]
-                used[g, v] = 0
-                v -= 1
-                nodes -= 1
+        else:
+            v, capacity, nodes = _go_back(values, left, used[g], first[g], v, capacity, nodes)
             if v < first[g]:
                 if g == 0:
                     return 0, nodes
@@ -138,26 +145,9 @@ def assign_counts(used: NDArray[np.int64], problem: PartitionProblem) -> Assignm
 def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> tuple[Assignment, Bound | None, int]:
     """Search for assignments below `assignment` until there is provably none, or `work` is spent.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Without equal counts.
-    assignment : int32[n]
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-
-    Returns
-    -------
-    assignment : int32[n]
-        The best found; the one given if none is better.
-    bound : Bound or None
-        ``Bound(makespan, "search")`` if it is proven optimal.
-    work : int
-        What is left.
-
-    Notes
-    -----
-    Exponential in the worst case. It pays where n/m is small or costs are few: then few sets of items fill a group.
+    Without equal counts. Returns the best assignment, which is the one given if none is better, a bound if that is
+    proven optimal, and the work left. Exponential in the worst case. It pays where n/m is small or costs are few: then
+    few sets of items fill a group.
 
     References
     ----------

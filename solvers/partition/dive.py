@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import copy, copy_table, sum_of
+from solvers._loops import copy, copy_table, draw, sum_of
 from solvers.partition.bin_completion import WORK_PER_NODE, decide
 from solvers.partition.patterns import copy_program, fix, solve
 
@@ -70,7 +70,7 @@ def _finish(program, cap, used):
 
 @helper
 def _fill_groups(program, used, g, noise, state):
-    """Fill groups from `g` on by the patterns that the program uses whole, or by one; returns the next, and the state.
+    """Fill groups from `g` on by the patterns that the program uses whole, or by one; returns the next.
 
     If it uses none whole, by the one that it uses most, after each amount was raised by up to `noise` of itself.
     """
@@ -81,35 +81,34 @@ def _fill_groups(program, used, g, noise, state):
         while g < len(used) and program.amounts[r] > 0.99:
             fix(program, r, used[g])
             g += 1
-        state = (state * 1103515245 + 12345) % 2147483648
-        amount = program.amounts[r] * (1 + noise * (state >> 8) / 8388608)
+        amount = program.amounts[r] * (1 + noise * draw(state, 1 << 23) / (1 << 23))
         if amount > most:
             chosen, most = r, amount
     if g == before and chosen >= 0:
         fix(program, chosen, used[g])
         g += 1
-    return g, state
+    return g
 
 
 @helper
 def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, work):
-    """One dive from a saved level; returns whether all items are in groups, the deepest level, the state, the work."""
+    """One dive from a saved level; returns whether all items are in groups, the deepest level, the work."""
     num_groups = len(used)
     g = _restore(saved, level, program)
     used[g:] = 0
     while True:
         before = g
-        g, state = _fill_groups(program, used, g, noise, state)
+        g = _fill_groups(program, used, g, noise, state)
         if sum_of(program.counts) == 0:
-            return True, level, state, work
+            return True, level, work
         if g in (num_groups, before) or work <= 0:
-            return False, level, state, work
+            return False, level, work
         if num_groups - g <= _LAST_GROUPS:
             done, spent = _finish(program, cap, used[g:])
-            return done, level, state, work - spent
+            return done, level, work - spent
         verdict, work = solve(program, cap, num_groups - g, to_the_end, True, table, work)
         if verdict != 1:
-            return False, level, state, work
+            return False, level, work
         if level + 1 < _LEVELS and 3 * (num_groups - g) <= 2 * (num_groups - saved.groups[level]):
             level += 1
             _save(saved, level, program, g)
@@ -117,10 +116,10 @@ def _descend(program, saved, level, cap, used, table, noise, to_the_end, state, 
 
 
 @kernel
-def dive(root, cap, used, table, attempts, state, work):
+def dive(root, cap, used, table, attempts, seed, work):
     """Fill ``used[g, v]``, how many items of value v group g gets, under `cap`, from the solved program `root`.
 
-    `state` is the generator's; with 0 the first dive is by the amounts alone.
+    With the seed 0 the first dive is by the amounts alone.
     Returns whether all items are in groups, and the work left.
     """
     d = len(root.values)
@@ -134,10 +133,12 @@ def dive(root, cap, used, table, attempts, state, work):
     )
     _save(saved, 0, root, 0)
     program = copy_program(root)
-    level, noise = 0, 0.0 if state == 0 else _NOISE
+    level, noise = 0, 0.0 if seed == 0 else _NOISE
+    state = np.empty(1, dtype=np.int64)
+    state[0] = seed
     for attempt in range(1, attempts + 1):
         to_the_end = attempt & 8 == 0
-        done, level, state, work = _descend(program, saved, level, cap, used, table, noise, to_the_end, state, work)
+        done, level, work = _descend(program, saved, level, cap, used, table, noise, to_the_end, state, work)
         if done or work <= 0:
             return done, work
         noise = _NOISE

@@ -1,7 +1,5 @@
 """Exact partition by CP-SAT, which reads a clock, and proves what bounds cannot."""
 
-import math
-import os
 import time
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
+from solvers._cp_sat import load_cp_model, reported_bound, solver_until
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -16,20 +15,10 @@ from solvers.partition.lpt import assign_lpt
 from solvers.partition.portfolio import assign_auto, improve
 from solvers.types import PartitionResult
 
-__all__ = ["exact", "load_cp_model", "trusted_bound"]
+__all__ = ["exact", "trusted_bound"]
 
 _SECONDS_PER_LITERAL = 4e-6  # building the model in Python; a model that takes the budget to build is not built
 _MAX_TOTAL = 2**60  # CP-SAT refuses sums near the end of int64
-_SURE_FLOAT = 2**52  # CP-SAT reports its bound as a float; past this, its last digit is not to be trusted
-
-
-def load_cp_model() -> Any:
-    """Import CP-SAT's model, which takes a while: only where it is used."""
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:  # pragma: no cover - OR-Tools is a dependency; this is for broken installs
-        raise ImportError("method 'exact' needs OR-Tools: pip install ortools") from error
-    return cp_model
 
 
 def _relabel_by_first_item(assignment: Assignment, num_groups: int) -> Assignment:
@@ -65,9 +54,7 @@ def _search(problem: PartitionProblem, start: Assignment, incumbent: int, deadli
     cp_model = load_cp_model()
     start = _relabel_by_first_item(start, problem.num_groups)
     model, literal = _build_model(cp_model, problem, start, incumbent)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
-    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    solver = solver_until(cp_model, deadline)
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         reported = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0
@@ -81,9 +68,7 @@ def _search(problem: PartitionProblem, start: Assignment, incumbent: int, deadli
 
 def trusted_bound(reported: float, makespan: float) -> Bound:
     """Return the bound that CP-SAT reported, as far as a float's digits can be trusted."""
-    if not 0 < reported < _SURE_FLOAT:
-        return Bound(0, "cp_sat")
-    return Bound(int(min(makespan, math.ceil(reported - 1e-6))), "cp_sat")
+    return Bound(int(min(makespan, reported_bound(reported))), "cp_sat")
 
 
 def exact(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, kernel
-from solvers._loops import largest_of, smallest_of
+from solvers._loops import first_at_most, largest_of, smallest_of
 from solvers.partition._problem import Assignment, PartitionProblem
 
 __all__ = ["lower_target"]
@@ -58,19 +58,6 @@ def _make_state(costs, group, loads):
 
 
 @helper
-def _first_at_most(costs, low, cost):
-    """Return the first position from `low` on whose cost is at most `cost`."""
-    high = len(costs)
-    while low < high:
-        middle = (low + high) // 2
-        if costs[middle] <= cost:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@helper
 def _relocate(state, position, g):
     """Take `position` out of its group and list it in group g, which has room."""
     old = state.group[position]
@@ -96,7 +83,7 @@ def _swap(state, g, target, room):
         p = state.members[k]
         if costs[p] < excess:
             continue
-        first = _first_at_most(costs, p + 1, costs[p] - excess)
+        first = first_at_most(costs, p + 1, costs[p] - excess)
         work += _SEARCH
         for q in range(first, min(first + _TRIES, len(costs))):
             h, gain = state.group[q], costs[p] - costs[q]
@@ -126,7 +113,7 @@ def _two_for_one(state, g, target, room, limit):
             wanted = costs[p] + costs[r] - excess
             if wanted < 0 or wanted > costs[0]:
                 continue
-            first = _first_at_most(costs, 0, wanted)
+            first = first_at_most(costs, 0, wanted)
             work += _SEARCH
             for q in range(first, min(first + _TRIES, len(costs))):
                 h, gain = state.group[q], costs[p] + costs[r] - costs[q]
@@ -181,26 +168,10 @@ def _lower_target(costs, group, num_groups, bound, keep_counts, work):
 
 
 def lower_target(problem: PartitionProblem, assignment: Assignment, work: int, *, keep_counts: bool) -> int:
-    """Improve `assignment` in place.
+    """Improve `assignment` in place; with `keep_counts` by swaps alone, which is faster and less thorough.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-    assignment : int32[n]
-        Feasible; changed in place, never for the worse.
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-    keep_counts : bool
-        Swap only, so that every group keeps its number of items. Faster, too; less thorough.
-
-    Returns
-    -------
-    int
-        Work units left; positive if the search ended by itself.
-
-    Notes
-    -----
-    A swap takes one binary search for an item of the group, a few for most; O(log(makespan)) targets; O(n + m) memory.
+    Never makes it worse. Returns the work left, positive if the search ended by itself. A swap takes one binary search
+    for an item of the group, a few for most; O(log(makespan)) targets; O(n + m) memory.
     """
     keep_counts = keep_counts or problem.equal_counts
     bound = problem.bound.value

@@ -28,21 +28,13 @@ _ATTEMPTS = 32  # at a dive to one target
 
 @dataclass(slots=True)
 class PatternSearch:
-    """The search on one problem; it can be stopped and resumed.
-
-    Attributes
-    ----------
-    bound : int
-        No makespan below it can be had.
-    solved : bool
-        Whether the linear program has nothing more to say: it does not refute `bound`.
-    """
+    """The search on one problem; it can be stopped and resumed."""
 
     problem: PartitionProblem
     program: Program
     table: NDArray[np.int32]
-    bound: int
-    solved: bool = False
+    bound: int  # no makespan below it can be had
+    solved: bool = False  # whether the linear program has nothing more to say: it does not refute `bound`
     turns: int = 0  # of diving
 
     @classmethod

@@ -126,22 +126,9 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
 def refine(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
     """Improve `assignment` in place by moves and swaps, keeping equal counts where the problem asks for them.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-    assignment : int32[n]
-        Feasible; changed in place, never for the worse.
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-
-    Returns
-    -------
-    int
-        Work units left; positive if the search ended by itself: at the bound, or where no move or swap helps.
-
-    Notes
-    -----
-    One step walks the largest group and, until one fits, each other group: O(n + m) at most, mostly far less.
+    Never makes it worse. Returns the work left, positive if the search ended by itself: at the bound, or where no move
+    or swap helps. One step walks the largest group and, until one fits, each other group: O(n + m) at most, mostly far
+    less.
     """
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     left = _refine(problem.sorted_costs, assignment, loads, problem.bound.value, problem.equal_counts, work)

@@ -9,43 +9,36 @@ seed, so that every rank draws the same.
 import numpy as np
 
 from solvers._jit import helper, kernel
-from solvers._loops import largest_of
+from solvers._loops import draw, largest_of
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bin_completion import WORK_PER_NODE, decide
 
-__all__ = ["draw", "regroup"]
+__all__ = ["regroup"]
 
 _MOST_GROUPS = 6
 _NODES = 4_000  # of one search
 
 
 @helper
-def draw(state, below):
-    """Next number of a linear congruential generator, 0 <= number < below, and its state, which stays below 2^31."""
-    state = (state * 1103515245 + 12345) % 2147483648
-    return (state >> 8) % below, state
-
-
-@helper
 def _choose(loads, over, count, target, chosen, state):
-    """Choose group `over` and ``count - 1`` others that have, all together, room for all; returns success and state."""
+    """Choose group `over` and ``count - 1`` others that together have room for all; returns whether it found them."""
     chosen[0] = over
     room = target - loads[over]
     for k in range(1, count):
         for _ in range(20):
-            g, state = draw(state, len(loads))
+            g = draw(state, len(loads))
             fresh = loads[g] <= target
             for other in range(k):
                 fresh &= chosen[other] != g
             if fresh and (loads[g] < target or k + 1 < count):
                 break
         if not fresh:
-            return False, state
+            return False
         chosen[k] = g
         room += target - loads[g]
-    return room >= 0, state
+    return room >= 0
 
 
 @helper
@@ -82,22 +75,21 @@ def _solve_anew(costs, group, loads, chosen, count, target):
 
 @helper
 def _bring_under(costs, group, loads, target, state, work):
-    """Bring all groups under `target`, one after another; returns state and the work left."""
+    """Bring all groups under `target`, one after another; returns the work left."""
     chosen = np.empty(_MOST_GROUPS, dtype=np.int64)
     most = min(_MOST_GROUPS, len(loads))
     for over in range(len(loads)):
         attempt = 0
         while loads[over] > target:
             if work <= 0:
-                return state, work
+                return work
             count = min(2 + attempt % (most - 1), most)
             attempt += 1
-            found, state = _choose(loads, over, count, target, chosen, state)
             work -= 20 * count
-            if found:
+            if _choose(loads, over, count, target, chosen, state):
                 _, nodes = _solve_anew(costs, group, loads, chosen, count, target)
                 work -= len(costs) + WORK_PER_NODE * nodes
-    return state, work
+    return work
 
 
 @kernel
@@ -108,8 +100,7 @@ def _regroup(costs, group, loads, bound, state, each, work):
             too_low = bound - 1
         target = max(bound, too_low + (largest - too_low) // 2)
         spent = min(each, work)
-        state, left = _bring_under(costs, group, loads, target, state, spent)
-        work -= spent - left
+        work -= spent - _bring_under(costs, group, loads, target, state, spent)
         largest = largest_of(loads)
         if largest > target:
             too_low = target
@@ -125,4 +116,5 @@ def regroup(problem: PartitionProblem, assignment: Assignment, work: int, each: 
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     if problem.num_groups < 2 or int(loads.max()) > INT64_MAX // _MOST_GROUPS:
         return work
-    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, seed, each, work))
+    state = np.array([seed])
+    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, state, each, work))

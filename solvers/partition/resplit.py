@@ -172,22 +172,8 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
 def resplit(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
     """Improve `assignment` in place, keeping equal counts where the problem asks for them.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-    assignment : int32[n]
-        Feasible; changed in place, never for the worse.
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-
-    Returns
-    -------
-    int
-        Work units left; positive if the search ended by itself.
-
-    Notes
-    -----
-    Dividing s items takes O(s log s); a sweep over all groups O(n log(n/m) + m log m); O(n + m) memory.
+    Never makes it worse. Returns the work left, positive if the search ended by itself. Dividing s items takes
+    O(s log s); a sweep over all groups O(n log(n/m) + m log m); O(n + m) memory.
 
     References
     ----------

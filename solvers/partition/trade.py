@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper, inlined, kernel
-from solvers._loops import copy, largest_of, sum_of
+from solvers._loops import copy, draw, largest_of, sum_of
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.refine import members_by_group
-from solvers.partition.regroup import draw
 
 __all__ = ["trade"]
 
@@ -44,12 +43,11 @@ class _State(NamedTuple):
 
 @inlined
 def _draw_between(state, low, high):
-    """Draw a number of low .. high, in steps that leave at most 2^22 of them; the generator's state comes second."""
+    """Draw a number of low .. high, in steps that leave at most 2^22 of them."""
     shift = 0
     while (high - low) >> shift >= 1 << 22:
         shift += 1
-    steps, state = draw(state, ((high - low) >> shift) + 1)
-    return low + (steps << shift), state
+    return low + (draw(state, ((high - low) >> shift) + 1) << shift)
 
 
 @helper
@@ -58,10 +56,9 @@ def _draw_items(walk, g, state):
     first, size = walk.start[g], walk.sizes[g]
     count = min(_DRAWN, size)
     for k in range(count):
-        step, state = draw(state, size - k)
-        here, there = first + k, first + k + step
+        here, there = first + k, first + k + draw(state, size - k)
         walk.members[here], walk.members[there] = walk.members[there], walk.members[here]
-    return count, state
+    return count
 
 
 @helper
@@ -142,37 +139,37 @@ def _exchange(walk, g, h, count_g, count_h, given, taken, spare):
 
 @helper
 def _walk(walk, target, state, work):
-    """Walk until no load is over `target` or the work is spent; returns the generator's state and the work left."""
+    """Walk until no load is over `target` or the work is spent; returns the work left."""
     loads = walk.loads
     num_groups = len(loads)
     given, taken, spare = (np.empty(_SUBSETS, np.int64), np.empty(_SUBSETS, np.int64), np.empty(_SUBSETS, np.int64))
     over = sum_of(loads > target)
     turn = 0
     while over > 0 and work > 0:
-        g, state = draw(state, num_groups)
+        g = draw(state, num_groups)
         while turn & 1 == 0 and loads[g] <= target:  # every other step begins at a group that is over
             g = g + 1 if g + 1 < num_groups else 0
             work -= 1
         turn += 1
-        h, state = draw(state, num_groups - 1)
+        h = draw(state, num_groups - 1)
         h += h >= g
-        count_g, state = _draw_items(walk, g, state)
-        count_h, state = _draw_items(walk, h, state)
+        count_g = _draw_items(walk, g, state)
+        count_h = _draw_items(walk, h, state)
         size_g = _list_subsets(walk, g, count_g, given, spare)
         size_h = _list_subsets(walk, h, count_h, taken, spare)
         work -= _WORK_PER_STEP + _WORK_PER_SUBSET * (size_g + size_h)
         low, high = loads[g] - target, target - loads[h]  # what may go over so that both end under the target
         low, high = min(low, high), max(low, high)  # or, where that cannot be, so that neither does
-        chance, state = draw(state, 200)
+        chance = draw(state, 200)
         wanted = high if chance & 1 else low
         if chance < 2 * _STRAY:
-            wanted, state = _draw_between(state, low, high)
+            wanted = _draw_between(state, low, high)
         given_subset, taken_subset = _best_exchange(given[:size_g], taken[:size_h], low, high, wanted)
         if given_subset or taken_subset:
             over -= (loads[g] > target) + (loads[h] > target)
             _exchange(walk, g, h, count_g, count_h, given_subset, taken_subset, spare)
             over += (loads[g] > target) + (loads[h] > target)
-    return state, work
+    return work
 
 
 @kernel
@@ -187,8 +184,7 @@ def _trade(costs, group, loads, bound, state, each, work):
             too_low = bound - 1
         target = max(bound, too_low + (largest - too_low) // 2)
         spent = min(each, work)
-        state, left = _walk(walk, target, state, spent)
-        work -= spent - left
+        work -= spent - _walk(walk, target, state, spent)
         if largest_of(walk.loads) < largest:
             largest = largest_of(walk.loads)
             copy(group, walk.group)
@@ -198,28 +194,10 @@ def _trade(costs, group, loads, bound, state, each, work):
 
 
 def trade(problem: PartitionProblem, assignment: Assignment, work: int, each: int, seed: int) -> int:
-    """Improve `assignment` in place, without equal counts.
+    """Improve `assignment` in place, without equal counts; returns the work left: positive if the bound was reached.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-    assignment : int32[n]
-        Changed in place, never for the worse.
-    work : int
-        Work units it may take (see :mod:`solvers._budget`).
-    each : int
-        Work units for one target, before the next is aimed at, half way up.
-    seed : int
-        Of the generator that draws groups and items, so that every rank draws the same.
-
-    Returns
-    -------
-    int
-        Work units left; positive if the bound was reached.
-
-    Notes
-    -----
-    A step takes about a microsecond, whatever n and m are; O(n + m) memory.
+    Never makes it worse. After the work `each`, a target is given up for the next, half way up. A step takes about a
+    microsecond, whatever n and m are; O(n + m) memory.
 
     References
     ----------
@@ -231,5 +209,5 @@ def trade(problem: PartitionProblem, assignment: Assignment, work: int, each: in
     positive = int(np.count_nonzero(problem.sorted_costs))
     if problem.num_groups < 2 or positive == 0 or int(problem.sorted_costs[0]) > _MOST_COST:
         return work
-    bound = problem.bound.value
-    return int(_trade(problem.sorted_costs[:positive], assignment[:positive], loads, bound, seed, each, work))
+    costs, state = problem.sorted_costs[:positive], np.array([seed])
+    return int(_trade(costs, assignment[:positive], loads, problem.bound.value, state, each, work))

@@ -25,30 +25,19 @@ class PipelineProblem:
 
     Attributes
     ----------
-    work : int64[n, M], read-only
-        As given.
-    stages : Stages
-        As given.
-    items : int64[M', n], read-only
-        Work by module, those that are alike in all stages added up, those that take no time left out.
-    merged : Stages
-        Of these modules.
-    sizes, caps : int64[C, n], int64[C + 1], read-only
-        What items hold, what a slot may hold of each, and whether one may be empty.
-    flight_caps : int64[num_devices] or None
-        What may be in flight on each device.
-    order : OpOrder
     num_replicas, num_slots : int
-    tied : bool
     """
 
-    work: Ints
-    stages: Stages
+    work: Ints  # int64[n, M], read-only: as given
+    stages: Stages  # as given
+    # int64[M', n], read-only: work by module, those that are alike in all stages added up, those that take no time left
+    # out
     items: Ints
-    merged: Stages
+    merged: Stages  # of these modules
+    # int64[C, n], int64[C + 1], read-only: what items hold, what a slot may hold of each, and whether one may be empty
     sizes: Ints
     caps: Ints
-    flight_caps: Ints | None
+    flight_caps: Ints | None  # int64[num_devices]: what may be in flight on each device
     order: OpOrder
     num_replicas: int
     tied: bool

@@ -11,23 +11,14 @@ __all__ = ["TaskRequest"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskRequest:
-    """Tasks and the rules for them, unchecked; see :func:`solvers.pipeline.multiplex`.
+    """Tasks and the rules for them, unchecked; see :func:`solvers.pipeline.multiplex`."""
 
-    Attributes
-    ----------
-    name : str
-        The argument that `owner` is: ``"task_slot"`` or ``"task_item"``.
-    owner, forward, backward : int64[t]
-    window : int
-    size, after, held_cap, devices
-        What a caller may leave out.
-    """
-
-    name: str
-    owner: ArrayLike
-    forward: ArrayLike
-    backward: ArrayLike
+    name: str  # the argument that `owner` is: ``"task_slot"`` or ``"task_item"``
+    owner: ArrayLike  # int64[t]
+    forward: ArrayLike  # int64[t]
+    backward: ArrayLike  # int64[t]
     window: SupportsIndex
+    # What a caller may leave out
     size: ArrayLike | None = None
     after: ArrayLike | None = None
     held_cap: ArrayLike | None = None

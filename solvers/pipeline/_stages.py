@@ -19,24 +19,14 @@ MOST_TIME = 2**58
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """What ops take.
+    """What ops take."""
 
-    Attributes
-    ----------
-    unit : int64[M, 2 S], read-only
-        Time of one unit of each module's work in the forward of each stage, then in the backward.
-    fixed : int64[2 S], read-only
-        What each takes besides, in every slot.
-    hop : int
-        What passes between the end of an op and the start of the next stage's on another device.
-    forward_only : int
-        So many first stages have no backward: all that is in them and before them takes none.
-    """
-
+    # int64[M, 2 S], read-only: time of one unit of each module's work in the forward of each stage, then in the
+    # backward
     unit: Ints
-    fixed: Ints
-    hop: int
-    forward_only: int
+    fixed: Ints  # int64[2 S], read-only: what each takes besides, in every slot
+    hop: int  # what passes between the end of an op and the start of the next stage's on another device
+    forward_only: int  # so many first stages have no backward: all that is in them and before them takes none
 
     @property
     def num_stages(self) -> int:

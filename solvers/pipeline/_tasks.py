@@ -20,33 +20,19 @@ NO_CAP = 2**60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tasks:
-    """Tasks of items or slots, and the rules of their devices.
+    """Tasks of items or slots, and the rules of their devices."""
 
-    Attributes
-    ----------
-    owner : int64[t], read-only
-        The slot, or item, that each belongs to.
-    forward, backward, size : int64[t], read-only
-        Of a generator's task, `forward` is all that it does.
-    late : bool[t], read-only
-        Which tasks are a generator's, after the last stage.
-    then : int64[t], read-only
-        When a generator's backward starts after its forward's start; -1 where there is none, or no generator.
-    allowed : bool[t, D], read-only
-        On which devices each may run.
-    caps : int64[D], read-only
-        The sizes that each device may hold between forwards and backwards.
-    window : int
-    """
-
-    owner: Ints
+    owner: Ints  # int64[t], read-only: the slot, or item, that each belongs to
+    # int64[t], read-only: of a generator's task, `forward` is all that it does
     forward: Ints
     backward: Ints
     size: Ints
-    late: NDArray[np.bool_]
+    late: NDArray[np.bool_]  # bool[t], read-only: which tasks are a generator's, after the last stage
+    # int64[t], read-only: when a generator's backward starts after its forward's start; -1 where there is none, or no
+    # generator
     then: Ints
-    allowed: NDArray[np.bool_]
-    caps: Ints
+    allowed: NDArray[np.bool_]  # bool[t, D], read-only: on which devices each may run
+    caps: Ints  # int64[D], read-only: the sizes that each device may hold between forwards and backwards
     window: int
 
     @classmethod
@@ -106,23 +92,12 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotTasks:
-    """Tasks of one pipeline, sorted by slot, longest first.
+    """Tasks of one pipeline, sorted by slot, longest first."""
 
-    Attributes
-    ----------
-    order : int64[t]
-        Which of those given each is.
-    table : int64[6, t], read-only
-        Slot, forward, backward, size, 1 of a generator's, and `then`.
-    first : int64[K + 1], read-only
-        Where those of each slot begin.
-    allowed : bool[t, D], read-only
-    """
-
-    order: Ints
-    table: Ints
-    first: Ints
-    allowed: NDArray[np.bool_]
+    order: Ints  # int64[t]: which of those given each is
+    table: Ints  # int64[6, t], read-only: slot, forward, backward, size, 1 of a generator's, and `then`
+    first: Ints  # int64[K + 1], read-only: where those of each slot begin
+    allowed: NDArray[np.bool_]  # bool[t, D], read-only
 
 
 def held_by_given(order: OpOrder, tasks: "SlotTasks") -> int:

@@ -1,11 +1,9 @@
 """DFLOP's objective by CP-SAT: the largest component of any slot as small as possible, whatever a pipeline takes."""
 
-import os
-import time
-
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers._cp_sat import load_cp_model, solver_until
 from solvers.errors import TimeLimitError
 from solvers.pipeline._problem import PipelineProblem
 
@@ -19,8 +17,6 @@ def least_largest(
     problem: PipelineProblem, start: NDArray[np.int64], deadline: float
 ) -> tuple[NDArray[np.int64], bool]:
     """Minimise the most that any stage takes with any slot, from a start; return cells, and whether that is optimal."""
-    from ortools.sat.python import cp_model
-
     cells, n = problem.num_cells, len(start)
     if cells * n > _MOST_LITERALS:
         raise TimeLimitError(
@@ -32,6 +28,7 @@ def least_largest(
     spent = np.unique((stages.unit[:, :half] + stages.unit[:, half:]).T @ problem.items, axis=0)
     shift = max(0, int(spent.sum(axis=1).max(initial=1)).bit_length() - _MOST_TIME.bit_length())
     spent = -(-spent >> shift)
+    cp_model = load_cp_model("min_max")
     model = cp_model.CpModel()
     inside = [[model.new_bool_var("") for _ in range(cells)] for _ in range(n)]
     largest = model.new_int_var(0, int(spent.sum(axis=1).max(initial=0)), "")
@@ -48,9 +45,7 @@ def least_largest(
         if not problem.caps[-1]:
             model.add_bool_or(column)
     model.minimize(largest)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
-    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    solver = solver_until(cp_model, deadline)
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return start, False

@@ -66,21 +66,9 @@ def schedule_parts(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
     """Schedule the items of each part on as many replicas of its own, until no pipeline takes more than `longest`.
 
-    Parameters
-    ----------
-    problem : PipelineProblem
-        Of all parts together.
-    part_of_item : int32[n]
-    num_parts : int
-        It divides the replicas: part p has the p-th so many.
-    longest : int
-    time_budget : float
-        Seconds' worth of work, for all parts; one that needs none leaves it to no other.
-
-    Returns
-    -------
-    (int32[n], int32[n], int)
-        Replica and slot of every item, and the longest part's makespan (of replicas that are tied: within parts alone).
+    The problem is that of all parts together; `num_parts` divides its replicas, and part p has the p-th so many. The
+    budget is for all parts, and one that needs none leaves it to no other. Returns replica and slot of every item, and
+    the longest part's makespan (of replicas that are tied: within parts alone).
 
     Raises
     ------

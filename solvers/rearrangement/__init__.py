@@ -21,7 +21,10 @@ __all__ = ["OBJECTIVES", "REARRANGERS", "USES_CLOCK", "BoundCertificate", "Rearr
 
 
 class Rearranger(Protocol):
-    """What every entry of :data:`REARRANGERS` is."""
+    """What every entry of :data:`REARRANGERS` is; arguments and errors are those of :func:`rearrange`.
+
+    Only what searches reads the budget: ``"auto"`` and ``"max"``.
+    """
 
     def __call__(
         self,

@@ -47,44 +47,26 @@ class ProvenBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RearrangementProblem:
-    """Checked volumes on a checked topology.
-
-    Attributes
-    ----------
-    volumes : Volumes
-    unit_of_rank : int32[num_levels, m]
-        Units of all levels numbered together, those of the first level, the nodes, from 0.
-    weights : int64[num_levels]
-    objective : str
-    group_order : int32[m]
-        Groups by class.
-    rank_order : int32[m]
-        Ranks by class: position i of both is one way to put groups on ranks.
-    class_groups, class_places : int64[num_classes + 1]
-        Where the groups and the places of each class start.
-    place_of_rank : int32[m]
-    starts : int64[num_places + 1]
-        Place p has the ranks ``rank_of_slot[starts[p] : starts[p + 1]]``.
-    rank_of_slot, slot_of_rank : int32[m]
-    unit_starts : int64[num_units + 1]
-        Unit u holds the places ``unit_places[unit_starts[u] : unit_starts[u + 1]]``.
-    unit_places : int32[num_levels * num_places]
-    """
+    """Checked volumes on a checked topology."""
 
     volumes: Volumes
+    # int32[num_levels, m]: units of all levels numbered together, those of the first level, the nodes, from 0
     unit_of_rank: NDArray[np.int32]
-    weights: NDArray[np.int64]
+    weights: NDArray[np.int64]  # int64[num_levels]
     objective: Objective
-    group_order: NDArray[np.int32]
-    rank_order: NDArray[np.int32]
+    group_order: NDArray[np.int32]  # int32[m]: groups by class
+    rank_order: NDArray[np.int32]  # int32[m]: ranks by class: position i of both is one way to put groups on ranks
+    # int64[num_classes + 1]: where the groups and the places of each class start
     class_groups: NDArray[np.int64]
     class_places: NDArray[np.int64]
-    place_of_rank: NDArray[np.int32]
+    place_of_rank: NDArray[np.int32]  # int32[m]
+    # int64[num_places + 1]: place p has the ranks ``rank_of_slot[starts[p] : starts[p + 1]]``
     starts: NDArray[np.int64]
-    rank_of_slot: NDArray[np.int32]
-    slot_of_rank: NDArray[np.int32]
+    rank_of_slot: NDArray[np.int32]  # int32[m]
+    slot_of_rank: NDArray[np.int32]  # int32[m]
+    # int64[num_units + 1]: unit u holds the places ``unit_places[unit_starts[u] : unit_starts[u + 1]]``
     unit_starts: NDArray[np.int64]
-    unit_places: NDArray[np.int32]
+    unit_places: NDArray[np.int32]  # int32[num_levels * num_places]
 
     @classmethod
     def prepare(

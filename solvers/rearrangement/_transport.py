@@ -421,31 +421,14 @@ def solve_transport(
 ) -> int:
     """Improve an assignment to an optimal one, and find the prices that prove it, while `work` lasts.
 
-    Parameters
-    ----------
-    offsets : int64[num_groups + 1]
-    places : int32[k]
-    kept : int64[k]
-        Group g keeps ``kept[e] >= 0`` in ``places[e]``, for e from ``offsets[g]`` to ``offsets[g + 1]``; 0 elsewhere.
-    starts : int64[num_places + 1]
-        Place p has room for ``starts[p + 1] - starts[p]`` groups; together they have room for exactly all groups.
-    place_of_group : int32[num_groups]
-        A complete assignment; replaced by the best found.
-    price : int64[num_places]
-        Replaced by the prices that prove most.
-    small : bool
-        Whether sums of amounts stay far enough from the end of int64 for the auction, which only saves time. Without
-        it prices start at 0, stay within 0 and the largest amount, and no path is longer than the sum of all.
-    work : int
-        Work units.
+    Group g keeps ``kept[e] >= 0`` in ``places[e]``, for e from ``offsets[g]`` to ``offsets[g + 1]``; 0 elsewhere. Place
+    p has room for ``starts[p + 1] - starts[p]`` groups; together they have room for exactly all groups.
+    `place_of_group`, a complete assignment, is replaced by the best found, and `price` by the prices that prove most.
+    Returns the work left; below zero, it ran out before the optimum was reached.
 
-    Returns
-    -------
-    work : int
-        What is left of it; below zero, it ran out before the optimum was reached.
+    `small`: whether sums of amounts stay far enough from the end of int64 for the auction, which only saves time.
+    Without it prices start at 0, stay within 0 and the largest amount, and no path is longer than the sum of all.
 
-    Notes
-    -----
     From any prices the augmentation takes O(groups * entries * log entries) at most; the auction, which can take long
     where many groups want the same places for almost the same, is given up long before that.
     """

@@ -101,22 +101,9 @@ def auto(
 ) -> RearrangementResult:
     """Rearrange by greedy, then towards the least sum; for the largest send, then by swaps from several starts.
 
-    Parameters
-    ----------
-    volumes, levels, objective, weights, class_of_group, class_of_rank
-        As for :func:`solvers.rearrange`.
-    time_budget : float
-        Seconds' worth of work for the search. Greedy always runs; what follows, while the budget lasts and optimality
-        is not proven.
-
-    Returns
-    -------
-    RearrangementResult
-        Never worse than :func:`greedy` or :func:`identity`. For the sum ``OPTIMAL`` wherever the budget suffices.
-
-    Notes
-    -----
-    Deterministic: the budget is counted in work and no clock is read (see :mod:`solvers._budget`).
+    Greedy always runs; what follows, while the budget lasts and optimality is not proven: it is counted in work, and no
+    clock is read (see :mod:`solvers._budget`). Never worse than :func:`greedy` or :func:`identity`; for the sum
+    ``OPTIMAL`` wherever the budget suffices.
 
     Examples
     --------

@@ -27,24 +27,10 @@ def greedy(
 
     Inside each node the same, and then, up to 64 ranks a node, the optimum.
 
-    Parameters
-    ----------
-    volumes, levels, objective, weights, class_of_group, class_of_rank
-        As for :func:`solvers.rearrange`. The objective decides what is reported and bounded, and whether identity is
-        better, not how groups are placed.
-    time_budget : float
-        Not read: one pass, whatever the budget.
-
-    Returns
-    -------
-    RearrangementResult
-        Never worse than :func:`identity`.
-
-    Notes
-    -----
-    O(entries) after a radix sort. For the sum it keeps at least half of what the best keeps, as greedy does for the
-    intersection of two partition matroids (Korte & Hausmann, "An analysis of the greedy heuristic for independence
-    systems", Annals of Discrete Mathematics 2, 1978).
+    The objective decides what is reported and bounded, and whether identity is better, not how groups are placed. Never
+    worse than :func:`identity`. O(entries) after a radix sort. For the sum it keeps at least half of what the best
+    keeps, as greedy does for the intersection of two partition matroids (Korte & Hausmann, "An analysis of the greedy
+    heuristic for independence systems", Annals of Discrete Mathematics 2, 1978).
 
     Examples
     --------

@@ -25,17 +25,7 @@ def identity(
 ) -> RearrangementResult:
     """Leave group g on rank g; with classes, the k-th group of each on its k-th rank.
 
-    Parameters
-    ----------
-    volumes, levels, objective, weights, class_of_group, class_of_rank
-        As for :func:`solvers.rearrange`.
-    time_budget : float
-        Not read.
-
-    Returns
-    -------
-    RearrangementResult
-        With the bound that no group keeps more than where it keeps most.
+    Its bound is that no group keeps more than where it keeps most.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """The least largest send, by CP-SAT: the only rearrangement that reads a clock. NP-hard, so not always proven."""
 
-import math
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers._budget import work_units
+from solvers._cp_sat import load_cp_model, reported_bound, solver_until
 from solvers.arguments import as_budget
 from solvers.rearrangement._problem import ProvenBound, RearrangementProblem
 from solvers.rearrangement._send_bounds import NodeView, node_view
@@ -23,16 +22,7 @@ __all__ = ["least_max"]
 _SECONDS_PER_LITERAL = 1e-5  # building the model in Python; a model that takes the budget to build is not built
 _MOST_LITERALS = 200_000
 _MAX_TOTAL = 2**58  # CP-SAT refuses sums near the end of int64
-_SURE_FLOAT = 2**52  # CP-SAT reports its bound as a float; past this, its last digit is not to be trusted
 _MOST_NODE_ROUNDS = 50
-
-
-def _load_cp_model() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:  # pragma: no cover - OR-Tools is a dependency; this is for broken installs
-        raise ImportError("method 'max' needs OR-Tools: pip install ortools") from error
-    return cp_model
 
 
 class _Search:
@@ -43,7 +33,7 @@ class _Search:
     ) -> None:
         self.problem, self.best, self.bound = problem, best, bound
         self.value = problem.value_of(best)
-        self.cp_model = _load_cp_model()  # the first import takes a second or two, which no budget should pay for
+        self.cp_model = load_cp_model("max")  # the first import takes a second or two, which no budget should pay for
         self.deadline = time.perf_counter() + seconds
 
     @property
@@ -66,16 +56,10 @@ class _Search:
 
     def run(self, model: Any, share: float) -> tuple[Any, int | None]:
         """Solve for a share of the time left; return the solver and its status, None if it has no solution."""
-        solver = self.cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(1e-3, share * (self.deadline - time.perf_counter()))
-        solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+        now = time.perf_counter()
+        solver = solver_until(self.cp_model, now + share * (self.deadline - now))
         status = solver.solve(model)
         return solver, (status if status in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE) else None)
-
-
-def _reported(solver: Any) -> int:
-    bound = solver.best_objective_bound
-    return math.ceil(bound - 1e-6) if 0 < bound < _SURE_FLOAT else 0
 
 
 def _node_model(state: _Search, view: NodeView, most: int | None) -> tuple[Any, list[Any], Any]:
@@ -112,7 +96,7 @@ def _mend_worst_node(state: _Search, swaps: SwapSearch) -> bool:
     solver, status = state.run(model, 0.3)
     if status is None:
         return False
-    state.prove(_reported(solver) * weight)
+    state.prove(reported_bound(solver.best_objective_bound) * weight)
     least = int(solver.value(largest))
     if state.done or least * weight >= state.value:
         return False
@@ -189,7 +173,8 @@ def _whole_model(state: _Search) -> None:
         if solver.boolean_value(x):
             place_of_group[g] = p
     state.offer(problem.settled(place_of_group[problem.group_order], 0))
-    state.prove(state.value if status == state.cp_model.OPTIMAL else _reported(solver))
+    reported = reported_bound(solver.best_objective_bound)
+    state.prove(state.value if status == state.cp_model.OPTIMAL else reported)
 
 
 def _send_terms(problem: RearrangementProblem, literal: dict[tuple[int, int], Any]) -> list[tuple[int, list[Any]]]:
@@ -226,19 +211,9 @@ def least_max(
 
     Starts as :func:`auto` does. Then CP-SAT chooses the groups of the node whose rank sends most, which often proves
     that no bijection does better, or shows the way to one; where the whole problem is small, it is solved as one model.
-
-    Parameters
-    ----------
-    volumes, levels, objective, weights, class_of_group, class_of_rank
-        As for :func:`solvers.rearrange`. With the objective ``"sum"``, the sum of what was found is reported and
-        bounded.
-    time_budget : float
-        Seconds by the clock. When they end, the best that was found is returned, with the best bound.
-
-    Returns
-    -------
-    RearrangementResult
-        Two runs may differ: rearrange on one rank and broadcast.
+    The budget is seconds by the clock: when they end, the best that was found is returned, with the best bound, so two
+    runs may differ: rearrange on one rank and broadcast. With the objective ``"sum"``, the sum of what was found is
+    reported and bounded.
 
     References
     ----------

@@ -24,22 +24,10 @@ def least_sum(
 ) -> RearrangementResult:
     """Minimise the weighted volume that crosses, exactly; then, inside each node, what moves, exactly.
 
-    Parameters
-    ----------
-    volumes, levels, objective, weights, class_of_group, class_of_rank
-        As for :func:`solvers.rearrange`. With the objective ``"max"`` the same groups are placed, and their largest
-        send is reported and bounded.
-    time_budget : float
-        Not read: it ends when the optimum is reached.
+    For the sum always ``OPTIMAL``; the second step is exact for the nodes that the first one chose: among several
+    optima of the first it does not seek the one with the least intra-node volume. With the objective ``"max"`` the same
+    groups are placed, and their largest send is reported and bounded.
 
-    Returns
-    -------
-    RearrangementResult
-        For the sum always ``OPTIMAL``. The second step is exact for the nodes that the first one chose: among several
-        optima of the first it does not seek the one with the least intra-node volume.
-
-    Notes
-    -----
     A transportation problem, solved by an auction in coarse steps and then by shortest augmenting paths; memory is that
     of the volumes. Deterministic. For the prices that prove the optimum see :class:`BoundCertificate`.
 

@@ -24,16 +24,11 @@ class BoundCertificate(Record):
 
     A *place* is a node and a class: the ranks of one node that are of one class. Places are numbered by class, then
     by node, and only pairs that some rank has are places.
-
-    Attributes
-    ----------
-    rank_multiplier : int64[m], read-only
-        At least 0, and not all 0. All 1 where the objective is the sum.
-    place_price : int64[num_places], read-only
     """
 
+    # int64[m], read-only: at least 0, and not all 0. All 1 where the objective is the sum.
     rank_multiplier: NDArray[np.int64]
-    place_price: NDArray[np.int64]
+    place_price: NDArray[np.int64]  # int64[num_places], read-only
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,30 +16,19 @@ __all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """Homes, and what leaving them adds.
+    """Homes, and what leaving them adds."""
 
-    Attributes
-    ----------
-    home : int32[n]
-        The rank that holds most of the item among those of the node that holds most of it.
-    leave_node : int64[n]
-        Volume that crosses more, at least, if the item leaves the node of its home.
-    strongest : int32[n]
-        The rank that holds most of the item, in whatever node.
-    leave_rank : int64[n]
-        Volume that moves more, at least, if the item leaves `strongest`.
-    base_inter, base_moved : int
-        What crosses, and what moves, even if every item stays where most of it lies.
-    rows : (int64[n + 1], int64[k], int64[k]) or None
-        Offsets, ranks (ascending within an item, each once) and volumes; None where all of an item is at its home.
-    """
-
+    # int32[n]: the rank that holds most of the item among those of the node that holds most of it
     home: NDArray[np.int32]
+    # int64[n]: volume that crosses more, at least, if the item leaves the node of its home
     leave_node: NDArray[np.int64]
-    strongest: NDArray[np.int32]
-    leave_rank: NDArray[np.int64]
+    strongest: NDArray[np.int32]  # int32[n]: the rank that holds most of the item, in whatever node
+    leave_rank: NDArray[np.int64]  # int64[n]: volume that moves more, at least, if the item leaves `strongest`
+    # What crosses, and what moves, even if every item stays where most of it lies
     base_inter: int
     base_moved: int
+    # (int64[n + 1], int64[k], int64[k]): offsets, ranks (ascending within an item, each once) and volumes; None where
+    # all of an item is at its home
     rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None
 
     def is_proportional_to(self, costs: NDArray[np.int64]) -> bool:

@@ -136,42 +136,25 @@ def _measured(costs, sizes, rank_of_item, room, fewest, most):
 
 @dataclass(frozen=True, slots=True)
 class RelocationProblem:
-    """Checked and sorted.
+    """Checked and sorted."""
 
-    Attributes
-    ----------
-    costs : int64[n]
-    order : int32[n]
-        Items in stable descending order of cost.
-    largest, total : int
-        Of the costs.
-    node_of_rank : int32[num_ranks]
-        Numbered from 0 without holes.
-    ranks_by_node, node_start : int64
-        Node k has ranks ``ranks_by_node[node_start[k] : node_start[k + 1]]``.
-    affinity : Affinity
-    volumes_are_costs : bool
-        What leaving a node adds is one whole number times the cost, for every item.
-    sizes, room, total_size
-        A second quantity and what each rank may hold of it; ``sizes`` is None where there is none.
-    equal_counts : bool
-    counts : (int, int) or None
-        The fewest and the most items of a rank, where neither is given by equal counts.
-    """
-
-    costs: NDArray[np.int64]
-    order: NDArray[np.int32]
+    costs: NDArray[np.int64]  # int64[n]
+    order: NDArray[np.int32]  # int32[n]: items in stable descending order of cost
+    # Of the costs
     largest: int
     total: int
-    node_of_rank: NDArray[np.int32]
+    node_of_rank: NDArray[np.int32]  # int32[num_ranks]: numbered from 0 without holes
+    # Node k has ranks ``ranks_by_node[node_start[k] : node_start[k + 1]]``
     ranks_by_node: NDArray[np.int64]
     node_start: NDArray[np.int64]
     affinity: Affinity
-    volumes_are_costs: bool
+    volumes_are_costs: bool  # what leaving a node adds is one whole number times the cost, for every item
+    # A second quantity and what each rank may hold of it; ``sizes`` is None where there is none
     sizes: NDArray[np.int64] | None
     room: NDArray[np.int64]
     total_size: int
     equal_counts: bool
+    # The fewest and the most items of a rank, where neither is given by equal counts
     counts: tuple[int, int] | None = None
 
     @property

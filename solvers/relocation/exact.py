@@ -1,13 +1,12 @@
 """Exact relocation by CP-SAT, first across nodes, then inside: for small instances, and to judge other methods."""
 
-import math
-import os
 import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers._cp_sat import load_cp_model, reported_bound, solver_until
 from solvers.errors import InfeasibleError, TimeLimitError
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation.auto import Reference, assign_auto
@@ -16,14 +15,6 @@ __all__ = ["assign_exact"]
 
 _MAX_TOTAL = 2**52  # CP-SAT reports bounds as floats
 _MOST_LITERALS = 2**20  # one for each item and rank: about ten seconds to build, which is no small instance
-
-
-def _load_cp_model() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:  # pragma: no cover - OR-Tools is a dependency; this is for broken installs
-        raise ImportError("method 'exact' needs OR-Tools: pip install ortools") from error
-    return cp_model
 
 
 def _none_found(cap: int) -> TimeLimitError:
@@ -73,9 +64,7 @@ def _minimize(
         for i, row in enumerate(on):
             for r, variable in enumerate(row):
                 model.add_hint(variable, int(start[i] == r))
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
-    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    solver = solver_until(cp_model, deadline)
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return None, 0, True
@@ -84,7 +73,7 @@ def _minimize(
     found = np.array([next(r for r, v in enumerate(row) if solver.boolean_value(v)) for row in on], dtype=np.int32)
     if status == cp_model.OPTIMAL:
         return found, int(prices[np.arange(len(found)), found].sum()), False
-    return found, max(0, math.ceil(solver.best_objective_bound - 1e-6)), False
+    return found, reported_bound(solver.best_objective_bound), False
 
 
 def assign_exact(
@@ -107,7 +96,7 @@ def assign_exact(
             raise _none_found(cap)
         return start, None
     inter_prices, intra_prices = prices
-    cp_model = _load_cp_model()
+    cp_model = load_cp_model()
     model, on = _build(cp_model, problem, cap)
     first, least_inter, infeasible = _minimize(cp_model, model, on, inter_prices, start, started + seconds / 2)
     if infeasible:

@@ -28,41 +28,21 @@ _LEAST_SAVED = 5  # parts of all volume for each part of the makespan
 
 
 class TradePoint(NamedTuple):
-    """What crosses nodes at a tolerance.
-
-    Attributes
-    ----------
-    eps : Fraction
-    inter_node_volume : int
-    inter_bound : int
-        Proven: no assignment within this tolerance moves less across nodes.
-    volume : int
-        All there is.
-    """
+    """What crosses nodes at a tolerance."""
 
     eps: Fraction
     inter_node_volume: int
-    inter_bound: int
-    volume: int
+    inter_bound: int  # proven: no assignment within this tolerance moves less across nodes
+    volume: int  # all there is
 
 
 class Knee(NamedTuple):
-    """The assignment at the knee.
+    """The assignment at the knee."""
 
-    Attributes
-    ----------
-    rank_of_item : int32[n]
-    eps : Fraction
-        A tolerance of :data:`KNEE_GRID`.
-    fell_back : str
-        As in :class:`RelocationResult`.
-    points : (TradePoint, TradePoint, TradePoint)
-        At the tightest tolerance of the grid, at the knee, and at the best balance (0).
-    """
-
-    rank_of_item: NDArray[np.int32]
-    eps: Fraction
-    fell_back: str
+    rank_of_item: NDArray[np.int32]  # int32[n]
+    eps: Fraction  # a tolerance of `KNEE_GRID`
+    fell_back: str  # as in `RelocationResult`
+    # At the tightest tolerance of the grid, at the knee, and at the best balance (0)
     points: tuple[TradePoint, TradePoint, TradePoint]
 
 

@@ -20,19 +20,12 @@ _MOST_SIZES = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is asked of the number of slots.
+    """What is asked of the number of slots."""
 
-    Attributes
-    ----------
-    least, multiple : int
-        The number of slots is a multiple of the second, at least the first.
-    most : int or None
-        It is this, where it was given: then `least` is it too.
-    """
-
+    # The number of slots is a multiple of the second, at least the first
     least: int
     multiple: int
-    most: int | None
+    most: int | None  # it is this, where it was given: then `least` is it too
 
     @classmethod
     def prepare(
@@ -61,32 +54,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceProblem:
-    """Checked items, in stable descending order of the least rank-time that each takes, then of size.
+    """Checked items, in stable descending order of the least rank-time that each takes, then of size."""
 
-    Attributes
-    ----------
-    times, sizes : int64[D, n], read-only
-        By usable degree, ascending, and position.
-    least : int64[3, n], read-only
-        Of each item, over the degrees that hold it: the least rank-time, the least time with the overhead of a group,
-        and the least size.
-    shape : int64[6, D + 1], read-only
-        Of each degree its ranks, what a group of it holds, its overhead, where its tree begins, and the units in which
-        its room is compared.
-    ranks : int64[3], read-only
-        All ranks, those of a node (0 where nodes bind nothing) and what a rank holds.
-    order : int64[n]
-        The item at each position.
-    num_ranks, ranks_per_node, overhead : int
-    rules : Rules
-    """
-
+    # int64[D, n], read-only: by usable degree, ascending, and position
     times: Ints
     sizes: Ints
+    # int64[3, n], read-only: of each item, over the degrees that hold it: the least rank-time, the least time with the
+    # overhead of a group, and the least size
     least: Ints
+    # int64[6, D + 1], read-only: of each degree its ranks, what a group of it holds, its overhead, where its tree
+    # begins, and the units in which its room is compared
     shape: Ints
-    ranks: Ints
-    order: Ints
+    ranks: Ints  # int64[3], read-only: all ranks, those of a node (0 where nodes bind nothing) and what a rank holds
+    order: Ints  # int64[n]: the item at each position
     num_ranks: int
     ranks_per_node: int
     overhead: int

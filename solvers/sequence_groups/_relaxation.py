@@ -29,30 +29,18 @@ _TOLERANCE = 1e-6  # of a mixed-integer program's rows and bound
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Types:
-    """Items that are alike, once: times and sizes, int64[D, u], how many of each; and what a group offers.
+    """Items that are alike, once: times and sizes, int64[D, u], how many of each; and what a group offers."""
 
-    Attributes
-    ----------
-    times, sizes : int64[D, u]
-    counts : int64[u]
-    degrees, rooms, extra : int64[D]
-    num_ranks, overhead : int
-    least_slots : int
-        So many slots there are at least.
-    exact : bool
-        There are no more.
-    """
-
-    times: Ints
-    sizes: Ints
-    counts: Ints
-    degrees: Ints
-    rooms: Ints
-    extra: Ints
+    times: Ints  # int64[D, u]
+    sizes: Ints  # int64[D, u]
+    counts: Ints  # int64[u]
+    degrees: Ints  # int64[D]
+    rooms: Ints  # int64[D]
+    extra: Ints  # int64[D]
     num_ranks: int
     overhead: int
-    least_slots: int
-    exact: bool
+    least_slots: int  # so many slots there are at least
+    exact: bool  # there are no more
 
     @classmethod
     def of(cls, problem: SequenceProblem) -> "Types":

@@ -185,24 +185,21 @@ def test_micro_batches_of_a_slot_are_laid_on_nodes_by_themselves(schedule):
 
 
 @pytest.mark.parametrize(
-    "constraint", [{"equal_counts": True}, {"keep_together": np.arange(1024) // 8}, {"max_samples_per_rank": 80}]
+    ("seed", "constraint", "most"),
+    [
+        # What is even over the ranks is not their costs, but what they have beside their full slots.
+        (3, {"equal_counts": True}, 0.01),
+        (3, {"keep_together": np.arange(1024) // 8}, 0.01),
+        (3, {"max_samples_per_rank": 80}, 0.01),
+        # Even by every sum, two long samples on one rank do not fit its tall slot: 1.3 and 1.7 % over, left alone.
+        (2, {"keep_together": np.arange(1024) // 8}, 0.011),
+        (2, {"allowed_ranks": np.random.default_rng(2).random((1024, 16)) < 0.5}, 0.011),
+    ],
 )
-def test_lockstep_under_constraints_is_near_its_bound(constraint):
-    """What is even over the ranks is not their costs, but what they have beside their full slots."""
-    plan = balance(lognormal(3, 1024), 16, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
+def test_lockstep_under_constraints_is_near_its_bound(seed, constraint, most):
+    plan = balance(lognormal(seed, 1024), 16, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
     check(plan)
-    assert plan.gap < 0.01
-
-
-@pytest.mark.parametrize(
-    "constraint",
-    [{"keep_together": np.arange(1024) // 8}, {"allowed_ranks": np.random.default_rng(2).random((1024, 16)) < 0.5}],
-)
-def test_shares_that_fit_their_slots_badly_swap_samples(constraint):
-    """Even by every sum, but two long samples on one rank do not fit its tall slot: 1.3 and 1.7 % over, left alone."""
-    plan = balance(lognormal(2, 1024), 16, 4, cost="quadratic:a=24576,b=1", micro_batch_tokens=32_768, **constraint)
-    check(plan)
-    assert plan.gap < 0.011
+    assert plan.gap < most
 
 
 def test_nodes_whose_pipelines_take_too_long_are_laid_out_together():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import balancer
 from balancer import InputError, Placement, PlanError, Topology, load_plan
-from balancer.plan.dispatch_plan import placements_digest
+from balancer.plan.digest import placements_digest
 
 LENGTHS = [900, 100, 400, 600, 500, 500, 70]
 

@@ -405,26 +405,20 @@ def test_interrupted(command, log, tmp_path, monkeypatch):
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def test_report_on_a_missing_plan(refused):
-    refused(["report", "nosuch.parquet"], ["nosuch.parquet", "No such file"], out=False)
-
-
-def test_report_without_a_plan(refused):
-    refused(["report"], ["PLAN", "Missing"], out=False)
-
-
-def test_report_on_a_log(refused, tmp_path):
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (["nosuch.parquet"], ["nosuch.parquet", "No such file"]),
+        ([], ["PLAN", "Missing"]),
+        (["log.parquet"], ["log.parquet", "not a plan"]),
+        (["log.csv"], ["log.csv", "is not a plan: a plan is a Parquet file"]),
+        (["folder"], ["folder", "manifest.json"]),
+    ],
+)
+def test_report_on_what_is_no_plan(plan, words, refused, log, tmp_path):
     write_log(tmp_path / "log.parquet", columns_of([1, 2]))
-    refused(["report", "log.parquet"], ["log.parquet", "not a plan"], out=False)
-
-
-def test_report_on_text(refused, log):
-    refused(["report", log], [log, "is not a plan: a plan is a Parquet file"], out=False)
-
-
-def test_report_on_an_empty_folder(refused, tmp_path):
     (tmp_path / "folder").mkdir()
-    refused(["report", "folder"], ["folder", "manifest.json"], out=False)
+    refused(["report", *plan], words, out=False)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])

@@ -470,15 +470,6 @@ def test_help(flag, command):
         assert name in outcome.out
 
 
-def test_help_of_plan(command):
-    outcome = command("plan", "--help")
-    assert (outcome.code, outcome.err) == (0, "")
-    for word in ("--ranks", "--ranks-per-node", "--batch-per-rank", "--length", "--home", "--drop-last", "--out"):
-        assert word in outcome.out
-    for name in ("auto", "karmarkar_karp", "padded", "contiguous", "strided", "quadratic"):
-        assert name in outcome.words
-
-
 @pytest.mark.parametrize("name", ["plan", "compare", "simulate"])
 def test_options_stand_under_headings(name, command):
     out = command(name, "--help").out

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled import compiled_and_plain
 from constraint_cases import random_constraints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,8 +120,6 @@ def test_trainer_shapes_are_within_a_thousandth(case: str) -> None:
 
 
 def test_compiled_and_plain_python_agree() -> None:
-    from test_kernels import run_python
-
     code = """
 import json, numpy as np, solvers
 rng = np.random.default_rng(2)
@@ -138,9 +137,7 @@ for given in ({"sizes": sizes, "caps": cap}, {"speeds": [3, 2, 1, 1, 1], "max_it
         found.append([r.group_of_item.tolist(), r.makespan, r.lower_bound, r.status.value])
 print(json.dumps(found))
 """
-    compiled, plain = (json.loads(run_python(code, NUMBA_DISABLE_JIT=flag)) for flag in "01")
-    assert len(compiled) == 8
-    assert compiled == plain
+    assert len(json.loads(compiled_and_plain(code))) == 8
 
 
 # --- the checker can fail ---------------------------------------------------------------------------------------------

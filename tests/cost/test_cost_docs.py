@@ -1,18 +1,11 @@
 """What docs/how_to/cost_models.md shows is what comes out."""
 
-import doctest
 import re
 from pathlib import Path
 
 from balancer.cost import MODELS, flops, module
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "how_to" / "cost_models.md"
-
-
-def test_examples():
-    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
-    assert failed == 0
-    assert tried > 5
 
 
 def test_the_table_of_models():

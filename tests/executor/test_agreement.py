@@ -9,12 +9,9 @@ pytest.importorskip("torch")
 
 import agreement_cases as cases
 from rank_processes import Ranks
+from ranks_of import ranks_of
 
-
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request):
-    with Ranks(request.param) as started:
-        yield started
+ranks = ranks_of(2, 4)
 
 
 @pytest.fixture(scope="module")

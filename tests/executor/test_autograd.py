@@ -8,13 +8,9 @@ import autograd_cases as cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
-
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def ranks(request):
-    with Ranks(request.param) as started:
-        yield started
+ranks = ranks_of(1, 2, 4)
 
 
 @settings(max_examples=examples(10))

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
 from balancer import MicroBatches, Phase, Topology
 from balancer.executor.arguments import as_setup
@@ -13,10 +13,7 @@ from balancer.executor.arguments import as_setup
 CASES = ["caps", "keep_together", "allowed_ranks", "pinned", "equal_counts", "counts", "speeds", "together"]
 
 
-@pytest.fixture(scope="module", params=[1, 4])
-def ranks(request):
-    with Ranks(request.param) as started:
-        yield started
+ranks = ranks_of(1, 4)
 
 
 @pytest.mark.parametrize("way", ["replicate", "broadcast"])

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import correction_cases as cases
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
 from balancer import MicroBatches, Phase, PipelineStages, SequenceGroups, Topology
 from balancer.cost import OnlineCost
@@ -16,11 +16,7 @@ from balancer.executor.arguments import as_setup
 from balancer.executor.correction import Correction, as_online
 from balancer.executor.message import Status, encoded
 
-
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(2) as started:
-        yield started
+ranks = ranks_of(2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from payloads import DTYPES, KINDS, TRAILING
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
 import solvers
 from balancer import Topology
@@ -26,10 +26,7 @@ fields = st.dictionaries(
 seeds = st.integers(0, 2**16)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4, 8])
-def ranks(request):
-    with Ranks(request.param) as started:
-        yield started
+ranks = ranks_of(1, 2, 4, 8)
 
 
 def counts_for(ranks):

@@ -5,13 +5,9 @@ import pytest
 pytest.importorskip("torch")
 
 import prefetch_cases as cases
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
-
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def ranks(request):
-    with Ranks(request.param) as started:
-        yield started
+ranks = ranks_of(1, 2, 4)
 
 
 def uneven(size):

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 
 import reshard_cases as cases
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
 from balancer import Mesh, ModuleLayout
 from balancer.executor.meshes import read_meshes
@@ -14,10 +14,7 @@ from balancer.executor.meshes import read_meshes
 ALONE, SPLIT = ModuleLayout(dp=8), ModuleLayout(tp=2, cp=2, dp=2)
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(8) as started:
-        yield started
+ranks = ranks_of(8)
 
 
 @pytest.mark.parametrize(

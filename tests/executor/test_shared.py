@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nightly import examples
 from payloads import DTYPES, KINDS, TRAILING
 from rank_processes import Ranks
+from ranks_of import ranks_of
 
 from balancer import Topology
 
@@ -33,10 +34,7 @@ fields = st.dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4) as started:
-        yield started
+ranks = ranks_of(4)
 
 
 @FEW

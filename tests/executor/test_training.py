@@ -6,13 +6,9 @@ import pytest
 pytest.importorskip("torch")
 
 import training_cases as cases
-from rank_processes import Ranks
+from ranks_of import ranks_of
 
-
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4) as started:
-        yield started
+ranks = ranks_of(4)
 
 
 def test_losses_and_gradients_equal_those_of_the_run_without_balancing(ranks):

@@ -22,13 +22,6 @@ def volumes_of(m: int, items_per_rank: int, seed: int) -> solvers.Volumes:
     return solvers.group_volumes(groups, np.repeat(np.arange(m), items_per_rank), lengths, m)
 
 
-def dense(volumes: solvers.Volumes) -> list[list[int]]:
-    m = volumes.num_ranks
-    matrix = np.zeros((m, m), dtype=np.int64)
-    matrix[np.repeat(np.arange(m), np.diff(volumes.offsets)), volumes.ranks] = volumes.amounts
-    return matrix.tolist()
-
-
 def problem_of(volumes: solvers.Volumes, levels: object, **more: object) -> RearrangementProblem:
     given = {"weights": None, "class_of_group": None, "class_of_rank": None} | more
     return RearrangementProblem.prepare(volumes, levels, "max", **given)  # type: ignore[arg-type]
@@ -49,7 +42,7 @@ def test_swaps_lower_the_largest_send_and_end_where_none_helps(
     before = problem.value_of(ranks)
     assert search.lower(ranks, 0, UNLIMITED) > 0
     nested = [level.tolist() for level in levels]
-    sends = oracles.weighted_sends(dense(volumes), nested, weights, ranks.tolist())
+    sends = oracles.weighted_sends(oracles.dense(volumes), nested, weights, ranks.tolist())
     assert sends == problem.sends(ranks).tolist()
     assert max(sends) < before
     if classes:
@@ -61,7 +54,7 @@ def test_swaps_lower_the_largest_send_and_end_where_none_helps(
                 continue
             other = ranks.copy()
             other[[g, h]] = other[[h, g]]
-            after = oracles.weighted_sends(dense(volumes), nested, weights, other.tolist())
+            after = oracles.weighted_sends(oracles.dense(volumes), nested, weights, other.tolist())
             changed = [a for a, b in zip(after, sends, strict=True) if a != b]
             assert not changed or after[top] >= sends[top] or max(changed) >= sends[top]
 
@@ -84,7 +77,7 @@ def test_a_node_proves_no_more_than_is_true(seed: int, nodes: list[int], classes
     bound, work = best_node_bound(problem, SwapSearch(problem), problem.rows(), 6, problem.sends(problem.identity()))
     assert bound is not None
     assert work > 0
-    optimum = oracles.optimum(dense(volumes), [nodes], [3], "max", classes, classes)
+    optimum = oracles.optimum(oracles.dense(volumes), [nodes], [3], "max", classes, classes)
     assert 0 < bound.value <= optimum
     result = problem.result([problem.identity()], bound, "identity", 0.0)
     solvers.check_rearrangement(volumes, nodes, result, weights=[3], class_of_group=classes, class_of_rank=classes)
@@ -128,13 +121,13 @@ def test_a_mean_that_is_no_whole_number_is_rounded_up() -> None:
 
 
 def test_no_search_where_the_start_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_load_cp_model", lambda: pytest.fail("CP-SAT was called"))
+    monkeypatch.setattr(MODULE, "load_cp_model", lambda _: pytest.fail("CP-SAT was called"))
     assert solvers.rearrange([[0, 5], [4, 0]], [0, 1], "max").status is SolveStatus.OPTIMAL
     assert solvers.rearrange([[3, 5], [4, 1]], [0, 0], "max").value == 0
 
 
 def test_volumes_that_cp_sat_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_load_cp_model", lambda: pytest.fail("CP-SAT called"))
+    monkeypatch.setattr(MODULE, "load_cp_model", lambda _: pytest.fail("CP-SAT called"))
     volumes = [[2**58 + 5, 2**58, 3], [2**57, 2**56, 2**58], [7, 2**57, 2**58]]
     result = solvers.rearrange(volumes, [0, 1, 2], "max")
     solvers.check_rearrangement(volumes, [0, 1, 2], result)

@@ -3,15 +3,12 @@
 import dataclasses
 import inspect
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 import rearrangement_oracles as oracles
+from compiled import compiled_and_plain
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -228,13 +225,6 @@ def middle_case(m: int, ranks_per_node: int, items_per_rank: int, seed: int) -> 
     return solvers.group_volumes(groups, home, lengths, m), (np.arange(m) // ranks_per_node).tolist()
 
 
-def dense(volumes: solvers.Volumes) -> list[list[int]]:
-    m = volumes.num_ranks
-    matrix = np.zeros((m, m), dtype=np.int64)
-    matrix[np.repeat(np.arange(m), np.diff(volumes.offsets)), volumes.ranks] = volumes.amounts
-    return matrix.tolist()
-
-
 @pytest.mark.parametrize("method", CLOCKLESS)
 @EVERY_OBJECTIVE
 def test_relabelled_nodes_change_nothing_but_names(method: str, objective: str) -> None:
@@ -252,7 +242,7 @@ def test_relabelled_nodes_change_nothing_but_names(method: str, objective: str) 
 def test_matrix_and_sparse_rows_give_the_same(method: str, objective: str) -> None:
     volumes, nodes = middle_case(24, 4, 3, seed=2)
     m = volumes.num_ranks
-    from_matrix = solvers.rearrange(dense(volumes), nodes, method, objective)
+    from_matrix = solvers.rearrange(oracles.dense(volumes), nodes, method, objective)
     assert from_matrix.value == solvers.rearrange(volumes, nodes, method, objective).value
     twice = [solvers.rearrange(volumes, nodes, method, objective) for _ in range(2)]
     assert twice[0] == twice[1]
@@ -312,18 +302,7 @@ print(json.dumps(found))
 
 def test_compiled_and_plain_python_give_the_same() -> None:
     """And so does every process: invariant 3. With ties, uneven nodes, an early end, and numbers past 2^53."""
-    outputs = []
-    for plain in ("0", "1"):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "COV"))}
-        environment |= {"NUMBA_DISABLE_JIT": plain, "PYTHONPATH": str(Path(solvers.__file__).parents[1])}
-        done = subprocess.run(
-            [sys.executable, "-W", "error::RuntimeWarning", "-c", DIGESTS],
-            env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        outputs.append(json.loads(done.stdout))
-    assert len(outputs[0]) == 48
-    assert outputs[0] == outputs[1]
+    assert len(json.loads(compiled_and_plain(DIGESTS))) == 48
 
 
 # --- what callers get wrong ------------------------------------------------------------------------------------------

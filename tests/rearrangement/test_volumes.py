@@ -6,22 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rearrangement_oracles import dense
 
 import solvers
 from solvers import Volumes
 from solvers.rearrangement.volumes import as_volumes
 
 items = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 9)), max_size=30)
-
-
-def dense(volumes: Volumes) -> list[list[int]]:
-    matrix = [[0] * volumes.num_ranks for _ in range(volumes.num_ranks)]
-    for g in range(volumes.num_ranks):
-        for e in range(volumes.offsets[g], volumes.offsets[g + 1]):
-            assert matrix[g][volumes.ranks[e]] == 0  # each rank once
-            assert volumes.amounts[e] > 0
-            matrix[g][volumes.ranks[e]] = int(volumes.amounts[e])
-    return matrix
 
 
 @given(items=items)

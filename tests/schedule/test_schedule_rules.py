@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
+from schedule_cases import COSTS, OTHER_RULES, TOKENS, changed
 
 from solvers.errors import CertificateError, InfeasibleError, TimeLimitError
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
@@ -187,14 +188,7 @@ def test_only_over_long_samples():
 
 # --- wrong results are caught ----------------------------------------------------------------------------------------
 
-COSTS, TOKENS = [90, 50, 40, 40, 30, 30, 20, 20, 10], [9, 5, 4, 4, 3, 3, 2, 2, 30]
 RULES = {"num_ranks": 2, "cap": 10, "over_long": "own"}
-
-
-def changed(array, index, value):
-    copy = array.copy()
-    copy[index] = value
-    return copy
 
 
 @pytest.mark.parametrize(
@@ -232,16 +226,7 @@ def test_a_wrong_result_is_caught(field, change, message):
         check_schedule(COSTS, TOKENS, dataclasses.replace(result, **{field: change(result)}), **RULES)
 
 
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ({"num_slots": 7}, "num_slots = 7 was asked for"),
-        ({"min_slots": 7}, "below min_slots = 7"),
-        ({"slots_multiple_of": 7}, "no multiple of slots_multiple_of = 7"),
-        ({"over_long": "error"}, "sample 8 is over the cap, which over_long refuses"),
-        ({"num_ranks": 3}, r"must be int64\[3, "),
-    ],
-)
+@pytest.mark.parametrize(("rules", "message"), OTHER_RULES)
 def test_a_result_made_under_other_rules_is_caught(rules, message):
     result = schedule_micro_batches(COSTS, TOKENS, **RULES)
     with pytest.raises(CertificateError, match=message):

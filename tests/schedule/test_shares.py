@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import examples
+from schedule_cases import COSTS, OTHER_RULES, TOKENS, changed
 from shares_oracles import cut, fewest_slots
 
 from solvers.errors import CertificateError, InfeasibleError, SolverError
@@ -189,14 +190,8 @@ def test_a_number_that_only_first_fit_misses_is_no_proof():
 
 # --- wrong results are caught ----------------------------------------------------------------------------------------
 
-COSTS, TOKENS, RANKS = [90, 50, 40, 40, 30, 30, 20, 20, 10], [9, 5, 4, 4, 3, 3, 2, 2, 30], [0, 1, 1, 0, 1, 0, 0, 1, 0]
+RANKS = [0, 1, 1, 0, 1, 0, 0, 1, 0]
 ASKED = {"num_ranks": 2, "cap": 10, "over_long": "own"}
-
-
-def changed(array, index, value):
-    copy = array.copy()
-    copy[index] = value
-    return copy
 
 
 @pytest.mark.parametrize(
@@ -236,16 +231,7 @@ def test_micro_batches_in_another_order_are_caught():
         check_shares(COSTS, TOKENS, RANKS, turned, **ASKED)
 
 
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ({"num_slots": 7}, "num_slots = 7 was asked for"),
-        ({"min_slots": 7}, "below min_slots = 7"),
-        ({"slots_multiple_of": 7}, "no multiple of slots_multiple_of = 7"),
-        ({"over_long": "error"}, "sample 8 is over the cap, which over_long refuses"),
-        ({"num_ranks": 3}, r"must be int64\[3, "),
-    ],
-)
+@pytest.mark.parametrize(("rules", "message"), OTHER_RULES)
 def test_a_result_made_under_other_rules_is_caught(rules, message):
     result = cut_shares(COSTS, TOKENS, RANKS, **ASKED)
     with pytest.raises(CertificateError, match=message):

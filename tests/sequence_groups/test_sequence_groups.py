@@ -1,14 +1,12 @@
 """Sequence groups: against all groups on small cases, under every rule, and what is refused."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
@@ -113,14 +111,7 @@ times = np.array([(5 * lengths**2 // 1000 + 180 * lengths) // d for d in (1, 2, 
 r = solvers.sequence_groups(times, lengths, (1, 2, 4, 8), 8, 4000, overhead=300_000 << 16, time_budget=2e-4)
 print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
 """
-    ways = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-            env=os.environ | {"NUMBA_DISABLE_JIT": flag, "PYTHONPATH": str(Path(solvers.__file__).parents[1])},
-        ).stdout
-        for flag in "01"
-    ]  # fmt: skip
-    assert ways[0] == ways[1] != ""
+    assert compiled_and_plain(code)
 
 
 @settings(max_examples=examples(150))

@@ -1,7 +1,6 @@
 """CP-SAT under any combination of constraints."""
 
 import math
-import os
 import time
 from typing import Any
 
@@ -9,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._budget import work_units
+from solvers._cp_sat import load_cp_model, solver_until
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError, TimeLimitError, as_words
 from solvers.partition.constrained.search import Search, search
 from solvers.partition.constrained.state import State
-from solvers.partition.exact import load_cp_model, trusted_bound
+from solvers.partition.exact import trusted_bound
 
 __all__ = ["search_exact"]
 
@@ -59,9 +59,7 @@ def search_exact(state: State, seconds: float) -> tuple[Ints, Bound]:
 def _run(state: State, start: Ints | None, floor: int, deadline: float) -> tuple[Ints | None, Bound]:
     cp_model = load_cp_model()
     model, literal = _build(cp_model, state, start, floor)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(1e-3, deadline - time.perf_counter())
-    solver.parameters.num_workers = min(8, os.cpu_count() or 1)
+    solver = solver_until(cp_model, deadline)
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         raise InfeasibleError(

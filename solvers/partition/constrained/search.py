@@ -37,28 +37,14 @@ _STEPS = 14  # halvings of the step by which a target is lowered, from half of t
 
 @dataclass(slots=True)
 class Search:
-    """The best assignment so far, the bound, and the work left.
-
-    Attributes
-    ----------
-    state : State
-    work : int
-        Negative once the budget is spent.
-    bound : Bound
-    floors : list of int
-        Lower bounds on the largest time of each component.
-    best : int64[u] or None
-        Feasible.
-    makespan : int
-        Of `best`.
-    """
+    """The best assignment so far, the bound, and the work left."""
 
     state: State
-    work: int
+    work: int  # negative once the budget is spent
     bound: Bound = field(init=False)
-    floors: list[int] = field(init=False)
-    best: Ints | None = None
-    makespan: int = 2**63 - 1
+    floors: list[int] = field(init=False)  # lower bounds on the largest time of each component
+    best: Ints | None = None  # int64[u]: feasible
+    makespan: int = 2**63 - 1  # of `best`
 
     def __post_init__(self) -> None:
         self.bound, self.floors = total_bound(self.state.problem, self.state.units)

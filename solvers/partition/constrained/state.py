@@ -24,37 +24,21 @@ _SCALE_BITS = 24  # an average group's load is worth this many bits in a violati
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Units, limits and groups for the kernels; see the module.
-
-    Attributes
-    ----------
-    problem : ConstrainedProblem
-    units : Units
-    amounts : int64[u, d]
-        What each unit has of each dimension.
-    components : int
-        How many of the dimensions are costs; they stand first.
-    held_before : int64[m, d]
-        Initial loads; 0 elsewhere.
-    upper, lower : int64[m, d]
-        With no limit on costs.
-    factor, shift : int64[d]
-        A violation v of dimension d weighs ``((v + 2^shift - 1) >> shift) * factor``, at least 1 for v >= 1.
-    allowed : bool[k, m]
-    mask_of_unit : int64[u]
-    """
+    """Units, limits and groups for the kernels; see the module."""
 
     problem: ConstrainedProblem
     units: Units
-    amounts: Ints
-    components: int
-    held_before: Ints
+    amounts: Ints  # int64[u, d]: what each unit has of each dimension
+    components: int  # how many of the dimensions are costs; they stand first
+    held_before: Ints  # int64[m, d]: initial loads; 0 elsewhere
+    # int64[m, d]: with no limit on costs
     upper: Ints
     lower: Ints
+    # int64[d]: a violation v of dimension d weighs ``((v + 2^shift - 1) >> shift) * factor``, at least 1 for v >= 1
     factor: Ints
     shift: Ints
-    allowed: NDArray[np.bool_]
-    mask_of_unit: Ints
+    allowed: NDArray[np.bool_]  # bool[k, m]
+    mask_of_unit: Ints  # int64[u]
 
     @classmethod
     def of(cls, problem: ConstrainedProblem) -> "State":

@@ -1,0 +1,83 @@
+"""Steps to write into plan files and folders, and what readers must see of them."""
+
+import json
+import os
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from balancer.io.plan_folder import PlanFolder
+from balancer.io.plan_reader import PlanStep
+from balancer.io.plan_writer import PlanWriter
+
+DESCRIPTION = {"digest": "äbc", "num_ranks": 4, "phases": ["vision", "llm"], "gap": None}
+FORMS = pytest.mark.parametrize("form", ["plan.parquet", "plan/"])
+
+
+def make_step(rng: np.random.Generator, step: int, phase: str, count: int, *, extra: bool = False) -> PlanStep:
+    sample = rng.integers(0, 2**62, count)
+    rank, slot, position = rng.integers(0, 2**31, (3, count)).astype(np.int32)
+    length = rng.integers(0, 2**40, count) if extra else None
+    return PlanStep(step, phase, sample, rank, slot, position, length, rank[::-1] if extra else None)
+
+
+def make_steps(sizes: list[int], *, seed: int = 0, extra: bool = False) -> list[PlanStep]:
+    """Two phases a step, each with a size of its own."""
+    rng = np.random.default_rng(seed)
+    return [make_step(rng, i // 2, ("vision", "llm")[i % 2], n, extra=extra) for i, n in enumerate(sizes)]
+
+
+def append_all(writer: PlanWriter, steps: list[PlanStep]) -> None:
+    for s in steps:
+        writer.append(s.step, s.phase, s.sample, s.rank, s.slot, s.position, s.length, s.home_rank)
+
+
+def write(
+    path: str, steps: list[PlanStep], *, description: dict | None = None, per_part: int = 1, key: str = "ab"
+) -> Path:
+    """Write a file, or a folder in whose parts there are so many of these steps."""
+    extra, described = any(s.length is not None for s in steps), DESCRIPTION if description is None else description
+    if not path.endswith("/"):
+        with PlanWriter(path, extra_columns=extra) as writer:
+            append_all(writer, steps)
+            return writer.close(described)
+    parts = []
+    with PlanFolder(path, key * 32) as folder:
+        for number, first in enumerate(range(0, len(steps), per_part)):
+            with PlanWriter(folder.part(number), extra_columns=extra) as writer:
+                append_all(writer, steps[first : first + per_part])
+                parts.append(writer.close_part({"key": key * 32, "part": number, "digest": ""}))
+        return folder.commit(described, parts)
+
+
+def merged(steps: list[PlanStep]) -> list[PlanStep]:
+    """What a reader must see: empty steps leave no trace, neighbours of one step and phase are one."""
+    names = [name for name in PlanStep.__slots__ if name not in ("step", "phase")]
+    result = []
+    for key, run in groupby((s for s in steps if len(s.sample)), key=lambda s: (s.step, s.phase)):
+        pieces = list(run)
+        columns = {n: [getattr(piece, n) for piece in pieces] for n in names}
+        arrays = {n: np.concatenate(c) for n, c in columns.items() if c[0] is not None}
+        result.append(PlanStep(*key, **arrays))
+    return result
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def target(tmp_path: Path, form: str) -> str:
+    return f"{tmp_path}{os.sep}{form}"  # pathlib would drop the trailing slash
+
+
+def assert_tidy(tmp_path: Path, form: str) -> None:
+    """Nothing but the plan is there."""
+    if not form.endswith("/"):
+        assert os.listdir(tmp_path) == [form]
+        return
+    assert os.listdir(tmp_path) == [form[:-1]]
+    folder = tmp_path / form
+    named = {part["file"] for part in json.loads((folder / "manifest.json").read_bytes())["parts"]}
+    assert set(os.listdir(folder)) == named | {"manifest.json"}

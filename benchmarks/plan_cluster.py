@@ -4,13 +4,15 @@ Every run has a folder of its own, and all folders must be the same byte for byt
 process, as many as there are workers for the others, of which the driver is one. *Ray* is a cluster that the command
 starts while it plans, with a worker less; *Ray, started before* one of all workers, started first, to which the driver
 hands out. *Side by side* are runs of one process at once, a core each, that have nothing to do with one another: what
-the machine gives at most. What 10**9 and 10**10 rows take on more cores is arithmetic from the last figures: the rows'
-time on one core over the cores, and what the driver does for each part, one after the other.
+the machine gives at most. Before all that, sources are compiled to bytecode, as pip does when it installs, and kernels
+to machine code, as a first command does. What 10**9 and 10**10 rows take on more cores is arithmetic from the last
+figures: the rows' time on one core over the cores, and what the driver does for each part, one after the other.
 
 Run: python benchmarks/plan_cluster.py [--rows N ...] [--workers W] [--placement P] [--method M] [--no-ray]. On Linux.
 """
 
 import argparse
+import compileall
 import contextlib
 import ctypes
 import hashlib
@@ -27,11 +29,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
+ROOT = Path(__file__).parent.parent
+LOG = ROOT / "data" / "omni_mix_dev.parquet"
 LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 ROWS_A_PART = 1_000_000
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 RUN = "from balancer.cli.start import main; main()"
+COMPILE = "from solvers._as_python import compile_at_once; compile_at_once(); " + RUN
 ON_RAY = "import ray, sys; ray.init(num_cpus=int(sys.argv.pop(1)), log_to_driver=False, logging_level='error'); " + RUN
 
 
@@ -191,6 +195,8 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
     if not asked.no_ray:
         ways["ray"] = [*here, *shape, "--engine", "ray"], workers
         ways["ray, started before"] = [sys.executable, "-c", ON_RAY, str(workers), *shape, "--engine", "ray"], workers
+    first = ["plan", str(LOG), *shape[2:], "--engine", "serial", "--out", f"{folder / 'first'}/"]
+    timed([sys.executable, "-c", COMPILE, *first], 1)
     rates, digests = {}, set()
     print(f"\n{rows:,} rows\n")
     print("| | cores | seconds | of processors | rows a second | of one process | peak memory of a process, MiB |")
@@ -220,6 +226,8 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true")
     asked = parser.parse_args()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that workers and daemons whose parents end come to be ours
+    for package in ("balancer", "solvers"):
+        compileall.compile_dir(ROOT / package, quiet=1)
     for number in asked.rows:
         with tempfile.TemporaryDirectory() as name:
             rates = measured(Path(name), number, asked)

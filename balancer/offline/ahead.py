@@ -101,7 +101,8 @@ class LocalCluster:
             import ray
 
             try:
-                init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
+                with _without_monitors():
+                    init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
             except ValueError:  # it is not for us to say how many
                 init(ray, logging_level="error")
                 self.was_there = True
@@ -121,6 +122,28 @@ class LocalCluster:
         """End it; wait for that."""
         self._over.set()
         self._thread.join()
+
+
+@contextlib.contextmanager
+def _without_monitors() -> Iterator[None]:
+    """Have ``ray.init`` start no autoscaler, and nobody who sends logs to the driver: a third of all daemons' work.
+
+    There is no public way; a Ray that has no such settings starts what it always does.
+    """
+    from ray._private import parameter
+
+    before = parameter.RayParams
+
+    class Fewer(before):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            self.no_monitor, self.include_log_monitor = True, False
+
+    parameter.RayParams = Fewer
+    try:
+        yield
+    finally:
+        parameter.RayParams = before
 
 
 def init(ray: Any, **how: Any) -> None:

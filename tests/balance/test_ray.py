@@ -23,6 +23,7 @@ from test_run import (  # noqa: E402
 
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.logs import open_log  # noqa: E402
+from balancer.offline import ahead  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
 from balancer.offline.engines import Cluster, Serial, _Remote, _Shared  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
@@ -40,7 +41,8 @@ def cluster(tmp_path_factory):
     given = {"PYTHONPATH": paths, "FATAL": str(kills), "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
-    ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
+    with ahead._without_monitors():
+        ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
     yield kills
     ray.shutdown()
     for name, value in before.items():
@@ -106,13 +108,24 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):  # noqa: F811
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 
-def workers_of_ray(_):
-    """Those of this process's cluster that have a task now."""
+def of_ray(what):
+    """Processes of this one's cluster that are called so."""
     found, left = [], [os.getpid()]
     while left:
         found += (mine := children_of(left.pop()))
         left += mine
-    return called(found, b"ray::part ")
+    return called(found, what)
+
+
+def workers_of_ray(_):
+    """Those that have a task now."""
+    return of_ray(b"ray::part ")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_a_local_cluster_has_no_monitors(cluster):
+    assert of_ray(b"raylet")
+    assert not of_ray(b"monitor.py")
 
 
 @pytest.mark.more_by_night

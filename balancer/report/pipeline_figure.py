@@ -49,7 +49,7 @@ def pipeline_section(
     columns = [("device", True)]
     for name in runs:
         columns += [(f"bubble, {name}", True), (f"most in flight, {name}", True)]
-    columns += [(f"in encoders, {name}", True) for name in boxes]
+    columns += [(f"beside the pipeline, {name}", True) for name in boxes]
     shown = as_bytes if held == "bytes" else "{:,}".format
     shares = [_shares(runs[name], each) for name, each in boxes.items()]
     rows = [

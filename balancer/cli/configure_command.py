@@ -123,7 +123,7 @@ def _next_commands(
     for name, usual in (("num_steps", 1), ("efficiency", 0.5), ("overlap", 0.0)):
         words += [f"--{name.removeprefix('num_')}", options[name]] * (options[name] != usual)
     yield "to see it beside others, give more files", words
-    if layout.generators:
+    if layout.generators and layout.times is None:
         return
     ranks, each = layout.llm.dp, max(1, options["batch"] // layout.llm.dp)
     what = "to plan by it, --ranks being its replicas"

@@ -291,13 +291,13 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
     taken = {name: value for name, value in said.items() if value is not None and options[name] is None}
     click.get_current_context().meta[GIVEN_IN] = of_layout(paths[0], taken)
     layout.check_phases(names)
+    if layout.mode == "multiplexed" and (layout.encoders or layout.generators):
+        return _in_gaps(options, layout, paths[0], num_ranks)
     if layout.generators:
         raise InputError(
-            f"{paths[0]}: a plan ends with the language model, and does not say what generators do "
-            f"({', '.join(layout.generators)}); see it with simulate --layout"
+            f"{paths[0]}: a plan does not say what generators do ({', '.join(layout.generators)}) that are stages, and "
+            "not in gaps; see it with simulate --layout, or configure --mode multiplexed"
         )
-    if layout.mode == "multiplexed" and layout.encoders:
-        return _in_gaps(options, layout, paths[0], num_ranks)
     laid_out = layout.mode == "before" or not layout.encoders
     of_gpus = laid_out and num_ranks == layout.num_gpus != layout.llm.dp
     if not of_gpus and layout.llm.dp != num_ranks:
@@ -405,6 +405,8 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
         refuse(options, ("stages", *_WITH_STAGES), "--group-degrees")
     taken = _take_layout(options, tuple(columns), topology.num_ranks)
     layout, slots = (None, taken) if isinstance(taken, MicroBatches) else (taken, None)
+    piped = () if slots is None or slots.stages is None else slots.stages.forward
+    columns = dict(sorted(columns.items(), key=lambda each: each[0] in piped))  # the LLM behind generators in its gaps
     stages = _stages(options, tuple(columns))
     phases, groups = _sequence_groups(options, _phases(options, columns))
     cut = groups or _micro_batches(options, stages) or slots
@@ -479,7 +481,7 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element, for want of --bytes" if by_default else ""
     lines = [f"{name}: {', '.join(phase.name for phase in phases)}, {ranks}{unit}"]
-    silent = [phase.name for phase in phases[:-1] if phase.outputs is None]
+    silent = [phase.name for phase in phases[:-1] if phase.outputs is None and not phase.generates]
     if silent:
         put = "puts out" if len(silent) == 1 else "put out"
         lines.append(f"{', '.join(silent)}: {put} as many elements as taken in, for want of --outputs")

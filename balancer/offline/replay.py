@@ -165,7 +165,7 @@ def _checked_gaps(
         lacking = ", ".join(repr(name) for name in ("item", *GAP) if getattr(rows, name) is None)
         raise PlanError(f"{where}: encoders run in gaps, and there is no column {lacking}")
     (last, order), of, number = samples, tasks.sample, step.batch.rows_of(step.batch.kept, first_row)
-    wanted = np.stack([number[of], tasks.part, last.rank[order][of], last.slot[order][of]])
+    wanted = np.stack([number[of], tasks.number, last.rank[order][of], last.slot[order][of]])
     held = np.stack([rows.sample, rows.item, rows.rank, rows.slot])
     ways = [np.lexsort((each[1], each[0])) for each in (held, wanted)]
     if held.shape != wanted.shape or (held[:, ways[0]] != wanted[:, ways[1]]).any():

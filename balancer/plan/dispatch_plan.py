@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from balancer.cost import CostModel
 from balancer.plan.digest import digest_after, placements_digest
 from balancer.plan.exchange import RankExchange
-from balancer.plan.gaps import Between, DeviceOp, GapTable, delayed, ops_in_turn
+from balancer.plan.gaps import Between, DeviceOp, GapTable, between_both, ops_in_turn
 from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch, kept_samples
@@ -377,20 +377,22 @@ class DispatchPlan(Record):
     def pipeline_makespans(self, home: bool = False) -> NDArray[np.int64]:
         """Return when the pipeline of each rank ends, int64[num_ranks]; `home` as for :meth:`pipeline_run`.
 
-        Encoders that run in gaps do so in none at home: before the pipeline, evenly on all its devices.
+        What runs in gaps does so in none at home: encoders before the pipeline, evenly on all its devices, generators
+        behind it.
         """
         stages, work = self._stages_and_work()
         if self.gaps is not None and not home:
             return np.array([self.gap_run(rank).makespan for rank in range(self.num_ranks)], dtype=np.int64)
-        return stages.makespans(self._of_slots(work, home)) + (self._ahead_at_home() if home else 0)
+        return stages.makespans(self._of_slots(work, home)) + (self._around_home().sum(axis=0) if home else 0)
 
-    def _ahead_at_home(self) -> NDArray[np.int64]:
-        """How long encoders that run in gaps take each rank's devices before dispatch: int64[num_ranks]."""
+    def _around_home(self) -> NDArray[np.int64]:
+        """How long encoders and generators that run in gaps take each rank's devices at home: int64[2, num_ranks]."""
         if self.gaps is None:
-            return np.zeros(self.num_ranks, dtype=np.int64)
-        spent, rank = self.gaps.tasks.forward + self.gaps.tasks.backward, self.home.rank_of_sample
-        before = group_loads(spent, rank[self.gaps.tasks.sample], self.num_ranks)
-        return -(-before // self._stages_and_work()[0].num_devices)
+            return np.zeros((2, self.num_ranks), dtype=np.int64)
+        tasks = self.gaps.tasks
+        spent, rank = tasks.forward + tasks.backward, self.home.rank_of_sample[tasks.sample]
+        both = [group_loads(spent * (tasks.late == late), rank, self.num_ranks) for late in (False, True)]
+        return -(-np.stack(both) // self._stages_and_work()[0].num_devices)
 
     @property
     def work_of_slots(self) -> NDArray[np.int64]:
@@ -418,7 +420,7 @@ class DispatchPlan(Record):
         if self.gaps is None:
             return run
         if home:
-            return delayed(run, int(self._ahead_at_home()[rank]))
+            return between_both(run, *self._around_home()[:, rank].tolist())
         names = ("makespan", "forward_start", "forward_end", "backward_start", "backward_end", "busy", "idle")
         among = self.gap_run(rank)
         return replace(run, **{name: getattr(among, name) for name in names})
@@ -428,7 +430,8 @@ class DispatchPlan(Record):
         if self.gaps is None:
             return None
         if home:
-            return Between.first(self._stages_and_work()[0].num_devices, int(self._ahead_at_home()[rank]))
+            run, (ahead, behind) = self.pipeline_run(rank, home), self._around_home()[:, rank].tolist()
+            return Between.around(len(run.busy), ahead, behind, run.makespan)
         mine = np.flatnonzero(self.rank_of_sample[self.gaps.tasks.sample] == rank)
         return Between.of(self.gap_run(rank), self.gaps.tasks.of(mine))
 

@@ -11,7 +11,7 @@ from balancer.problem.step_times import GapTasks
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
-__all__ = ["Between", "DeviceOp", "GapTable", "delayed", "ops_in_turn"]
+__all__ = ["Between", "DeviceOp", "GapTable", "between_both", "ops_in_turn"]
 
 Ints = NDArray[np.int64]
 
@@ -40,10 +40,12 @@ class Between(NamedTuple):
         return cls(device[ran], start[ran], takes[ran], late[ran])
 
     @classmethod
-    def first(cls, num_devices: int, takes: int) -> "Between":
-        """Return what begins with encoders on all devices, each as long as this."""
-        none = np.zeros(num_devices, dtype=np.int64)
-        return cls(np.arange(num_devices), none, none + takes, none > 0)
+    def around(cls, num_devices: int, ahead: int, behind: int, end: int) -> "Between":
+        """Return encoders that take so long on all devices before the pipeline, and generators until the end of all."""
+        takes = np.repeat([ahead, behind], num_devices)
+        late = np.repeat([False, True], num_devices)
+        there, start = np.flatnonzero(takes), np.where(late, end - behind, 0)
+        return cls(np.tile(np.arange(num_devices), 2)[there], start[there], takes[there], late[there])
 
 
 class DeviceOp(NamedTuple):
@@ -56,12 +58,14 @@ class DeviceOp(NamedTuple):
     backward : bool
         Whether it is a backward, else a forward.
     stage : int or None
-        Of the pipeline; None of encoders' work in its gaps.
+        Of the pipeline; None of encoders' and generators' work in its gaps.
     sample : int or None
-        Whose, of encoders' work: a sample of the global batch.
+        Whose, of such work: a sample of the global batch.
     part, parts : int
-        Which part of the sample's work in all encoders, of how many alike: its pieces (tiles, or else items) are dealt
-        out evenly, in their order.
+        Which part of the sample's work in all encoders, or in all generators, of how many alike: its pieces (tiles, or
+        else items) are dealt out evenly, in their order.
+    generates : bool
+        Of generators, whose forward and backward are one op: this.
     """
 
     slot: int
@@ -70,20 +74,22 @@ class DeviceOp(NamedTuple):
     sample: int | None = None
     part: int = 0
     parts: int = 1
+    generates: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTable(Record):
-    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders.
+    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders, and in all generators.
 
     Attributes
     ----------
     tasks : GapTasks
-        In the order of samples and parts; samples are those that the plan keeps.
+        Of encoders, then of generators, in the order of samples and parts; samples are those that the plan keeps.
     device : int64[t]
         Of its sample's replica, where each runs, forward and backward.
     forward_turn, backward_turn : int64[t]
-        Their places among all that the device runs, the pipeline's ops included, from 0; -1 where there is no backward.
+        Their places among all that the device runs, the pipeline's ops included, from 0; -1 where there is no backward,
+        or where it runs with its forward in one, as generators' do.
     """
 
     tasks: GapTasks = field(compare=False)
@@ -128,22 +134,21 @@ class GapTable(Record):
         self, device: int, chosen: NDArray[np.bool_], slot: NDArray[np.int32], number: Ints
     ) -> dict[int, DeviceOp]:
         """Return what some tasks do on a device, by turn; `slot` and `number`, [n], are of samples."""
-        parts, part = np.bincount(self.tasks.sample, minlength=len(number)), self.tasks.part
-        found = {}
+        (part, parts), found = self.tasks.part, {}
         for i in np.flatnonzero(chosen & (self.device == device)).tolist():
             sample = int(self.tasks.sample[i])
             for back, turn in ((False, int(self.forward_turn[i])), (True, int(self.backward_turn[i]))):
                 if turn >= 0:
-                    whose = int(number[sample]), int(part[i]), int(parts[sample])
+                    whose = int(number[sample]), int(part[i]), int(parts[i]), bool(self.tasks.late[i])
                     found[turn] = DeviceOp(int(slot[sample]), back, None, *whose)
         return found
 
 
-def delayed(run: PipelineRun, ahead: int) -> PipelineRun:
-    """Return a run before which all devices have so long to work."""
+def between_both(run: PipelineRun, ahead: int, behind: int) -> PipelineRun:
+    """Return a run before and after which all devices have so long to work."""
     names = ("forward_start", "forward_end", "backward_start", "backward_end")
     later = {name: np.where(at < 0, at, at + ahead) for name in names for at in (getattr(run, name),)}
-    return replace(run, makespan=run.makespan + ahead, busy=run.busy + ahead, **later)
+    return replace(run, makespan=run.makespan + ahead + behind, busy=run.busy + ahead + behind, **later)
 
 
 def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp]) -> list[DeviceOp]:

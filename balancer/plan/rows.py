@@ -81,7 +81,7 @@ def _append_gaps(
     writer.append(
         number, phase, rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of], forward,
         length=None if homes is None else np.zeros(len(of), dtype=np.int64),
-        home_rank=None if homes is None else homes[of], item=gaps.tasks.part, gap=(device, backward),
+        home_rank=None if homes is None else homes[of], item=gaps.tasks.number, gap=(device, backward),
     )  # fmt: skip
 
 

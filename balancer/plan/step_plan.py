@@ -148,10 +148,10 @@ class StepPlan:
         streams: dict[str, Stream] = {}
         for name, phase in self.phases.items():
             items, target = phase.items, phase.plan.target
-            if items.feeds is not None:
-                if not items.fed_by:
-                    volumes = items.lengths * items.phase.bytes_in
-                    streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
+            if items.feeds is not None and not items.fed_by:
+                volumes = items.lengths * items.phase.bytes_in
+                streams[f"{name}:in"] = Stream(f"{name}:in", phase.plan.home, target, items.lengths, volumes)
+            if items.feeds is not None and not items.phase.generates:
                 held, samples = self._put_out.get(name), items.sample_of_item
                 lengths, source = (items.outputs, target) if held is None else (held.lengths, held.place)
                 lifted = self.phases[items.feeds].plan.target.lifted(samples if held is None else samples[held.sample])

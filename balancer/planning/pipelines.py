@@ -158,8 +158,9 @@ def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_bud
         times, items, work, tasks = problem.timed
         ops = {name: value for name, value in asked_of(times, items).items() if name not in ("work", "allow_empty")}
         return multiplexed_lower_bound(
-            work, task_item=tasks.sample, task_forward=tasks.forward, task_backward=tasks.backward, **ops
-        )
+            work, task_item=tasks.sample, task_forward=tasks.forward, task_backward=tasks.backward,
+            task_after=tasks.late, **ops,
+        )  # fmt: skip
     keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
     keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}
     found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)

@@ -159,7 +159,7 @@ class MicroBatches:
 
     @classmethod
     def in_gaps(cls, times: StepTimes) -> "MicroBatches":
-        """Return those of a layout whose encoders run in the gaps of its pipeline, within its memory.
+        """Return those of a layout whose encoders and generators run in the gaps of its pipeline, within its memory.
 
         There are as many as the layout has, or twice as many, and so on, in a step that would not fit.
         ``configure(...).winner.layout.times`` is what it takes, of mode ``"multiplexed"``.
@@ -168,9 +168,8 @@ class MicroBatches:
             raise ArgumentTypeError(
                 "times", "be those of a layout of mode 'multiplexed' that configure found", repr(times)
             )
-        if times.generators or not times.encoders:
-            what = f"generators ({', '.join(times.generators)})" if times.generators else "no encoders"
-            raise UsageError("a plan says what encoders do in gaps, and these {times} have {what}", what=what)
+        if not (times.generators or times.encoders):
+            raise UsageError("a plan says what encoders do in gaps, and these {times} have none")
         if times.slots > MOST_SLOTS_OF_STAGES:
             raise ArgumentError(
                 "num_micro_batches", f"be <= {MOST_SLOTS_OF_STAGES} where encoders run in gaps", times.slots

@@ -78,6 +78,9 @@ class Phase:
     share_multiple_of : int
         With `sequence_parallel`, a rank's share of an item is padded to a multiple of it: of the elements that make one
         of the outputs, so that each output is of one rank.
+    generates : bool
+        A generator, such as a decoder of audio: it feeds none, and takes what the last phase puts out. Set where one
+        runs in the gaps of a pipeline, and by nobody else; it stands before the last phase then.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Phase:
     rank_speeds: tuple[int, ...] | None = None
     sequence_parallel: int | None = None
     share_multiple_of: int = 1
+    generates: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":="):
@@ -116,7 +120,7 @@ class Phase:
         with of_phase(self.name):
             if self.max_tokens_per_rank is not None:
                 object.__setattr__(self, "max_tokens_per_rank", as_integer(MAX_TOKENS, self.max_tokens_per_rank, 1))
-            for name in ("equal_counts", "every_rank_nonempty"):
+            for name in ("equal_counts", "every_rank_nonempty", "generates"):
                 object.__setattr__(self, name, bool(getattr(self, name)))
             for name, least in (
                 ("bytes_in", 1),
@@ -169,6 +173,8 @@ class Phase:
         found = asdict(self) | {"cost": str(self.cost)}
         if self.sequence_parallel is None:
             del found["sequence_parallel"], found["share_multiple_of"]
+        if not self.generates:
+            del found["generates"]
         return found
 
 
@@ -526,7 +532,8 @@ def feeding(phases: Sequence[Phase]) -> tuple[dict[str, str | None], dict[str, t
     if len(set(names)) < len(names):
         raise ValueError(f"phases must have different names, got {', '.join(names)}")
     feeds = {phase.name: _fed_phase(phase, names) for phase in phases}
-    return feeds, {name: tuple(other for other in names if feeds[other] == name) for name in names}
+    encoders = [phase.name for phase in phases if not phase.generates]
+    return feeds, {name: tuple(other for other in encoders if feeds[other] == name) for name in names}
 
 
 def columns_of_none(phases: Sequence[Phase]) -> dict[str, ArrayLike | Ragged]:

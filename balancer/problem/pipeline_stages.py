@@ -211,7 +211,7 @@ class PipelineStages:
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases that run in the pipeline, or in its gaps."""
-        return (*self.forward, *(() if self.gaps is None else self.gaps.encoders))
+        return (*self.forward, *(() if self.gaps is None else (*self.gaps.encoders, *self.gaps.generators)))
 
     def check_phases(self, names: Sequence[str]) -> None:
         """Raise ValueError unless the stages are those of exactly these phases."""
@@ -283,8 +283,8 @@ class PipelineStages:
         """
         return run_turns(
             slots, task_slot=slot_of_task, task_forward=tasks.forward, task_backward=tasks.backward,
-            task_size=tasks.size, task_device=turns[0], forward_turn=turns[1], backward_turn=turns[2],
-            order=self.order(len(slots)), window=self.num_devices, **self._ops,
+            task_size=tasks.size, task_after=tasks.late, task_device=turns[0], forward_turn=turns[1],
+            backward_turn=turns[2], order=self.order(len(slots)), window=self.num_devices, **self._ops,
         )  # fmt: skip
 
     @property
@@ -364,7 +364,7 @@ class PipelineStages:
     def in_words(self) -> str:
         """Say what they are, for a report."""
         order = f"interleaved 1F1B of {self.chunks} chunks" if self.chunks > 1 else "1F1B"
-        gaps = "" if self.gaps is None else f", {' and '.join(self.gaps.encoders)} in its gaps"
+        gaps = "" if self.gaps is None else f", {' and '.join(self.phases[1:])} in its gaps"
         return f"{self.num_stages} pipeline stages, {order}{gaps}" + (", replicas tied" if self.tied else "")
 
 

@@ -1,7 +1,7 @@
 """The setup of a run: its ranks, its phases and how they are planned; the same in every step, on every rank."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class Setup:
     _topologies: dict[str, Topology] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "phases", as_phases(self.phases))
+        object.__setattr__(self, "phases", self._in_order(as_phases(self.phases)))
         object.__setattr__(self, "_several_items", any("(" in phase.items for phase in self.phases))
         num_ranks = self.topology.num_ranks
         self._lay_out()
@@ -96,6 +96,19 @@ class Setup:
         if self.settings.mode != "separate":
             self._check_joint()
         object.__setattr__(self, "_shares", any(self.sharing_of(phase.name) is not None for phase in self.phases))
+
+    def _in_order(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        """Return the phases with generators in gaps before the last one, whose gaps they run in; refuse any others."""
+        cut = self.settings.micro_batches
+        gaps = None if cut is None or cut.stages is None else cut.stages.gaps
+        late = () if gaps is None else gaps.generators
+        if odd := [phase.name for phase in phases if phase.generates and phase.name not in late]:
+            raise UsageError(
+                "phase {name!r} generates, and is none of the generators of {times}: it runs in the gaps of a "
+                "pipeline, or in no plan", name=odd[0],
+            )  # fmt: skip
+        marked = [replace(phase, generates=True) if phase.name in late else phase for phase in phases]
+        return tuple(sorted(marked, key=lambda phase: gaps is not None and phase.name in gaps.piped))
 
     def _lay_out(self) -> None:
         """Find the GPUs and the replicas of each phase."""

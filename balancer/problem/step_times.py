@@ -110,10 +110,20 @@ class GapTasks(NamedTuple):
         return GapTasks(self.sample[chosen], self.forward[chosen], self.backward[chosen], self.size[chosen], late)
 
     @property
-    def part(self) -> NDArray[np.int32]:
-        """Which part of its sample's work each is: int32[t]. Those of a sample stand together, all of one size."""
-        first = np.searchsorted(self.sample, self.sample)
-        return (np.arange(len(self.sample)) - first).astype(np.int32)
+    def number(self) -> NDArray[np.int32]:
+        """Which task of its sample each is, those of encoders first: int32[t]."""
+        order = np.argsort(self.sample, kind="stable")
+        number = np.empty(len(order), dtype=np.int32)
+        number[order] = np.arange(len(order)) - np.searchsorted(self.sample[order], self.sample[order])
+        return number
+
+    @property
+    def part(self) -> tuple[Ints, Ints]:
+        """Which part each is of its sample's work in all encoders, or in all generators, and of how many, all alike."""
+        kind = 2 * self.sample + self.late
+        parts = np.bincount(kind)
+        early = np.where(self.late, parts[kind - self.late], 0)
+        return (self.number - early).astype(np.int64), parts[kind].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The timeline of pipelines, which is a Gantt chart: which stage computes which micro-batch when."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def pipeline_section(
     columns = [("device", True)]
     for name in runs:
         columns += [(f"bubble, {name}", True), (f"most in flight, {name}", True)]
-    columns += [(f"in encoders, {name}", True) for name in boxes]
+    columns += [(f"beside the pipeline, {name}", True) for name in boxes]
     shown = as_bytes if held == "bytes" else "{:,}".format
     shares = [_shares(runs[name], each) for name, each in boxes.items()]
     rows = [
@@ -119,7 +119,7 @@ def gantt(
                     axis, starts[:, stage] / scale, ends[:, stage] / scale, stage % devices, (color, colors.page), end
                 )
         if (tasks := (between or {}).get(title)) is not None:
-            _draw_tasks(axis, tasks, scale, colors)
+            _draw_tasks(axis, tasks, scale, colors, end)
         axis.axvline(run.makespan / scale, color=colors.ink, linewidth=0.8)
         axis.set(ylabel="device", ylim=(devices - 0.5, -0.5), xlim=(0, end * 1.005), yticks=range(devices))
         axis.set_title(
@@ -132,18 +132,25 @@ def gantt(
 def _draw_ops(axis: Any, starts: Floats, ends: Floats, row: int, colors: tuple[str, str], end: float) -> None:
     there = [k for k in range(len(starts)) if starts[k] >= 0 and ends[k] > starts[k]]
     spans = [(starts[k], ends[k] - starts[k]) for k in there]
-    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=0.3)
+    edges = _edges(axis, spans, end)
+    axis.broken_barh(spans, (row - 0.44, 0.88), facecolors=colors[0], edgecolors=colors[1], linewidth=edges)
     digit = _DIGIT_WIDTH / axis.figure.get_figwidth()
     for k, (start, width) in zip(there, spans, strict=True):
         if width >= len(str(k)) * digit * end:
             axis.text(start + width / 2, row, str(k), ha="center", va="center", fontsize=9, color=colors[1])
 
 
-def _draw_tasks(axis: Any, between: Between, scale: float, colors: Colors) -> None:
+def _edges(axis: Any, spans: Iterable[tuple[float, float]], end: float) -> list[float]:
+    """Return how broad edges are, in points: less than a tenth of their boxes, whose colour they would hide else."""
+    tenth = 7.2 * axis.figure.get_figwidth() / end
+    return [min(0.3, tenth * width) for _, width in spans]
+
+
+def _draw_tasks(axis: Any, between: Between, scale: float, colors: Colors, end: float) -> None:
     """Draw what runs between the ops."""
     for color, late in ((_TASK, False), (_LATE, True)):
         for device in np.unique(between.device[between.late == late]).tolist():
             here = (between.late == late) & (between.device == device)
             spans = list(zip(between.start[here] / scale, between.takes[here] / scale, strict=True))
             face = {"facecolors": colors.phases[color], "edgecolors": colors.page}
-            axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=0.2, **face)
+            axis.broken_barh(spans, (device - 0.44, 0.88), linewidth=_edges(axis, spans, end), **face)

@@ -231,10 +231,12 @@ def _charts(
 def _pipelines(picture: StepPicture, asked_for: bool) -> str:
     """Return the section that shows the slowest pipeline of one step."""
     which = "the step asked for" if asked_for else "the step in which the plan saves most"
-    ahead = " Before, encoders run ahead of the pipeline, evenly on all devices." * bool(picture.between)
+    late = any(each.late.any() for each in picture.between.values())
+    ahead = f" Before, encoders run ahead of the pipeline, evenly on all devices{', and generators behind it' * late}."
     words = (
         f"This is {which}, and of its replicas the one that takes longest, before and after. Numbers are "
-        f"micro-batches, what is blank is bubble.{ahead} Small ones first and last fill and drain a pipeline fast."
+        f"micro-batches, what is blank is bubble.{ahead * bool(picture.between)} Small ones first and last fill and "
+        "drain a pipeline fast."
     )
     unit = picture.no_bubble, "time, in which the mean replica would take 1 without bubbles"
     title = f"Step {picture.step:,}: stages of one pipeline"

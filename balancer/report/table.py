@@ -38,7 +38,10 @@ BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks me
 """A note of tables and pages where ranks wait in every micro-batch."""
 BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
 """The same where there are pipeline stages."""
-BEFORE_GAPS = f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices."
+BEFORE_GAPS = (
+    f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices, and generators, "
+    "if there are some, after them."
+)
 """The same where encoders are in the pipeline: as stages, which are as those, or in its gaps."""
 
 

@@ -17,6 +17,7 @@ import balancer
 from balancer.errors import PlanError
 from balancer.executor.arguments import as_setup
 from balancer.io.plan_format import FEATURES
+from balancer.plan.gaps import DeviceOp
 from balancer.problem.layout import StepLayout, read_layout
 from balancer.simulate import configure as room
 from balancer.simulate.configure import price_layouts
@@ -35,24 +36,35 @@ NAMES = {"vision": "patches", "audio": "frames", "llm": "tokens"}
 def made(tmp_path_factory):
     """A log of two steps, and a layout with encoders in the gaps of two replicas of two stages, as it was priced."""
     folder = tmp_path_factory.mktemp("gaps")
+    return folder, priced_in(folder, "winner.json", {"vision": {"dp": 8}, "audio": {"dp": 8}})
+
+
+def priced_in(folder, name, others, generators=()):
+    """Write a log, and a layout for it whose language model has two replicas of two stages."""
     rng = np.random.default_rng(0)
     columns = {"patches": rng.integers(0, 9, 32) * 256, "tokens": rng.integers(20, 2000, 32),
                "frames": rng.integers(0, 2, 32) * rng.integers(10, 1500, 32)}  # fmt: skip
     pq.write_table(pa.table(columns), folder / "log.parquet")
     models = dict(word.split("=") for word in MODELS[1:6:2])
-    given = given_of(str(folder / "log.parquet"), 8, NAMES, models, 16, cluster="h100", pieces={"vision": 256})
-    modules = {"vision": {"dp": 8}, "audio": {"dp": 8}, "llm": {"tp": 2, "pp": 2, "dp": 2}}
-    layout = StepLayout.from_json({"mode": "multiplexed", "modules": modules, "micro_batches": 4})
+    modules = {"llm": {"tp": 2, "pp": 2, "dp": 2}}
+    modules = {each: others[each] for each in others if each not in generators} | modules | others
+    names = {each: NAMES[each] for each in modules}
+    given = given_of(
+        str(folder / "log.parquet"), 8, names, {each: models[each] for each in names}, 16, cluster="h100",
+        pieces={"vision": 256} if "vision" in names else {}, generators=generators,
+    )  # fmt: skip
+    told = {"mode": "multiplexed", "modules": modules, "micro_batches": 4, "generators": list(generators)}
+    layout = StepLayout.from_json(told)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_EACH_S", BUDGET / 10)
         patch.setattr(room, "LAST_S", BUDGET)
         (priced,) = price_layouts(given, [layout])
-    (folder / "winner.json").write_text(json.dumps(priced.layout.to_json()))
-    return folder, priced
+    (folder / name).write_text(json.dumps(priced.layout.to_json()))
+    return priced
 
 
-def options(folder, *more, ranks=2):
-    asked = (*PHASES, "--ranks", ranks, "--batch-per-rank", 8, "--layout", folder / "winner.json")
+def options(folder, *more, ranks=2, phases=PHASES, layout="winner.json"):
+    asked = (*phases, "--ranks", ranks, "--batch-per-rank", 8, "--layout", folder / layout)
     return "plan", folder / "log.parquet", *asked, "--time-budget", BUDGET, *more
 
 
@@ -66,8 +78,111 @@ def checked(plan):
         slots = llm.slot_of_sample[tasks.sample[mine]]
         given = llm.work_of_slots[rank], *pipe, slots, tasks.forward[mine], tasks.backward[mine]
         run = llm.gap_run(rank)
-        check_multiplex(*given, run, window=2, task_size=tasks.size[mine], **besides)
+        check_multiplex(*given, run, window=2, task_size=tasks.size[mine], task_after=tasks.late[mine], **besides)
         yield run
+
+
+def simulated(llm, rank):
+    """Run what `device_ops` lists, in turn, with no code of the solver or its check; return when all has ended."""
+    stages, tasks = llm.micro_batches.stages, llm.gaps.tasks
+    ops, last, (part, parts) = stages.gaps.of_ops(), stages.num_stages - 1, tasks.part
+    numbers = {(tasks.sample[i], part[i], tasks.late[i]): i for i in range(len(tasks.sample))}
+    queues = [llm.device_ops(rank, device) for device in range(stages.num_devices)]
+    starts, ends, free = {}, {}, [0] * len(queues)
+    mine = [op for queue in queues for op in queue if op.stage is None]
+
+    def takes(op):
+        if op.stage is not None:
+            way = "backward" if op.backward else "forward"
+            work = llm.work_of_slots[rank][op.slot] @ ops[way][:, op.stage]
+            return int(work + ops[f"{way}_overhead"][op.stage])
+        i = numbers[op.sample, op.part, op.generates]
+        assert op.parts == parts[i]
+        return (
+            int(tasks.forward[i] + tasks.backward[i])
+            if op.generates
+            else int((tasks.backward if op.backward else tasks.forward)[i])
+        )
+
+    def needed(op):
+        """Of what it has to wait for the end, and for the start."""
+        stage = DeviceOp(op.slot, op.backward, op.stage)
+        if op.stage is None and op.generates:
+            return [DeviceOp(op.slot, False, last)], []
+        if op.stage is None and op.backward:
+            return [DeviceOp(op.slot, True, 0)], []
+        if op.stage is None:
+            return [], [DeviceOp(op.slot - len(queues), False, 0)] * (op.slot >= len(queues))
+        if op.backward and op.stage == last:
+            return [stage._replace(backward=False), *(t for t in mine if t.generates and t.slot == op.slot)], []
+        if op.backward or op.stage:
+            return [stage._replace(stage=op.stage + (1 if op.backward else -1))], []
+        return [t for t in mine if not t.generates and not t.backward and t.slot == op.slot], []
+
+    where = {op: device for device, queue in enumerate(queues) for op in queue}
+    while any(queues):
+        for device in (device for device, queue in enumerate(queues) if queue):
+            op = queues[device][0]
+            before, begun = needed(op)
+            if all(each in ends for each in before) and all(each in starts for each in begun):
+                ready = [ends[each] + ops["hop"] * (where[each] != device) for each in before]
+                starts[op] = max([free[device], *ready, *(starts[each] for each in begun)])
+                ends[op] = free[device] = starts[op] + takes(op)
+                queues[device].pop(0)
+                break
+        else:
+            raise AssertionError(f"waits forever: {[queue[:1] for queue in queues]}")
+    return max(free)
+
+
+@pytest.mark.parametrize("encoders", [("vision",), ()])
+def test_generators_run_between_their_slots_turns(command, made, tmp_path, encoders):
+    """With an encoder in the gaps too, and without."""
+    folder, names = made[0], (*encoders, "llm", "audio")
+    priced = priced_in(folder, "late.json", {name: {"dp": 8} for name in (*encoders, "audio")}, ("audio",))
+    phases = [word for name in names for word in ("--phase", f"{name}={NAMES[name]}")]
+    path, page = tmp_path / "late.parquet", tmp_path / "page.html"
+    planned = command(*options(folder, "--out", path, phases=phases, layout="late.json"))
+    assert planned.err == ""
+    assert "audio: puts out" not in planned.out
+    first, second = balancer.load_steps(path)
+    assert tuple(first.phases) == (*encoders, "audio", "llm")
+    assert ("audio:in" in first.streams, "audio:out" in first.streams) == (True, False)
+    assert first.parts["llm"].streams == (*(f"{name}:out" for name in encoders), "llm:own")
+    assert first["llm"].makespan / 1e10 + priced.sync_s == pytest.approx(priced.seconds, rel=1e-12)
+    assert first["llm"].lower_bound / 1e10 + priced.sync_s == pytest.approx(priced.lower_bound_s, rel=1e-12)
+    for plan in (first, second):
+        llm = plan["llm"]
+        assert max(run.makespan for run in checked(plan)) == llm.makespan
+        assert [simulated(llm, rank) for rank in range(2)] == llm.pipeline_makespans().tolist()
+        listed = [op for rank in range(2) for device in range(2) for op in llm.device_ops(rank, device) if op.generates]
+        assert len(listed) == llm.gaps.tasks.late.sum() > 0
+        parts = {op.sample: sorted(other.part for other in listed if other.sample == op.sample) for op in listed}
+        assert all(parts[op.sample] == list(range(op.parts)) for op in listed)
+        of = plan.phases["audio"].items.sample_of_item
+        assert (plan["audio"].rank_of_sample == llm.rank_of_sample[of]).all()
+        for rank in range(2):
+            home = llm.pipeline_run(rank, home=True)
+            assert home.makespan == llm.pipeline_makespans(home=True)[rank] == home.busy[0] + home.idle[0]
+            ahead, behind = (llm.between(rank, home=True).late == late for late in (False, True))
+            assert (ahead.sum(), behind.sum()) == (2 * len(encoders), 2)
+    command("report", path, "--html", page)
+    assert "generators</li>" in page.read_text()
+    assert ("encoders</li>" in page.read_text()) == bool(encoders)
+    first.save(tmp_path / "one.parquet")
+    assert balancer.load_plan(tmp_path / "one.parquet").digest() == first.digest()
+    table = {NAMES[name]: pq.read_table(folder / "log.parquet")[NAMES[name]].to_numpy()[:16] for name in names}
+    cut = balancer.MicroBatches.in_gaps(read_layout(folder / "late.json").times)
+    alone = balancer.orchestrate(
+        table, {name: NAMES[name] for name in names}, 2, micro_batches=cut, time_budget=BUDGET, placement="relocate"
+    )
+    assert alone.digest() == first.digest()
+    tamper(path, lambda cells: next(cell for cell in cells if cell["phase"] == "llm:gaps").update(item=9))
+    with pytest.raises(PlanError, match="each part of each"):
+        list(balancer.load_steps(path))
+    odd = [balancer.Phase("audio", "frames", generates=True), balancer.Phase("llm", "tokens")]
+    with pytest.raises(ValueError, match="phase 'audio' generates, and is none of the generators of times"):
+        balancer.orchestrate(table, odd, 2)
 
 
 def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
@@ -79,7 +194,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     assert first["llm"].lower_bound / 1e10 + priced.sync_s == pytest.approx(priced.lower_bound_s, rel=1e-12)
     for plan in (first, second):
         assert max(run.makespan for run in checked(plan)) == plan["llm"].makespan
-        assert plan["llm"].pipeline_makespans().max() == plan["llm"].makespan
+        assert plan["llm"].pipeline_makespans().tolist() == [simulated(plan["llm"], rank) for rank in range(2)]
         for name in ("vision", "audio"):
             of = plan.phases[name].items.sample_of_item
             assert (plan[name].rank_of_sample == plan["llm"].rank_of_sample[of]).all()
@@ -130,13 +245,15 @@ def test_a_device_runs_its_ops_in_turn(command, made):
     assert alone == 2 * [[(k, back, s) for k, s, back in stages.order(4).ops_of(d)] for d in range(2)]
     between = [op for ops in found for op in ops if op.stage is None]
     assert sorted((op.sample, op.part, op.backward) for op in between) == sorted(
-        (s, p, back) for s, p in zip(tasks.sample.tolist(), tasks.part.tolist(), strict=True) for back in (False, True)
+        (s, p, back)
+        for s, p in zip(tasks.sample.tolist(), tasks.number.tolist(), strict=True)
+        for back in (False, True)
     )
     assert max(op.parts for op in between) > 1
     assert all(op.slot == llm.slot_of_sample[op.sample] for op in between)
     run = llm.gap_run(0)
     mine = np.flatnonzero(llm.rank_of_sample[tasks.sample] == 0)
-    number = {(int(tasks.sample[i]), int(tasks.part[i])): at for at, i in enumerate(mine)}
+    number = {(int(tasks.sample[i]), int(tasks.number[i])): at for at, i in enumerate(mine)}
     for ops in found[:2]:
         tables = {
             False: (run.forward_start, run.task_forward_start),

@@ -35,7 +35,7 @@ class StrategyTotals:
 
     steps: int = 0
     samples: int = 0
-    # Of all steps; the last three add up to the first
+    # Of all steps; what computing, waiting and exchanges take adds up to `seconds`
     seconds: float = 0.0
     compute_s: float = 0.0
     waiting_s: float = 0.0

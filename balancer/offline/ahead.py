@@ -216,6 +216,8 @@ def begin_as_asked(words: list[str]) -> None:
             _hashes.append(_Sha256(words[1]))
         resource_tracker.ensure_running()
     elif _given(words).get("--engine") == "ray" and "--address" not in _given(words) and "ray" not in sys.modules:
+        with contextlib.suppress(ImportError):  # as whoever uses it tells
+            import ray  # noqa: F401 (by itself: the cluster starts sooner, and what is imported beside it is no later)
         _begun.append(LocalCluster())
 
 

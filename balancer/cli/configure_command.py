@@ -30,7 +30,7 @@ def _own_options(command: Any) -> Any:
         click.option("--batch", type=int, required=True, metavar="B", help="Samples of a global batch."),
         click.option(
             "--phase", "phases", metavar="NAME=COL[+COL...]", multiple=True, required=True,
-            help="A module and the columns whose sum is its length; the last but generators is the language model.",
+            help="A module and the columns whose sum is its length; generators aside, the last is the language model.",
         ),
         click.option(
             "--items", metavar="NAME=F(COL,...)", multiple=True,

@@ -460,6 +460,7 @@ def test_a_hash_that_was_begun_is_of_the_file_as_it_was(folder, tmp_path):
     digest = file_sha256(tmp_path / "log")
     assert hashed[0].of(tmp_path / "log") == digest
     assert hashed[1].of(folder / "log.parquet") is None
+    os.waitid(os.P_PID, hashed[2]._pid, os.WEXITED | os.WNOWAIT)  # else it may be begun after that
     with open(tmp_path / "log", "ab") as file:
         file.write(b"more")
     assert hashed[2].of(tmp_path / "log") is None

@@ -28,6 +28,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # as `main` itself has it
         sys.stderr.write("balancer: interrupted\n")
         sys.exit(130)
+    except OSError as error:  # no more files or processes; a folder that is gone
+        sys.stderr.write(f"balancer: {error}\n")
+        sys.exit(2)
 
     gc.freeze()
     gc.enable()

@@ -247,13 +247,12 @@ def interleaved(num_slots: int, num_devices: int, chunks: int, forward_only: int
     turns = [(first + k, chunk) for first in range(0, num_slots, devices)
              for chunk in range(chunks) for k in range(devices)]  # fmt: skip
     forwards = [[(k, chunk * devices + d, False) for k, chunk in turns] for d in range(devices)]
-    backwards = [
-        [(k, s, True) for k, chunk in turns if (s := (chunks - 1 - chunk) * devices + d) >= lead]
-        for d in range(devices)
-    ]
+    backwards = [[(k, (chunks - 1 - chunk) * devices + d, True) for k, chunk in turns] for d in range(devices)]
     warmups = [min(len(turns), 2 * (devices - d - 1) + (chunks - 1) * devices) for d in range(devices)]
-    warmups = [len(turns) if not back else warm for warm, back in zip(warmups, backwards, strict=True)]
-    return OpOrder.of(_lists(warmups, forwards, backwards), num_slots, devices * chunks, "interleaved")
+    lists = [  # as if all stages had backwards: then nothing waits for each other, nor without some of them
+        [(k, s, back) for k, s, back in ops if s >= lead or not back] for ops in _lists(warmups, forwards, backwards)
+    ]
+    return OpOrder.of(lists, num_slots, devices * chunks, "interleaved")
 
 
 @lru_cache(maxsize=64)

@@ -84,6 +84,15 @@ def test_in_flight_of_interleaved(devices, chunks, slots):
         assert most[d] == min(slots * chunks, 2 * (devices - d - 1) + (chunks - 1) * devices + 1)
 
 
+@pytest.mark.parametrize(("devices", "chunks", "slots"), [(1, 2, 3), (2, 2, 8), (3, 2, 6), (2, 3, 4)])
+def test_interleaved_frozen_stages_run_as_others_do_but_for_backwards(devices, chunks, slots):
+    whole = lists_of(interleaved(slots, devices, chunks))
+    for lead in range(devices * chunks + 1):
+        frozen = interleaved(slots, devices, chunks, lead)
+        assert lists_of(frozen) == [[op for op in ops if op[1] >= lead or not op[2]] for ops in whole]
+        assert frozen.forward_only == lead
+
+
 def test_sizes_in_flight():
     found = run([[1]] * 3, [[1, 1]], [[1, 1]], one_f_one_b(3, 2), sizes=[5, 7, 1])
     assert found.in_flight.tolist() == [12, 7]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_oracles import ends_by_events
 
@@ -290,7 +290,6 @@ def test_pipelines_that_do_not_end_in_time_near_home_are_laid_out_for_all():
 @given(stages_of_one_phase(), st.integers(1, 4), st.lists(st.integers(0, 40), max_size=12), st.integers(0, 99))
 def test_no_replica_holds_more_than_its_time_allows(stages, num_slots, lengths, seed):
     """The bound on what must cross nodes rests on it, whatever runs where."""
-    assume(stages.chunks == 1 or stages.forward_only == 0)
     rng, num_slots = np.random.default_rng(seed), num_slots * stages.num_devices
     work, (rank, slot) = np.array([lengths]).T.astype(np.int64), rng.integers(0, [[3], [num_slots]], (2, len(lengths)))
     makespan = int(stages.makespans(work_of_slots(work, rank, slot, 3, num_slots)).max())

@@ -402,11 +402,32 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
             layout | {"times": layout["times"] | {"rates": dict.fromkeys(NAMES, slow)}},
             "by these times a step takes more seconds than can be counted",
         ),
-        "broken": (layout | {"times": layout["times"] | {"room": [1.0]}}, "must have 1 stages in each row"),
+        "broken": (
+            layout | {"times": layout["times"] | {"room": [1.0]}},
+            "must have 1 stages, as 'room' and 'chunks' say",
+        ),
         "unknown": (layout | {"times": layout["times"] | {"hops": 1}}, "times have the unknown key 'hops'"),
         "lacking": (layout | {"times": {}}, "times lack 'layout'"),
-        "word": (layout | {"times": layout["times"] | {"hop": "fast"}}, "and counts from 1, got 'fast'"),
-        "half": (layout | {"times": layout["times"] | {"replicas": 1.5}}, "must be whole numbers, got 1.5"),
+        "word": (
+            layout | {"times": layout["times"] | {"hop": "fast"}},
+            "hop must be a number from 0 to 2^60, got 'fast'",
+        ),
+        "half": (
+            layout | {"times": layout["times"] | {"replicas": 1.5}},
+            "replicas must be a whole number from 1 to 2^60, got 1.5",
+        ),
+        "slots": (
+            layout | {"times": layout["times"] | {"slots": 0}},
+            "slots must be a whole number from 1 to 2^60, got 0",
+        ),
+        "flops": (
+            layout | {"times": layout["times"] | {"flops": {"llm": [1]}}},
+            "flops['llm'] must be three whole numbers",
+        ),
+        "replicas": (
+            layout | {"times": layout["times"] | {"replicas": 7}},
+            "times: replicas must be 2, as the modules",
+        ),
         "rates": (layout | {"times": layout["times"] | {"rates": {}}}, "is missing; configure anew"),
     }
     for name, (found, told) in changed.items():

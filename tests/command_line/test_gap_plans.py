@@ -370,6 +370,13 @@ def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, 
         list(balancer.load_steps(tmp_path / "plan"))
 
 
+def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monkeypatch):
+    monkeypatch.setattr("balancer.offline.settings._STEPS_IN_GAPS", 1)
+    command(*options(made[0], "--out", f"{tmp_path}/plan/"))
+    assert len(list((tmp_path / "plan").glob("part-*.parquet"))) == 2
+    assert command("report", f"{tmp_path}/plan/").code == 0
+
+
 def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))

@@ -128,7 +128,9 @@ def _next_commands(
     ranks, each = layout.llm.dp, max(1, options["batch"] // layout.llm.dp)
     what = "to plan by it, --ranks being its replicas"
     what += f", in steps of {ranks * each:,} samples" * (ranks * each != options["batch"])
-    if layout.mode == "before" and layout.num_gpus != ranks:
+    if layout.encoders and layout.mode != "before":
+        what += " (with --outputs of every encoder it says what moves, too)"
+    elif layout.mode == "before" and layout.num_gpus != ranks:
         what += f" (with --outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
     words = _begun("plan", log, out, ranks, ranks * each, options)
     words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, options)  # as was searched here

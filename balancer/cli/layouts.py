@@ -5,9 +5,10 @@ import time
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from balancer.cli.run import table_console
-from balancer.cli.settings import by_phase, read_pieces, refuse
+from balancer.cli.settings import by_phase, read_pieces
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
@@ -43,9 +44,31 @@ def layout_arguments(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_PRICED_BY = {
+    "log", "layouts", "ranks", "ranks_per_node", "batch_per_rank", "phases", "items", "outputs", "own", "feeds",
+    "byte_sizes", "cluster", "models", "pieces", "curves", "efficiency", "overlap", "frozen", "steps", "as_json",
+}  # fmt: skip
+"""What says which steps there are, and of what; all else says how a plan is made, and layouts are priced without."""
+
+
+def _refuse_others() -> None:
+    """Refuse options that would change nothing where layouts are compared."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in _PRICED_BY
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be combined with --layout, unless with --strategies: no plan is made"
+        )
+
+
 def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
     """Print what steps of the same samples take by each of some layouts."""
-    refuse(options, ("sequence_parallel",), "--layout, whose shards share all items")
+    _refuse_others()
     started = time.perf_counter()
     layouts = {path: read_layout(path) for path in options["layouts"]}
     asked = layout_arguments(options)

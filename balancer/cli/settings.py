@@ -283,7 +283,7 @@ def _take_layout(options: dict[str, Any], names: Sequence[str], num_ranks: int) 
         return None
     if len(paths) > 1:
         raise InputError(
-            f"--layout must be given once, got {', '.join(paths)}; simulate less --strategies takes several"
+            f"--layout must be given once, got {', '.join(paths)}; simulate takes several, without --strategies"
         )
     refuse(options, ("stages", *_WITH_STAGES[:2], "group_degrees", "pipeline_stages"), "--layout")
     layout = read_layout(paths[0])

@@ -65,7 +65,9 @@ def _model_options(command: Any) -> Any:
 @click.argument("log", type=click.Path())
 @planning_options
 @_model_options
-@comparison_options("Steps to simulate [default: as many as the log has]; a short log is read again.")
+@comparison_options(
+    "Steps to simulate [default: as many as the log has; one where layouts are compared]; a short log is read again."
+)
 @picture_options("what a step's seconds are spent on", "0")
 @json_option
 def simulate_command(

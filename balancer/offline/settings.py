@@ -12,6 +12,7 @@ from solvers.arguments import as_count, as_integer
 __all__ = ["LogSettings"]
 
 _SAMPLES_PER_PART = 1_000_000  # of a part of whole steps: some seconds' planning, and a few megabytes
+_STEPS_IN_GAPS = 16  # where each takes tenths of a second or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class LogSettings:
     shuffle : int or None
         Seed of each epoch's order, as :func:`balancer.problem.shuffle.shuffled` has it; None: the log's own.
     steps_per_part : int
-        Steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples.
+        Steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples, and
+        where encoders run in gaps at most 16.
     """
 
     setup: Setup
@@ -51,6 +53,8 @@ class LogSettings:
         if self.shuffle is not None:
             as_integer("shuffle", self.shuffle)
         default = max(1, _SAMPLES_PER_PART // self.samples_per_step)
+        if self.setup.in_gaps:
+            default = min(default, _STEPS_IN_GAPS)
         object.__setattr__(self, "steps_per_part", as_count("steps_per_part", self.steps_per_part or default))
         if self.home not in HOMES:
             raise ValueError(f"unknown home {self.home!r}; known homes are {', '.join(HOMES)}")

@@ -153,15 +153,30 @@ class StepLayout:
         object.__setattr__(self, "generators", as_generators(list(self.modules), self.generators))
         if self.generators and self.mode == "before":
             raise no_place_before(self.generators)
-        if self.times is not None and (self.times.layout, self.times.slots) != (self.in_words(), self.micro_batches):
-            raise UsageError(
-                "{times} are of another layout ({words}; {count} micro-batches)",
-                "configure anew, or leave {times} out",
-                words=self.times.layout, count=self.times.slots,
-            )  # fmt: skip
+        if self.times is not None:
+            self._check_times(self.times)
         for alike in (self.encoders, self.after):
             for name, layout in alike.items():
                 self._check_beside(name, layout, next(iter(alike.values())))
+
+    def _check_times(self, times: StepTimes) -> None:
+        """Refuse times of another layout."""
+        if (times.layout, times.slots) != (self.in_words(), self.micro_batches):
+            raise UsageError(
+                "{times} are of another layout ({words}; {count} micro-batches)",
+                "configure anew, or leave {times} out",
+                words=times.layout, count=times.slots,
+            )  # fmt: skip
+        own: dict[str, Any] = {
+            "replicas": self.llm.dp, "chunks": self.llm.chunks, "piped": self.piped, "encoders": tuple(self.encoders),
+            "generators": self.generators,
+        }  # fmt: skip
+        for key, value in own.items():
+            if (given := getattr(times, key)) != value:
+                raise UsageError(
+                    "{times}: {key} must be {value}, as the modules have it, got {given}", "configure anew", key=key,
+                    value=_listed(value), given=_listed(given),
+                )  # fmt: skip
 
     def _check_beside(self, name: str, layout: ModuleLayout, first: ModuleLayout) -> None:
         """Refuse an encoder that does not go with the language model, or with the first encoder; generators too."""
@@ -323,6 +338,11 @@ class StepLayout:
         """Say what it is, in a line."""
         each = "; ".join(f"{name}: {layout.in_words()}" for name, layout in self.modules.items())
         return f"{self.mode}; {each}" if len(self.modules) > 1 else each
+
+
+def _listed(value: Any) -> str:
+    """Return a number, or names, in words."""
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
 def as_generators(names: Sequence[str], given: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 :mod:`balancer.simulate` makes them of models and a cluster; a layout's file carries them to whoever plans by it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -237,44 +237,81 @@ class StepTimes:
             f"have the unknown key {name!r}" for name in found if name not in known
         ]:
             raise UsageError("{times} {odd}", "configure anew", odd=odd[0])
-        given = dict(found)
         try:
-            given["rates"] = {name: ModuleRate(**rate) for name, rate in given["rates"].items()}
-            for name in ("flops", "kept", "at_work"):
-                given[name] = {key: tuple(row) for key, row in given[name].items()}
-            given["parts"] = tuple(map(tuple, given["parts"]))
-            names = ("piped", "encoders", "generators", "forward_overhead", "backward_overhead", "room")
-            made = cls(**given | {name: tuple(given[name]) for name in names})
+            made = cls(**_read(found))
             made._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise UsageError("{times} cannot be read: {why}", "configure anew", why=f"{why:.120}") from None
+            raise UsageError("{times} cannot be read: {why}", "configure anew", why=f"{error!s:.120}") from None
         return made
 
     def _check(self) -> None:
-        """Raise ValueError, KeyError or TypeError where numbers are missing or negative."""
-        modules = (*self.piped, *self.encoders, *self.generators)
-        rows = [*self.parts, self.forward_overhead, self.backward_overhead]
-        if {len(row) for row in rows} != {self.num_devices * self.chunks} or len(self.parts) != len(self.piped):
-            raise ValueError(f"must have {self.num_devices * self.chunks} stages in each row")
-        numbers = [x for row in rows for x in row] + [self.hop, self.replicas - 1, self.slots - 1, self.chunks - 1]
-        numbers += self.room
-        for name in modules:
-            rate, devices = self.rates[name], {len(table[name]) for table in (self.kept, self.at_work)}
-            if devices != {self.num_devices}:
-                raise ValueError(f"{name!r} must have bytes of {self.num_devices} devices")
-            LengthPolynomial(*self.flops[name])
-            numbers += [rate.per_flop, rate.per_element, rate.backward, *self.kept[name], *self.at_work[name]]
-        numbers += [piece - 1 for piece in self.pieces.values()]
-        whole = [self.replicas, self.slots, self.chunks, *self.pieces.values(), *(x for row in self.parts for x in row)]
-        whole += [self.rates[name].backward for name in modules]
-        for x in numbers:
-            if type(x) not in (int, float) or not 0 <= x < 2**60:  # NaN is not either
-                raise ValueError(f"numbers must be from 0 to 2^60, and counts from 1, got {x!r:.40}")
-        if odd := [x for x in whole if type(x) is not int]:
-            raise ValueError(f"counts must be whole numbers, got {odd[0]!r:.40}")
-        if not all(map(sum, self.parts)):
-            raise ValueError("must have a part of each module in some stage")
+        """Raise ValueError that names the key where numbers are missing, or are none that can be."""
+        for key in ("replicas", "slots", "chunks"):
+            _check_each(key, [getattr(self, key)], least=1)
+        _check_each("pieces", self.pieces.values(), least=1)
+        rows: dict[str, tuple[float, ...]] = {f"parts[{m}]": row for m, row in enumerate(self.parts)}
+        both = {"forward_overhead": self.forward_overhead, "backward_overhead": self.backward_overhead}
+        stages = self.num_devices * self.chunks
+        if odd := [key for key, row in (rows | both).items() if len(row) != stages]:
+            raise ValueError(f"{odd[0]} must have {stages} stages, as 'room' and 'chunks' say")
+        for key, row in rows.items():
+            _check_each(key, row)
+        for key, row in (both | {"hop": (self.hop,), "room": self.room}).items():
+            _check_each(key, row, whole=False)
+        for name in (*self.piped, *self.encoders, *self.generators):
+            self._check_module(name)
+        if len(self.parts) != len(self.piped) or not all(map(sum, self.parts)):
+            raise ValueError("'parts' must have a row of each module in 'piped', and a part of it in some stage")
+
+    def _check_module(self, name: str) -> None:
+        for key in ("rates", "flops", "kept", "at_work"):
+            if name not in getattr(self, key):
+                raise ValueError(f"{name!r} in {key!r} is missing")
+        rate, where = self.rates[name], f"[{name!r}]"
+        _check_each(f"rates{where}", (rate.per_flop, rate.per_element), whole=False)
+        _check_each(f"rates{where}", (rate.backward,))
+        _check_each(f"flops{where}", self.flops[name])
+        if len(self.flops[name]) != 3:
+            raise ValueError(f"flops{where} must be three whole numbers")
+        for key in ("kept", "at_work"):
+            row = getattr(self, key)[name]
+            _check_each(f"{key}{where}", row, whole=False)
+            if len(row) != self.num_devices:
+                raise ValueError(f"{key}{where} must have bytes of {self.num_devices} devices")
+
+
+def _read(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of :class:`StepTimes` that a file holds; ValueError where they are of another kind."""
+    for key in ("rates", "flops", "kept", "at_work", "pieces"):
+        if not isinstance(found[key], Mapping):
+            raise ValueError(f"{key!r} must be an object, got {found[key]!r:.40}")
+    rows = {key: _row(key, found[key]) for key in ("piped", "encoders", "generators", "forward_overhead", "room",
+                                                   "backward_overhead")}  # fmt: skip
+    tables = {
+        key: {name: _row(f"{key}[{name!r}]", row) for name, row in found[key].items()}
+        for key in ("flops", "kept", "at_work")
+    }
+    rates, known = {}, set(ModuleRate.__dataclass_fields__)
+    for name, rate in found["rates"].items():
+        if not isinstance(rate, Mapping) or set(rate) != known:
+            raise ValueError(f"rates[{name!r}] must have {', '.join(ModuleRate.__dataclass_fields__)}")
+        rates[name] = ModuleRate(**rate)
+    parts = tuple(_row("parts", row) for row in _row("parts", found["parts"]))
+    return {**found, **rows, **tables, "rates": rates, "parts": parts}
+
+
+def _row(key: str, values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{key} must be a list, got {values!r:.40}")
+    return tuple(values)
+
+
+def _check_each(key: str, values: Iterable[Any], *, whole: bool = True, least: int = 0) -> None:
+    """Raise ValueError that names the key where one of these is no number of this kind."""
+    for x in values:
+        if type(x) not in ((int,) if whole else (int, float)) or not least <= x < 2**60:  # NaN is not either
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"{key} must be {kind} from {least} to 2^60, got {x!r:.40}")
 
 
 class TimedStep(NamedTuple):

@@ -310,7 +310,7 @@ def _check_layout(plan: StepPlan, cluster: Cluster) -> None:
         if each.pp > 1:
             raise UsageError(
                 "a plan with {layouts} in pipelines is not simulated: phase {name!r} has {count} pipeline devices",
-                "such layouts are priced without a plan, by balancer.configure, or simulate --layout less --strategies",
+                "such layouts are priced without a plan, by balancer.configure or simulate --layout alone",
                 name=name, count=each.pp,
             )  # fmt: skip
 

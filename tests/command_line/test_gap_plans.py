@@ -370,6 +370,13 @@ def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, 
         list(balancer.load_steps(tmp_path / "plan"))
 
 
+def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monkeypatch):
+    monkeypatch.setattr("balancer.offline.settings._STEPS_IN_GAPS", 1)
+    command(*options(made[0], "--out", f"{tmp_path}/plan/"))
+    assert len(list((tmp_path / "plan").glob("part-*.parquet"))) == 2
+    assert command("report", f"{tmp_path}/plan/").code == 0
+
+
 def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))
@@ -402,11 +409,32 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
             layout | {"times": layout["times"] | {"rates": dict.fromkeys(NAMES, slow)}},
             "by these times a step takes more seconds than can be counted",
         ),
-        "broken": (layout | {"times": layout["times"] | {"room": [1.0]}}, "must have 1 stages in each row"),
+        "broken": (
+            layout | {"times": layout["times"] | {"room": [1.0]}},
+            "must have 1 stages, as 'room' and 'chunks' say",
+        ),
         "unknown": (layout | {"times": layout["times"] | {"hops": 1}}, "times have the unknown key 'hops'"),
         "lacking": (layout | {"times": {}}, "times lack 'layout'"),
-        "word": (layout | {"times": layout["times"] | {"hop": "fast"}}, "and counts from 1, got 'fast'"),
-        "half": (layout | {"times": layout["times"] | {"replicas": 1.5}}, "must be whole numbers, got 1.5"),
+        "word": (
+            layout | {"times": layout["times"] | {"hop": "fast"}},
+            "hop must be a number from 0 to 2^60, got 'fast'",
+        ),
+        "half": (
+            layout | {"times": layout["times"] | {"replicas": 1.5}},
+            "replicas must be a whole number from 1 to 2^60, got 1.5",
+        ),
+        "slots": (
+            layout | {"times": layout["times"] | {"slots": 0}},
+            "slots must be a whole number from 1 to 2^60, got 0",
+        ),
+        "flops": (
+            layout | {"times": layout["times"] | {"flops": {"llm": [1]}}},
+            "flops['llm'] must be three whole numbers",
+        ),
+        "replicas": (
+            layout | {"times": layout["times"] | {"replicas": 7}},
+            "times: replicas must be 2, as the modules",
+        ),
         "rates": (layout | {"times": layout["times"] | {"rates": {}}}, "is missing; configure anew"),
     }
     for name, (found, told) in changed.items():

@@ -112,7 +112,7 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
             f"{path}: this release reads plans of format {VERSION}, got {found.get('version')!r:.80}{again}"
         )
     features = found.get("features", [])
-    unknown = [name for name in features if name not in FEATURES] if isinstance(features, list) else [features]
+    unknown = [name for name in features if name not in tuple(FEATURES)] if isinstance(features, list) else [features]
     if unknown:
         raise InputError(f"{path}: needs {', '.join(map(repr, unknown))!s:.200}, which this release does not know")
     description = found.get("description")

@@ -106,6 +106,7 @@ def test_commands_to_go_on_with_run_as_printed(command, log, tmp_path, mode):
     assert (again[0], planned[0]) == ("simulate", "plan")
     assert ("--frozen" in again, "--frozen" in planned) == (True, mode == "stages")
     assert "vision=flops:internvit-300m" not in planned or mode == "stages"
+    assert ("--over-long" in planned) == (mode != "multiplexed" and "micro_batch_tokens" in path.read_text())
     assert (command(*again).err, command(*planned).err) == ("", "")
     ranks, each = (int(planned[planned.index(name) + 1]) for name in ("--ranks", "--batch-per-rank"))
     assert (f"in steps of {ranks * each} samples" in ran.out) == (15 % ranks > 0)

@@ -135,6 +135,7 @@ def test_bad_manifest_is_refused(tmp_path, changes, rule):
         (["pieces", "experts"], "needs 'pieces', 'experts', which this release does not know"),
         ("pieces", "needs 'pieces', which this release does not know"),
         ([7], "needs 7, which this release does not know"),
+        ([["pieces"]], r"needs \['pieces'\], which this release does not know"),
         (None, "needs None, which this release does not know"),
     ],
 )

@@ -258,6 +258,7 @@ def test_more_than_a_gpu_holds_is_said(log, command, tmp_path):
         (("--ranks", 12, "--ranks-per-node", 5), "--ranks must be a multiple of --ranks-per-node"),
         (("--efficiency", 1e-320), "a step would take"),
         (("--pieces", "vision=x"), "--pieces vision must be a whole number >= 1, got 'x'"),
+        (("--pieces", "vision=0"), "--pieces vision must be a whole number >= 1, got '0'"),
         (("--pieces", "text=9"), "there is no phase 'text'; phases are vision, audio, llm"),
         (("--efficiency", 0), "--efficiency must be > 0 and <= 1"),
         (("--overlap", 2), "--overlap must be a fraction from 0 to 1, got 2"),

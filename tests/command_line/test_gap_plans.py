@@ -393,6 +393,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
     for words, told in (
         (("--micro-batch-tokens", 99), "--micro-batch-tokens cannot be combined with --layout of mode 'multiplexed'"),
+        (("--cost", "llm=flops:qwen2-7b"), "--cost cannot be combined with --layout of mode 'multiplexed'"),
         (("--micro-batches", 8), "--micro-batches cannot be combined with --layout of mode 'multiplexed'"),
         (("--group-size", 1), "cannot be combined with"),
     ):

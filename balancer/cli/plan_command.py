@@ -72,7 +72,8 @@ def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_
     if out is not None and any(_is_same(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
-        return plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)
+        found = plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)
+    return found.in_order(phase.name for phase in job.settings.setup.phases)
 
 
 def _num_samples(job: Job) -> int | None:

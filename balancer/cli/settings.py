@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from balancer.cli.parser import BARE
 from balancer.cli.run import READY_BUDGET, make_ready
@@ -32,7 +33,7 @@ from solvers.errors import UsageError
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
            "read_pieces", "read_sharing", "refuse", "unconstrained"]  # fmt: skip
 
-_OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes"}
+_OPTION_OF = {"phases": "--phase", "caps": "--cap", "byte_sizes": "--bytes", "costs": "--cost"}
 _FOR_A_PHASE = "is for a phase, but there are none: name them with --phase NAME=COL[+COL...]"
 _NEED_PHASES = ("items", "outputs", "own", "feeds", "sequence_parallel", "every_rank_nonempty", "mode", "encoders")
 
@@ -330,7 +331,10 @@ def _in_gaps(options: dict[str, Any], layout: StepLayout, path: str, num_ranks: 
         )
     if layout.llm.dp != num_ranks:
         raise InputError(f"--ranks must be {layout.llm.dp}, the replicas of {path}, got {num_ranks}")
-    refuse(options, ("micro_batch_tokens", *_FIELD_OF, *_WITH_STAGES), "--layout of mode 'multiplexed', which says it")
+    source = click.get_current_context().get_parameter_source("costs")
+    typed = ("costs",) * (source is ParameterSource.COMMANDLINE)  # simulate sets them, of its models
+    said = (*typed, "micro_batch_tokens", *_FIELD_OF, *_WITH_STAGES)
+    refuse(options, said, "--layout of mode 'multiplexed', which says it")
     return MicroBatches.in_gaps(layout.times)
 
 

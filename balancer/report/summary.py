@@ -1,8 +1,8 @@
 """Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
@@ -435,6 +435,13 @@ class RunSummary:
     def restored(cls, stored: Mapping[str, Any]) -> "RunSummary":
         """Read back what :meth:`stored` gave."""
         return cast(RunSummary, _restored(cls, stored))
+
+    def in_order(self, names: Iterable[str]) -> "RunSummary":
+        """Return it with phases, and their streams, in the order of these names; parts read back have another."""
+        phases = {name: self.phases[name] for name in names if name in self.phases}
+        place = list(phases)
+        streams = sorted(self.streams, key=lambda each: (place.index(each.rpartition(":")[0]), each))
+        return replace(self, phases=phases, streams={name: self.streams[name] for name in streams})
 
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
         sample = plan.batch.kept[phase.items.sample_of_item[item]]

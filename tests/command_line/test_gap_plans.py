@@ -372,8 +372,9 @@ def test_columns_that_are_not_there_are_named(command, made, tmp_path, lacking, 
 
 def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monkeypatch):
     monkeypatch.setattr("balancer.offline.settings._STEPS_IN_GAPS", 1)
-    command(*options(made[0], "--out", f"{tmp_path}/plan/"))
+    planned, again = (command(*options(made[0], "--out", f"{tmp_path}/plan/", *more)) for more in ((), ("--resume",)))
     assert len(list((tmp_path / "plan").glob("part-*.parquet"))) == 2
+    assert planned.out.rpartition("32 samples in")[0] == again.out.rpartition("32 samples in")[0] != ""
     assert command("report", f"{tmp_path}/plan/").code == 0
 
 
@@ -392,6 +393,7 @@ def test_what_does_not_go_with_gaps_is_refused_by_name(command, made, tmp_path):
     assert "--ranks must be 2, the replicas of" in command(*options(folder, ranks=4)).err
     for words, told in (
         (("--micro-batch-tokens", 99), "--micro-batch-tokens cannot be combined with --layout of mode 'multiplexed'"),
+        (("--cost", "llm=flops:qwen2-7b"), "--cost cannot be combined with --layout of mode 'multiplexed'"),
         (("--micro-batches", 8), "--micro-batches cannot be combined with --layout of mode 'multiplexed'"),
         (("--group-size", 1), "cannot be combined with"),
     ):

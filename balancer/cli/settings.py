@@ -251,7 +251,9 @@ def stage_layout(text: str, names: Sequence[str]) -> dict[str, int]:
 def _stages(options: dict[str, Any], names: Sequence[str]) -> PipelineStages | None:
     """Take the options of pipeline stages out of all options; `names` are of all phases."""
     text, models, pieces = options.pop("stages"), options.pop("stage_models", None), options.pop("stage_pieces", None)
-    more = {name: value for name in _WITH_STAGES if (value := options.pop(name))}
+    more: dict[str, Any] = {
+        name: value for name in _WITH_STAGES if (value := options.pop(name)) or type(value) is int
+    }  # a zero is given, too
     if text is None:
         if more:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in more)

@@ -50,6 +50,7 @@ class _Shape(NamedTuple):
 
 _MOST, _ROUNDS = 1.9, 5  # times the mean
 _EXCHANGES = 3  # of items, for each replica
+_MOST_PAIRS = 1 << 24  # of two replicas' items in the same slots; of more, shares are even enough
 _ALIKE = 0.05  # of a mean slot's work, at most, is between two: what a slot has more waits in every stage
 _SHAPES = (
     _Shape(1.0, 1.0, 1.0, 1.0), _Shape(0.9, 1.0, 1.5, 0.8), _Shape(0.9, 0.8, 1.5, 0.8), _Shape(0.8, 1.6, 1.5, 0.8),
@@ -112,7 +113,7 @@ def _evened(problem: PipelineProblem, tasks: Tasks, cells: Ints) -> Ints:
     rows[np.arange(rows.shape[1]) < counts[:, None]] = by_cell
     table = rows.reshape(replicas, slots, -1)
     totals = np.bincount(cells // slots, weights=work, minlength=replicas)
-    for _ in range(_EXCHANGES * replicas if rows.size else 0):
+    for _ in range(_EXCHANGES * replicas if 0 < slots * rows.shape[1] ** 2 <= _MOST_PAIRS else 0):
         high, low = int(np.argmax(totals)), int(np.argmin(totals))
         more = work[table[high]][:, :, None] - work[table[low]][:, None, :]
         both = (table[high] >= 0)[:, :, None] & (table[low] >= 0)[:, None, :]

@@ -65,6 +65,8 @@ def test_simulate_takes_models_and_pieces(command, log):
     ("options", "told"),
     [
         ((*CUT, "--chunks", 2), "--chunks needs --stages"),
+        ((*STAGES, "--chunks", 0), "--chunks must be >= 1, got 0"),
+        ((*STAGES, "--in-flight-tokens", 0), "--in-flight-tokens must be >= 1, got 0"),
         (("--stages", "vision=1,llm=3"), "--stages needs --micro-batch-tokens"),
         ((*CUT, "--stages", "4"), "--stages must be NAME[+NAME]=N for each of vision, llm"),
         ((*CUT, "--stages", "llm=3"), "--stages must be of the phases vision, llm, got llm"),

@@ -436,7 +436,7 @@ def test_replicas_begin_with_as_much_work():
     assert max(busy) - min(busy) < 0.004 * np.mean(busy)
 
 
-def test_long_items_stay_in_their_slots_when_replicas_are_evened():
+def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
     """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
     own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
     own[[0, 4]] = 50
@@ -450,6 +450,8 @@ def test_long_items_stay_in_their_slots_when_replicas_are_evened():
     assert moved.any()
     assert (evened[moved] % 3 == cells[moved] % 3).all()
     assert evened[[0, 4]].tolist() == [0, 1]
+    monkeypatch.setattr("solvers.pipeline._multiplex_starts._MOST_PAIRS", 3 * 4**2 - 1)
+    assert (_evened(problem, tasks, cells) == cells).all()
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ nitpick_ignore_regex = [
     ("py:data", r"balancer\.problem\.settings\.\w+|TRUSTED_BOUNDS|balancer\.planning\.strategies\.STRATEGIES"),
     (
         "py:.*",
-        r"balancer\.cost\.(fit\.CostFit|integer\.integer_flops)|balancer\.problem\.shuffle\.shuffled|solvers\.types\.Proven",
+        r"balancer\.cost\.(fit\.CostFit|integer\.integer_flops)|balancer\.problem\.shuffle\.shuffled",
     ),
     ("py:meth", "of"),
 ]

@@ -15,6 +15,7 @@ from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles, check_folder
 from balancer.cli.run import bar_of, table_console
 from balancer.cli.settings import by_phase
+from balancer.errors import InputError
 from balancer.io._atomic import reported, write_whole
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
 from balancer.report.text import printable
@@ -76,6 +77,9 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     files = PictureFiles(page, None, None)
     if out is not None:
         check_folder(out)
+        for what, path in (("log", log), ("page", page)):
+            if path is not None and os.path.realpath(path) == os.path.realpath(out):
+                raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
     asked = own | layout_arguments(options) | {"generators": options["generators"]}
     started = time.perf_counter()

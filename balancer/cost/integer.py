@@ -94,6 +94,11 @@ def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int =
     longest : int
         No length is longer; rounding `b` matters by ``b * l^2``.
 
+    Returns
+    -------
+    IntegerCost
+        Whose ``work_unit`` is the unit taken.
+
     Raises
     ------
     ValueError

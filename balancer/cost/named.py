@@ -14,7 +14,17 @@ __all__ = ["MODELS", "NamedModel", "flops", "module"]
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A configuration in Hugging Face's keys; its source, and the parameters published there."""
+    """A model that is known by its name.
+
+    Attributes
+    ----------
+    config : dict
+        In the keys of Hugging Face's ``config.json``.
+    source : str
+        Where it was published.
+    published_parameters : int
+        As many as are said there.
+    """
 
     config: dict[str, Any]
     source: str

@@ -96,6 +96,11 @@ def settings_of(plan_file: PlanFile) -> LogSettings:
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
     """Read the plans of a plan file of one phase one by one; as :func:`load_steps`, but for the plans themselves.
 
+    Parameters
+    ----------
+    path, log : str or path
+        As of :func:`load_steps`.
+
     Yields
     ------
     DispatchPlan

@@ -33,7 +33,7 @@ _MOST_HELD = 2.0**62  # of all items
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LongShortResult(Proven):
-    """Items that are shared and items that are not; of :class:`solvers.types.Proven`, too.
+    """Items that are shared and items that are not, with a certificate.
 
     Attributes
     ----------
@@ -48,6 +48,8 @@ class LongShortResult(Proven):
         The largest load.
     bound_name : str
         ``"area"``, ``"longest"`` or ``"chain"``: see :func:`long_short`.
+    lower_bound, status, method, runtime_s
+        As of :class:`solvers.PartitionResult`.
     """
 
     is_shared: NDArray[np.bool_]

@@ -15,7 +15,7 @@ MOST_RANK_TIME = 2**58
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceGroupsResult(Proven):
-    """Slots of groups of ranks that share items; of :class:`solvers.types.Proven`, too.
+    """Slots of groups of ranks that share items, with a certificate.
 
     Attributes
     ----------
@@ -34,6 +34,8 @@ class SequenceGroupsResult(Proven):
         The sum of `slot_times`.
     bound_name : str
         See :mod:`solvers.sequence_groups.bounds`.
+    lower_bound, status, method, runtime_s
+        As of :class:`solvers.PartitionResult`.
     """
 
     slot_of_item: NDArray[np.int32]

@@ -158,6 +158,13 @@ def test_a_layout_that_cannot_be_written_is_refused_before_the_search(command, t
     assert "no/layout.json: cannot be written: there is no folder no; make it first" in ran.err
 
 
+def test_a_layout_does_not_overwrite_the_log_or_the_page(command, log, tmp_path):
+    asked = ("configure", log, *PHASES, *MODELS, "--gpus", 2, "--batch", 8, "--out")
+    assert f"{log}: the layout would overwrite the log; choose" in command(*asked, log).err
+    page = tmp_path / "page.html"
+    assert f"{page}: the layout would overwrite the page" in command(*asked, page, "--html", page).err
+
+
 def test_any_stands_alone(command, log):
     ran = command("configure", log, *PHASES, *MODELS, "--gpus", 2, "--batch", 16, "--mode", "any+stages")
     assert "--mode 'any' is all modes already: it stands alone, got 'any+stages'" in ran.err

@@ -212,6 +212,10 @@ def begin_as_asked(words: list[str]) -> None:
     """Begin what a command line's words ask for; a guess, of which nothing but time depends."""
     if not _plans(words):
         return
+    if _has_processes(words) or _given(words).get("--engine") == "ray":
+        os.environ.setdefault(
+            "OMP_NUM_THREADS", "1"
+        )  # else threads of Arrow and BLAS get in the way of other processes
     if _has_processes(words) and METHOD == "forkserver":
         if words[0] == "plan" and os.path.isfile(words[1]):
             _hashes.append(_Sha256(words[1]))

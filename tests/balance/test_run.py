@@ -441,6 +441,17 @@ def test_the_command_line_begins_what_its_words_ask_for(folder, monkeypatch, wor
     assert done == begun
 
 
+@pytest.mark.parametrize(
+    ("words", "before", "threads"), [("--jobs 2", None, "1"), ("--jobs 2", "4", "4"), ("--jobs 1", None, None)]
+)
+def test_processes_that_share_a_machine_have_a_thread_each(monkeypatch, words, before, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", before or "")
+    if before is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    ahead.begin_as_asked(["plan", "no-log", *words.split()])
+    assert os.environ.get("OMP_NUM_THREADS") == threads
+
+
 @pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
 def test_a_process_with_threads_is_not_forked(monkeypatch):
     done, over = [], threading.Event()

@@ -213,9 +213,7 @@ def begin_as_asked(words: list[str]) -> None:
     if not _plans(words):
         return
     if _has_processes(words) or _given(words).get("--engine") == "ray":
-        os.environ.setdefault(
-            "OMP_NUM_THREADS", "1"
-        )  # else threads of Arrow and BLAS get in the way of other processes
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of Arrow and BLAS get in other processes' way
     if _has_processes(words) and METHOD == "forkserver":
         if words[0] == "plan" and os.path.isfile(words[1]):
             _hashes.append(_Sha256(words[1]))

@@ -5,9 +5,12 @@ The command line calls it first of all, so this module imports nothing of the pa
 
 import contextlib
 import hashlib
+import json
+import logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -79,71 +82,49 @@ def _forked(_: object, words: Sequence[str], kept: Sequence[int]) -> int:
 class LocalCluster:
     """A Ray cluster on this machine, with a worker for each core but one; or one that the environment tells of.
 
-    A thread starts it, which takes seconds; and ends it, as its processes are killed when that thread ends.
+    Another process starts it, which takes seconds, and ends it (:mod:`balancer.offline.local_ray`).
 
     Attributes
     ----------
-    error : Exception or None
-        Why there is none.
     was_there : bool
-        Whether it was started by others.
+        Whether it was started by others, as is known once there is a connection.
     """
 
     def __init__(self) -> None:
-        self.error: Exception | None = None
         self.was_there = False
-        self._there, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._answer: list[bytes] = []
+        file = os.path.join(os.path.dirname(__file__), "local_ray.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", file, str(max(1, cores() - 1))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,  # Ctrl-C is for this process
+        )  # fmt: skip
+        threading.Thread(target=self._hear, daemon=True).start()
 
-    def _run(self) -> None:
-        try:
-            import ray
-
-            try:
-                with _without_monitors():
-                    init(ray, num_cpus=max(1, cores() - 1), logging_level="error")
-            except ValueError:  # it is not for us to say how many
-                init(ray, logging_level="error")
-                self.was_there = True
-        except Exception as error:  # whoever uses it tells it
-            self.error = error
-        self._there.set()
-        while threading.main_thread().is_alive() and not self._over.wait(0.1):
-            pass
-        if self.error is None:
-            ray.shutdown()
+    def _hear(self) -> None:
+        with self._process.stdout as answer:  # type: ignore[union-attr]
+            self._answer.append(answer.readline())
+        self._process.wait()
 
     def is_there(self) -> bool:
         """Whether it has started, or failed to."""
-        return self._there.is_set()
+        return bool(self._answer)
+
+    def connect(self, ray: Any) -> None:
+        """Connect this process to it; RuntimeError if it could not be started."""
+        found = json.loads(self._answer[0] or '{"error": "the process that was to start it has ended"}')
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        self.was_there = found["was_there"]
+        if found["has_token"]:  # Ray takes it by itself where it looks for a cluster, but not where it is told of one
+            from ray._private.authentication import authentication_token_setup as tokens
+
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        init(ray, address=found["address"], logging_level="error")
 
     def end(self) -> None:
-        """End it; wait for that."""
-        self._over.set()
-        self._thread.join()
-
-
-@contextlib.contextmanager
-def _without_monitors() -> Iterator[None]:
-    """Have ``ray.init`` start no autoscaler, and nobody who sends logs to the driver: a third of all daemons' work.
-
-    There is no public way; a Ray that has no such settings starts what it always does.
-    """
-    from ray._private import parameter
-
-    before = parameter.RayParams
-
-    class Fewer(before):  # type: ignore[misc, valid-type]
-        def __init__(self, *given: Any, **settings: Any) -> None:
-            super().__init__(*given, **settings)
-            self.no_monitor, self.include_log_monitor = True, False
-
-    parameter.RayParams = Fewer
-    try:
-        yield
-    finally:
-        parameter.RayParams = before
+        """Have it end; that takes half a second more, for which nobody waits."""
+        self._process.stdin.close()  # type: ignore[union-attr]
 
 
 def init(ray: Any, **how: Any) -> None:
@@ -219,8 +200,6 @@ def begin_as_asked(words: list[str]) -> None:
             _hashes.append(_Sha256(words[1]))
         resource_tracker.ensure_running()
     elif _given(words).get("--engine") == "ray" and "--address" not in _given(words) and "ray" not in sys.modules:
-        with contextlib.suppress(ImportError):  # as whoever uses it tells
-            import ray  # noqa: F401 (by itself: the cluster starts sooner, and what is imported beside it is no later)
         _begun.append(LocalCluster())
 
 

@@ -19,7 +19,7 @@ Tick = Callable[[int], None]
 Tasks = Iterable[Task]
 """What is to do, numbered in ascending order."""
 
-_TEND_S = 0.01  # how often a process that works looks after others
+_TEND_S = 0.05  # how often a process that works looks after others, who have a task that waits
 _CONNECT_S = 10.0
 
 
@@ -189,11 +189,11 @@ class Cluster:
             yield from _Shared(helpers, work, tasks, tick, helpers.leave_a_core).results()
         finally:
             helpers.cancel()
+            if mine:
+                self._ray.shutdown()
             if self._local is not None:
                 self._local.end()
                 self._local = None
-            elif mine:
-                self._ray.shutdown()
 
     def _connect(self) -> None:
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
@@ -222,8 +222,11 @@ class _Remote:
 
     def _is_there(self) -> bool:
         if self._remote is None and (self._local is None or self._local.is_there()):
-            if self._local is not None and self._local.error is not None:
-                raise _unreachable("a local Ray cluster", self._local.error)
+            if self._local is not None:
+                try:
+                    self._local.connect(self._ray)
+                except Exception as error:  # whatever it could not start
+                    raise _unreachable("a local Ray cluster", error) from None
             self._remote = self._ray.remote(self._work)
             self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         return self._remote is not None

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,9 +25,9 @@ from test_run import (  # noqa: E402
 
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.logs import open_log  # noqa: E402
-from balancer.offline import ahead  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
 from balancer.offline.engines import Cluster, Serial, _Remote, _Shared  # noqa: E402
+from balancer.offline.local_ray import without_monitors  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
 from balancer.report.summary import RunSummary  # noqa: E402
 from solvers import InfeasibleError  # noqa: E402
@@ -41,7 +43,7 @@ def cluster(tmp_path_factory):
     given = {"PYTHONPATH": paths, "FATAL": str(kills), "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
-    with ahead._without_monitors():
+    with without_monitors():
         ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
     yield kills
     ray.shutdown()
@@ -108,13 +110,18 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):  # noqa: F811
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 
-def of_ray(what):
-    """Processes of this one's cluster that are called so."""
-    found, left = [], [os.getpid()]
+def below(pid):
+    """Processes that one started, and those that they started."""
+    found, left = [], [pid]
     while left:
         found += (mine := children_of(left.pop()))
         left += mine
-    return called(found, what)
+    return found
+
+
+def of_ray(what):
+    """Processes of this one's cluster that are called so."""
+    return called(below(os.getpid()), what)
 
 
 def workers_of_ray(_):
@@ -126,6 +133,45 @@ def workers_of_ray(_):
 def test_a_local_cluster_has_no_monitors(cluster):
     assert of_ray(b"raylet")
     assert not of_ray(b"monitor.py")
+
+
+BY_ITSELF = """
+import time, ray
+from balancer.offline.ahead import LocalCluster
+cluster = LocalCluster()
+while not cluster.is_there():
+    time.sleep(0.05)
+cluster.connect(ray)
+print(ray.get(ray.remote(lambda: 17).remote()), flush=True)
+input()
+ray.shutdown()
+cluster.end()
+input()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_a_local_cluster_ends_when_it_is_told_to_or_its_process_is_killed(killed):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    one = subprocess.Popen(
+        [sys.executable, "-c", BY_ITSELF], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert one.stdout.readline() == b"17\n"
+    started = below(one.pid)
+    assert called(started, b"raylet")
+    if killed:
+        one.kill()
+    else:
+        one.stdin.write(b"\n")
+        one.stdin.flush()
+    for _ in range(200):
+        if not any(Path(f"/proc/{pid}").exists() for pid in started):
+            break
+        time.sleep(0.1)
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert (one.poll() is None) == (not killed)
+    one.communicate(b"\n")
 
 
 @pytest.mark.more_by_night

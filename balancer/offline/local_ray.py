@@ -1,0 +1,84 @@
+"""A Ray cluster on this machine, started and ended by a process of its own; the one that plans goes on meanwhile.
+
+Run as a script, with the number of workers: it says where the cluster is, and ends it once its input ends, which it
+does with whoever started it. It imports nothing of the package.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["main", "without_monitors"]
+
+_START_S = 60.0  # Ray waits for ever for a first worker, even if that has ended
+
+
+@contextlib.contextmanager
+def without_monitors() -> Iterator[None]:
+    """Have ``ray.init`` start no autoscaler, and nobody who sends logs to the driver: a third of all daemons' work.
+
+    There is no public way; a Ray that has no such settings starts what it always does.
+    """
+    from ray._private import parameter
+
+    before = parameter.RayParams
+
+    class Fewer(before):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            self.no_monitor, self.include_log_monitor = True, False
+
+    parameter.RayParams = Fewer
+    try:
+        yield
+    finally:
+        parameter.RayParams = before
+
+
+def main() -> None:
+    """Start a cluster, or find one that was started by others; print a line of JSON, and end it when input ends."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nobody else is to answer
+    begun, over = threading.Event(), threading.Event()
+    threading.Thread(target=_listen, args=(begun, over), daemon=True).start()
+    try:
+        import ray
+
+        found = _begun(ray, int(sys.argv[1]))
+    except Exception as error:
+        found = {"error": str(error).strip() or type(error).__name__}
+    begun.set()
+    with contextlib.suppress(BrokenPipeError):  # whoever asked has ended
+        print(json.dumps(found), file=answer, flush=True)
+    if "error" not in found:
+        if not found["was_there"]:
+            over.wait()
+        ray.shutdown()
+
+
+def _listen(begun: threading.Event, over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+    if not begun.wait(_START_S):
+        os._exit(1)  # killing most of what it started; the other processes are to end by themselves
+
+
+def _begun(ray: Any, num_workers: int) -> dict[str, Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    was_there, how = False, {"log_to_driver": False, "logging_level": "error"}
+    try:
+        with without_monitors():
+            ray.init(num_cpus=num_workers, **how)
+    except ValueError:  # it is not for us to say how many
+        ray.init(**how)
+        was_there = True
+    has_token = os.environ.get("RAY_AUTH_MODE") == "token"  # as Ray sets it for what it starts
+    return {"address": ray.get_runtime_context().gcs_address, "was_there": was_there, "has_token": has_token}
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
 Every run has a folder of its own, and all folders must be the same byte for byte. Cores are pinned: one for one
 process, as many as there are workers for the others, of which the driver is one. *Ray* is a cluster that the command
-starts while it plans, with a worker less; *Ray, started before* one of all workers, started first, to which the driver
+starts while it plans, with a worker less; *Ray, there before* one of all workers that runs already, to which the driver
 hands out. *Side by side* are runs of one process at once, a core each, that have nothing to do with one another: what
 the machine gives at most. All take turns, and the shortest of their runs counts. Before that, sources are compiled to
 bytecode, as pip does when it installs, and kernels to machine code, as a first command does. What 10**9 and 10**10 rows
@@ -18,6 +18,7 @@ import compileall
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import resource
 import shutil
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +40,6 @@ ROWS_A_PART = 1_000_000
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 RUN = "from balancer.cli.start import main; main()"
 COMPILE = "from solvers._as_python import compile_at_once; compile_at_once(); " + RUN
-ON_RAY = "import ray, sys; ray.init(num_cpus=int(sys.argv.pop(1)), log_to_driver=False, logging_level='error'); " + RUN
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -108,9 +109,9 @@ def spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def timed(command: list[str], cores: int) -> tuple[float, float, int]:
-    """Return seconds of the whole command by the clock and of processors, and the peak memory of a worker in MiB."""
-    before, started = spent(), time.perf_counter()
+def timed(command: list[str], cores: int) -> tuple[float, int]:
+    """Return seconds of the whole command, and the peak memory of a worker in MiB."""
+    started = time.perf_counter()
     child = pinned(command, sorted(os.sched_getaffinity(0))[:cores])
     peaks = Peaks(child.pid)
     peaks.start()
@@ -119,12 +120,27 @@ def timed(command: list[str], cores: int) -> tuple[float, float, int]:
     peaks.over.set()
     if child.returncode:
         sys.exit(f"failed: {command}")
-    return seconds, spent() - before, peaks.most >> 10
+    return seconds, peaks.most >> 10
 
 
-def side_by_side(command: list[str], out: Path, copies: int) -> tuple[float, float, int]:
-    """As :func:`timed`, of as many runs by themselves at once, a core each: no engine can be faster on this machine."""
-    before, started = spent(), time.perf_counter()
+@contextlib.contextmanager
+def cluster(workers: int) -> Iterator[str]:
+    """Have a Ray cluster, which shares the cores of all others, and yield its address."""
+    command = [sys.executable, "-P", str(ROOT / "balancer" / "offline" / "local_ray.py"), str(workers)]
+    cores = sorted(os.sched_getaffinity(0))[:workers]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cores)
+    ) as process:
+        assert process.stdout
+        found = json.loads(process.stdout.readline())
+        os.environ["RAY_AUTH_MODE"] = "token" if found["has_token"] else "disabled"
+        yield found["address"]
+    del os.environ["RAY_AUTH_MODE"]
+
+
+def side_by_side(command: list[str], out: Path, copies: int) -> float:
+    """Return seconds of as many runs by themselves at once, a core each: no engine can be faster on this machine."""
+    started = time.perf_counter()
     cores = sorted(os.sched_getaffinity(0))[:copies]
     for child in [pinned([*command, "--out", f"{out}-{core}/"], [core]) for core in cores]:
         if child.wait():
@@ -132,7 +148,7 @@ def side_by_side(command: list[str], out: Path, copies: int) -> tuple[float, flo
     seconds = time.perf_counter() - started
     for core in cores:
         shutil.rmtree(f"{out}-{core}")
-    return seconds / copies, (spent() - before) / copies, 0
+    return seconds
 
 
 def digest_of(folder: Path) -> str:
@@ -196,19 +212,23 @@ def measured(folder: Path, rows: int, asked: argparse.Namespace) -> dict[str, fl
     }
     if not asked.no_ray:
         ways["ray"] = [*here, *shape, "--engine", "ray"], workers
-        ways["ray, started before"] = [sys.executable, "-c", ON_RAY, str(workers), *shape, "--engine", "ray"], workers
+        ways["ray, there before"] = ways["ray"]
     first = ["plan", str(LOG), *shape[2:], "--engine", "serial", "--out", f"{folder / 'first'}/"]
     timed([sys.executable, "-c", COMPILE, *first], 1)
     least, digests = {}, set()
     for _ in range(asked.runs):
         for way, (command, cores) in ways.items():
-            out = folder / way.replace(" ", "-")
+            out, before = folder / way.replace(" ", "-"), spent()
             if way == "side by side":
-                found = side_by_side(command, out, workers)
+                seconds, peak = side_by_side(command, out, workers) / workers, 0
             else:
-                found = timed([*command, "--out", f"{out}/"], cores)
+                with cluster(workers) if way == "ray, there before" else contextlib.nullcontext() as address:
+                    there = ["--address", address] if address else []
+                    seconds, peak = timed([*command, *there, "--out", f"{out}/"], cores)
                 digests.add(digest_of(out))
                 shutil.rmtree(out)
+            processors = (spent() - before) / (workers if way == "side by side" else 1)
+            found = seconds, processors, peak
             least[way] = min(least.get(way, found), found)
     rates = {way: rows / seconds for way, (seconds, _, _) in least.items()}
     print(f"\n{rows:,} rows\n")

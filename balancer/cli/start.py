@@ -1,10 +1,7 @@
 """Where the command line begins: what takes long is begun before this process imports what the command needs."""
 
-import atexit
 import gc
-import os
 import sys
-import threading
 from typing import NoReturn
 
 from balancer.offline.ahead import begin_as_asked, fork_as_asked
@@ -15,8 +12,8 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """As :func:`balancer.cli.main.main`, of this process's words.
 
-    What is imported stays until the end; looking through it for garbage while it is imported, and taking it apart at
-    the end, would take 0.4 s of each command.
+    What is imported stays until the end; looking through it for garbage while it is imported, and at the end, would
+    take 0.4 s of each command.
     """
     gc.disable()
     try:
@@ -36,23 +33,6 @@ def main() -> NoReturn:
     gc.enable()
     try:
         main()
-    except SystemExit as end:
+    finally:
         gc.disable()
         gc.freeze()
-        if sys.stdout is sys.__stdout__:  # nobody reads afterwards what was written
-            _end(end)
-        raise
-
-
-def _end(end: SystemExit) -> None:
-    """End this process, after all that Python does before it takes apart what is there; not if output is lost."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except (OSError, ValueError):  # as Python will tell
-        return
-    if isinstance(end.code, int):
-        os._exit(end.code)

@@ -544,24 +544,6 @@ def test_an_interrupt_while_the_command_line_imports_is_told_in_a_line():
     assert (ran.returncode, ran.stderr) == (130, "balancer: interrupted\n")
 
 
-ENDED = """
-import atexit, sys, threading
-import balancer.cli.start
-atexit.register(print, "at the end")
-threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread"))).start()
-sys.argv[1:] = ["{word}"]
-balancer.cli.start.main()
-"""
-
-
-@pytest.mark.parametrize(("word", "code"), [("--version", 0), ("none", 2)])
-def test_a_command_ends_as_python_does(word, code):
-    run = [sys.executable, "-c", ENDED.format(word=word)]
-    ran = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == code
-    assert ran.stdout.splitlines()[-2:] == ["a thread", "at the end"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
 def test_output_that_cannot_be_written_is_told():
     with open("/dev/full", "w") as full:

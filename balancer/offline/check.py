@@ -42,11 +42,6 @@ def check_run(
         Called with the samples that were checked since.
     each : callable
         Called with every step plan, in order; by this process alone.
-
-    Raises
-    ------
-    InputError, PlanError
-        As :func:`balancer.load_steps`.
     """
     if engine is not None and not isinstance(engine, Serial):
         engine.start(totals.__module__)

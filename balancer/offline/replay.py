@@ -73,11 +73,6 @@ def replay_step(
         What samples are numbered from.
     strategy, part_order
         As the plan has them.
-
-    Raises
-    ------
-    PlanError
-        A phase that does not place each of its items once, within its constraints.
     """
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None

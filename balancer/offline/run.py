@@ -79,13 +79,6 @@ def plan_run(
         Go on from the parts that a killed run has left in the folder `out`.
     tick : callable
         Called with the samples that were planned since.
-
-    Raises
-    ------
-    InputError
-        A row that cannot be used; a place that cannot be written, or cannot be resumed.
-    InfeasibleError, SolverError
-        A step that no plan, or none that was found, satisfies.
     """
     settings = fitted(log, settings)
     if out is None or is_folder(out):

@@ -119,11 +119,6 @@ class GapTable(Record):
         replica : int
         rank, slot : int32[n]
             Of each sample.
-
-        Raises
-        ------
-        ValueError
-            Turns that no device can run.
         """
         owner = self.tasks.sample
         mine = np.flatnonzero(rank[owner] == replica)

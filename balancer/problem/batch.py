@@ -84,13 +84,7 @@ class GlobalBatch(Record):
 
     @classmethod
     def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
-        """Check lengths and homes that come from a caller; without homes, equal contiguous shares.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Naming the argument, the index, the value and the rule.
-        """
+        """Check lengths and homes that come from a caller; without homes, equal contiguous shares."""
         num_ranks = as_count("num_ranks", num_ranks)
         array = as_int64("lengths", lengths)
         if array.size and array.min() < 0:

@@ -139,11 +139,6 @@ def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], N
         Inches.
     draw : callable
         Takes a matplotlib figure and draws in :data:`ON_PAPER`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, which is there as a whole or not at all.
     """
     with _drawing(width, height, ON_PAPER) as figure:
         draw(figure)

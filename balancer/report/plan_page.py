@@ -26,13 +26,7 @@ LONGEST_REASONS = 1000
 
 
 def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
-    """Write the page of a run to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the page of a run to a file, which is there as a whole or not at all."""
     write_document(path, page(summary, data, source))
 
 

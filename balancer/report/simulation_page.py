@@ -56,13 +56,7 @@ class Assumptions:
 def write_simulation_page(
     path: str, found: Simulation, data: SimulationData, assumed: Assumptions, source: str
 ) -> None:
-    """Write the page of a simulation to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the page of a simulation to a file, which is there as a whole or not at all."""
     write_document(path, simulation_page(found, data, assumed, source))
 
 

@@ -49,13 +49,7 @@ def document(
 
 
 def write_document(path: str, text: str) -> None:
-    """Write a page to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a page to a file, which is there as a whole or not at all."""
     with reported(path, "write the page"):
         write_whole(path, text.encode("utf-8", errors="backslashreplace"))  # file names need not be text
 

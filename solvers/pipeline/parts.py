@@ -55,11 +55,6 @@ def schedule_parts(
     The problem is that of all parts together; `num_parts` divides its replicas, and part p has the p-th so many. The
     budget is for all parts, and one that needs none leaves it to no other. Returns replica and slot of every item, and
     the longest part's makespan (of replicas that are tied: within parts alone).
-
-    Raises
-    ------
-    InfeasibleError, TimeLimitError
-        A part does not fit its slots, or was not found to.
     """
     each = problem.num_replicas // num_parts
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)

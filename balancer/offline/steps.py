@@ -54,21 +54,11 @@ class _Together:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The columns of one global batch, under the names by which phases ask for them.
+    """The columns of one global batch, under the names by which phases ask for them."""
 
-    Attributes
-    ----------
-    number : int
-        Which step, from 0.
-    first_row : int
-        Number of its first row in the log, if they are consecutive.
-    start, stop : int
-        Where it begins and ends in what was read together with it.
-    """
-
-    number: int
-    first_row: int
-    start: int
+    number: int  # which step, from 0
+    first_row: int  # number of its first row in the log, if they are consecutive
+    start: int  # where it begins and ends in what was read together with it
     stop: int
     _together: _Together
 

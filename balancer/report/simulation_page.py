@@ -23,34 +23,18 @@ __all__ = ["Assumptions", "simulation_page", "write_simulation_page"]
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What was simulated, beside the log.
-
-    Attributes
-    ----------
-    cluster_name : str
-    cluster : Cluster
-    settings : LogSettings
-    model_names : dict of str to str
-        Of every phase.
-    parameters : dict of str to int
-    models : dict of str to PhaseModel
-    checkpointing : bool
-    overlap : float
-    waits : str
-    bytes_given : bool
-        Whether the user gave the bytes that exchanges move.
-    """
+    """What was simulated, beside the log."""
 
     cluster_name: str
     cluster: Cluster
     settings: LogSettings
-    model_names: Mapping[str, str]
+    model_names: Mapping[str, str]  # of every phase
     parameters: Mapping[str, int]
     models: Mapping[str, PhaseModel]
     checkpointing: bool
     overlap: float
     waits: str
-    bytes_given: bool
+    bytes_given: bool  # whether the user gave the bytes that exchanges move
 
 
 def write_simulation_page(

@@ -101,17 +101,7 @@ class GapTable(Record):
     def run(
         self, stages: PipelineStages, slots: Ints, replica: int, rank: NDArray[np.int32], slot: NDArray[np.int32]
     ) -> MultiplexResult:
-        """Run a replica exactly.
-
-        Parameters
-        ----------
-        stages : PipelineStages
-        slots : int64[R, K, M]
-            Work of each slot in each module.
-        replica : int
-        rank, slot : int32[n]
-            Of each sample.
-        """
+        """Run a replica exactly; `slots`, int64[R, K, M], is work in each module, `rank` and `slot` are of samples."""
         owner = self.tasks.sample
         mine = np.flatnonzero(rank[owner] == replica)
         turns = self.device[mine], self.forward_turn[mine], self.backward_turn[mine]

@@ -105,12 +105,8 @@ def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
 def whole_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
     """Cut a stream of blocks of any size where global batches, of consecutive samples, end.
 
-    Yields
-    ------
-    Block
-        Of one batch or several, each of `samples_per_step` rows; the last may be shorter, and is left out if
-        `drop_last`. Where a block of the stream holds whole batches, they are yielded together and share its arrays.
-        Memory is one block and one batch.
+    Each block that comes is of one batch or several; the last may be shorter, and is left out if `drop_last`. Where a
+    block of the stream holds whole batches, they come together and share its arrays. Memory is one block and one batch.
     """
     parts: list[Block] = []  # of the batch that is not full yet
     held = 0

@@ -45,17 +45,7 @@ def write_simulation_page(
 
 
 def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> str:
-    """Return the page of a simulation as HTML.
-
-    Parameters
-    ----------
-    found : Simulation
-    data : SimulationData
-        Of the same steps, at least one.
-    assumed : Assumptions
-    source : str
-        What was simulated, such as the log's path.
-    """
+    """Return the page of a simulation as HTML, from data of the same steps, at least one; `source` says of what."""
     first, base = next(iter(found.strategies.items()))
     cards = [_headline(name, run, first, base, data) for name, run in found.strategies.items()]
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."

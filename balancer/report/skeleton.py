@@ -20,20 +20,10 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def document(
     source: str, what: str, lead: str, about: str, cards: Iterable[str], sections: Iterable[str], footer: str
 ) -> str:
-    """Return a page as HTML.
+    """Return a page as HTML. All is HTML but `source`, which is in a user's words: the heading, such as a file's path.
 
-    Parameters
-    ----------
-    source : str
-        What the page is about, such as a file's path: its heading, in a user's words.
-    what : str
-        Stands behind `source` in the title.
-    lead : str
-        HTML of the one sentence that a reader shall take away.
-    about, footer : str
-        HTML of a line below it, and at the end.
-    cards, sections : iterable of str
-        HTML, as :func:`card` and :func:`section` return it.
+    `what` stands behind it in the title, `lead` is the one sentence that a reader shall take away, and `about` a line
+    below it. Cards and sections are as :func:`card` and :func:`section` return them.
     """
     header = f'<header><h1>{named(source)}</h1><p class="lead">{lead}</p><p>{about}</p></header>'
     short = f'<section class="cards" aria-label="In short">{"".join(cards)}</section>'

@@ -218,6 +218,14 @@ def _target(now, unplaced, of_device):
     return total // of_device.shape[1]
 
 
+@inlined
+def _wake_others(d, now, of_device):
+    """Those that wait decide anew."""
+    for e in range(of_device.shape[1]):
+        if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
+            of_device[_WAKE, e] = now
+
+
 @kernel
 def dispatch(
     rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts, turns
@@ -283,7 +291,5 @@ def dispatch(
             of_device[_FREE, d] = of_device[_WAKE, d] = end
         elif d > 0 or not waiting:
             continue
-        for e in range(num_devices):  # those that wait decide anew
-            if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
-                of_device[_WAKE, e] = now
+        _wake_others(d, now, of_device)
     return makespan

@@ -122,7 +122,7 @@ def _generator(d, now, hop, tasks, first, allowed, ends, of_slot, device):
 
 
 @helper
-def _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue):
+def _backward(d, now, gap, forced, rule, hop, tasks, ends, queue):
     """Return a task whose backward is to run now, the longest that fits, or -1; and when another can."""
     num_stages, best, soon = ends.shape[1] // 2, np.int64(-1), np.int64(NEVER)
     for at in range(queue[d, 0]):
@@ -266,7 +266,7 @@ def dispatch(
         full = rule[3] > 0 and blocked and _makes_room(begun, d, tasks, first, allowed, caps, of_device, device)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
-            back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
+            back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, queue)
             soon = min(soon, then)
         if i >= 0 and (back < 0 or (tasks[0, i] == begun and waiting)):
             end = _start_forward(i, d, now, hop, durations, tasks, of_device, of_slot, device, starts, queue)

@@ -58,12 +58,7 @@ def collected_once() -> Iterator[None]:
 class PythonFirst:
     """What numba asks for something to call where a kernel is not compiled for some arguments.
 
-    Parameters
-    ----------
-    dispatcher : numba.core.dispatcher.Dispatcher
-        The kernel.
-    is_kept : callable
-        Takes arguments; whether the kernel is in the cache on disk, from where it takes less than Python.
+    `is_kept` takes arguments: whether the kernel is in the cache on disk, from where it takes less than Python.
     """
 
     def __init__(self, dispatcher: Any, is_kept: Callable[[Any], bool]) -> None:

@@ -24,17 +24,11 @@ class Lookout:
     As long as all goes well, nothing is written. A rank whose call broke, or has waited for too long, reports; ranks
     that wait look for reports, give their call up too, and report. Who does not report is lost. The first to see that
     all but one have reported, that one not within a grace, or that the time is over, writes down who is missing, and
-    all others take that over: so that all name the same. Nobody leaves before the others have read it, as the store
-    may leave with its holder. A store whose holder stands still does not answer: no request waits for it for long.
+    all others take that over: so that all name the same. Nobody leaves before the others have read it, as the store may
+    leave with its holder. A store whose holder stands still does not answer: no request waits for it for long.
 
-    Parameters
-    ----------
-    name : str
-        Of these peers, the same on all of them and on no others.
-    members : mapping of int to int
-        The data-parallel rank of each, by global rank.
-    timeout : timedelta
-        Of their calls.
+    The name is of these peers, the same on all of them and on no others; `members` are their data-parallel ranks, by
+    global rank; the timeout is that of their calls.
     """
 
     def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:

@@ -79,13 +79,7 @@ def open_temporary(folder: str, name: str) -> tuple[BinaryIO, str, str]:
 
 
 def claim_temporary(folder: str, name: str, token: str) -> tuple[BinaryIO, str]:
-    """Create ``.<name>.<token>.tmp``, locked and empty, or take over what a killed run left of it.
-
-    Raises
-    ------
-    InputError
-        If a process that runs has it.
-    """
+    """Create ``.<name>.<token>.tmp``, locked and empty, or take over what a killed run left; never a living one's."""
     path = os.path.join(folder, f".{name}.{token}.tmp")
     while True:
         file = open(path, "ab")  # noqa: SIM115 (open until it is renamed)

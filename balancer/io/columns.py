@@ -61,11 +61,6 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
 
     They are ``("duration",)`` for a speech manifest, else the only column of integers; beside lists of ``input_ids``
     those, unless its name says that it holds lengths.
-
-    Raises
-    ------
-    InputError
-        If several columns hold integers, or none does, or one does whose name is that of an identifier.
     """
     if log.is_manifest:
         return ("duration",)
@@ -105,11 +100,6 @@ def not_told(log: LengthLog, why: str) -> InputError:
 def parse_length(expression: str) -> tuple[str, ...]:
     """Split column names joined by ``+``, such as ``text_tokens+image_tokens``; blanks around a name do not count.
 
-    Raises
-    ------
-    InputError
-        If a name is empty or repeated.
-
     Examples
     --------
     >>> parse_length("text_tokens + image_tokens")
@@ -137,11 +127,6 @@ def choose_length(log: LengthLog, expression: str | None) -> tuple[str, ...]:
     """Return the columns that `expression` names in `log`, or, without one, the default.
 
     A column of exactly that name comes before a sum; blanks around a name count only if they make a difference.
-
-    Raises
-    ------
-    InputError
-        If a column is not there, ambiguous or repeated, or if there is no default.
     """
     if expression is None:
         return default_length(log)

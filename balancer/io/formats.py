@@ -72,13 +72,7 @@ _LIBRARY_ERRORS = (
 
 
 def open_file(path: Path) -> LengthLog:
-    """Find format and columns of one file from its head.
-
-    Raises
-    ------
-    InputError
-        As :func:`balancer.io.logs.open_log`.
-    """
+    """Find format and columns of one file from its head."""
     try:
         if not is_remote(path):
             check_regular(path, "; a log is read more than once: write it to a file first")

@@ -19,16 +19,9 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Return the files of a log in the order of their rows; nothing of their contents is read.
 
-    Parameters
-    ----------
-    path : path-like
-        A file or a URI, which need not be there; a pattern such as ``logs/*.parquet``; or a folder: what Hugging Face's
-        ``save_to_disk`` wrote or its cache holds, or Parquet files, in folders of it too, in the order of their names.
-
-    Raises
-    ------
-    InputError
-        A folder that holds no data set, or several, or not all of one; a pattern that nothing matches.
+    The path is a file or a URI, which need not be there; a pattern such as ``logs/*.parquet``; or a folder: what
+    Hugging Face's ``save_to_disk`` wrote or its cache holds, or Parquet files, in folders of it too, in the order of
+    their names.
     """
     if is_remote(path):
         return _in_store(path)

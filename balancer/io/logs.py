@@ -82,11 +82,6 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
     """Find format and columns of a log from its head; of several files, those of the first that holds rows.
 
     `path` may be a folder or a pattern, as :func:`balancer.io.log_files.files_of` has them.
-
-    Raises
-    ------
-    InputError
-        If the file does not exist, cannot be read, has a damaged head, or holds no rows.
     """
     if not os.fspath(path):
         raise InputError("the name of the log is empty")
@@ -100,13 +95,7 @@ def open_log(path: str | os.PathLike[str]) -> LengthLog:
 
 
 def default_columns(log: LengthLog) -> tuple[str, ...]:
-    """Choose the columns whose sum is the length, when nobody named them, with a look at the first rows.
-
-    Raises
-    ------
-    InputError
-        As :func:`default_length`, or if the only column of integers counts rows.
-    """
+    """Choose the columns whose sum is the length, when nobody named them, with a look at the first rows."""
     columns = default_length(log)
     if log.is_manifest or log.columns == ("length",) or is_named_so(columns[0]):
         return columns
@@ -186,13 +175,7 @@ def _blocks(log: LengthLog, wanted: Wanted, most_rows: int, span: Span | None = 
 
 
 def rows_of_files(log: LengthLog) -> tuple[int, ...] | None:
-    """Return how many rows each file of a log has, from footers and headers alone; None where its format has none.
-
-    Raises
-    ------
-    InputError
-        A file that cannot be read, or is not of the log's format.
-    """
+    """Return how many rows each file of a log has, from footers and headers alone; None where its format has none."""
     counts: list[int] = []
     for file in log.files:
         try:
@@ -228,13 +211,7 @@ def footer_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file in 64 hexadecimal digits, without holding the file in memory.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    """
+    """Return the SHA-256 of a file in 64 hexadecimal digits, without holding the file in memory."""
     try:
         with open(path, "rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()

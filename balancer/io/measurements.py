@@ -42,12 +42,6 @@ def read_measurements(
 
     Returns for every step, in order of appearance, the lengths of its samples, the seconds that it took, positive and
     finite, and how many ranks shared it; None without that column.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, has the columns of neither form, or a cell is not what it must be; the message names
-        column, row (from 0) and value.
     """
     log = open_log(path)
     where = os.fspath(path)

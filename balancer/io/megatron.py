@@ -21,13 +21,7 @@ _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("tokens", "u1"), ("seq
 
 
 def sequence_lengths(path: Path) -> NDArray[Any]:
-    """Return the lengths of an index's sequences, mapped from the file: int32[n].
-
-    Raises
-    ------
-    InputError
-        An index of another version, or of another size than its header says.
-    """
+    """Return the lengths of an index's sequences, mapped from the file: int32[n]."""
     size = os.path.getsize(path)
     if size < _HEADER.itemsize:
         raise InputError(f"{path}: is too short for the header of a Megatron index; it is truncated")

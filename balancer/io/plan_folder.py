@@ -53,11 +53,6 @@ class PlanFolder:
         At least 8 hexadecimal digits that tell the plan from all others: of source, settings and version.
     resume : bool
         Go on from what is there, and refuse a folder with anything that is not of this plan.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be written or gone on from, or another process writes the same plan there.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str, *, resume: bool = False) -> None:

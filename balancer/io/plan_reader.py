@@ -73,11 +73,6 @@ class PlanFile:
         """Yield every run of rows of one step and phase, in file order and constant memory.
 
         Runs that a row group or a part cuts are joined. Nothing is checked but that no value is missing.
-
-        Raises
-        ------
-        InputError
-            If a value is missing or the file is damaged, where reading gets there.
         """
         run: list[PlanStep] = []
         for part in self.parts:
@@ -152,15 +147,7 @@ def _pieces(path: Path, columns: tuple[str, ...]) -> Iterator[PlanStep]:
 
 
 def open_plan(path: str | os.PathLike[str]) -> PlanFile:
-    """Open a plan file, or a folder of parts with a manifest; only footers and descriptions are read.
-
-    Raises
-    ------
-    InputError
-        If there is nothing, or something truncated, or something else than a plan.
-    PlanError
-        If the number of rows of a part is not that of the manifest.
-    """
+    """Open a plan file, or a folder of parts with a manifest; only footers and descriptions are read."""
     where = os.fspath(path)
     if not _has_parts(where):
         columns, rows, found = read_footer(as_path(where))

@@ -286,13 +286,7 @@ class PlanWriter:
             raise RuntimeError("this plan writer is closed")
 
     def close_part(self, about: Mapping[str, object]) -> dict[str, Any]:
-        """Finish a file as one part of a folder; return what it says: `about`, its rows, and its first and last step.
-
-        Raises
-        ------
-        InputError, TypeError, ValueError
-            As :meth:`close`.
-        """
+        """Finish a file as one part of a folder; return what it says: `about`, its rows, its first and last step."""
         self._check_open()
         if self._filled:
             self._flush()

@@ -52,13 +52,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path, or a URI as what has a path's names; errors come where it is opened.
-
-    Raises
-    ------
-    InputError
-        A URI that holds a user or a password.
-    """
+    """Return a path, or a URI, which must hold no user, as what has a path's names; errors come where it is opened."""
     if not is_remote(path):
         return Path(path)
     uri = os.fspath(path)

@@ -30,23 +30,9 @@ def check_run(
 ) -> SomeTotals:  # fmt: skip
     """Replay every step of a plan from its log, check it, and return what the plan adds up to.
 
-    Parameters
-    ----------
-    path, log
-        As :func:`balancer.load_steps` takes them.
-    totals : type
-        As :func:`balancer.offline.run.plan_run` takes it.
-    engine : Engine, optional
-        Who checks; by default this process. Others need a folder of parts, and a log whose rows can be counted.
-    tick : callable
-        Called with the samples that were checked since.
-    each : callable
-        Called with every step plan, in order; by this process alone.
-
-    Raises
-    ------
-    InputError, PlanError
-        As :func:`balancer.load_steps`.
+    `totals` and `tick` are as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines
+    need a folder of parts, and a log whose rows can be counted. `each` is called with every step plan, in order; by
+    this process alone.
     """
     if engine is not None and not isinstance(engine, Serial):
         engine.start(totals.__module__)

@@ -22,14 +22,7 @@ class PlanDigest:
     """The digest of a plan file, and why plans in it fell back.
 
     A part's digest is SHA-256 over the digests of its plans in order, and a file's that over the digests of its parts;
-    of a single part, it is the part's.
-
-    Parameters
-    ----------
-    steps_per_part : int, optional
-        By default all steps are of one part.
-    first_step : int
-        The number of the first plan.
+    of a single part, as all steps are by default, it is the part's.
     """
 
     def __init__(self, steps_per_part: int | None = None, first_step: int = 0) -> None:

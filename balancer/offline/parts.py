@@ -16,18 +16,12 @@ _FEWEST_ROWS = 1 << 18  # of a row group that takes longer to read than it is wo
 
 
 class Part(NamedTuple):
-    """Consecutive steps: how many parts come before, the first step, the one after the last, and where they are read.
-
-    Attributes
-    ----------
-    number, first_step, stop_step : int
-    stretches : tuple of Stretch or None
-        One for each epoch that the part has steps of; None where rows are not counted, but read as they come.
-    """
+    """Consecutive steps: how many parts come before, the first step, the one after the last, where they are read."""
 
     number: int
     first_step: int
     stop_step: int
+    # one for each epoch that the part has steps of; None where rows are not counted, but read as they come
     stretches: tuple[Stretch | Scattered, ...] | None
 
 

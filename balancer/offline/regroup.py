@@ -16,21 +16,11 @@ __all__ = ["Regrouped"]
 
 
 class Regrouped(NamedTuple):
-    """The rows of a phase whose samples are shared.
+    """The rows of a phase whose samples are shared."""
 
-    Attributes
-    ----------
-    pieces : PlanStep
-        As they are in the file.
-    samples : PlanStep
-        A row for each sample: that of the piece that begins it.
-    groups : GroupTable
-        Its samples are those rows, in their order.
-    """
-
-    pieces: PlanStep
-    samples: PlanStep
-    groups: GroupTable
+    pieces: PlanStep  # as they are in the file
+    samples: PlanStep  # a row for each sample: that of the piece that begins it
+    groups: GroupTable  # its samples are those rows, in their order
 
     @classmethod
     def of(cls, where: str, rows: PlanStep) -> "Regrouped":

@@ -61,23 +61,8 @@ def replay_step(
 ) -> StepPlan:
     """Check every phase of a step, the last one first, and put the step plan together.
 
-    Parameters
-    ----------
-    where : str
-        File and step, for errors.
-    step : Step
-    found : mapping of str to PlanStep
-        The rows of each phase that has any.
-    claims : Claims
-    first_row : int
-        What samples are numbered from.
-    strategy, part_order
-        As the plan has them.
-
-    Raises
-    ------
-    PlanError
-        A phase that does not place each of its items once, within its constraints.
+    `where` names file and step in errors, `found` has the rows of each phase that has any, and `first_row` is what
+    samples are numbered from.
     """
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None

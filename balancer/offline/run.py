@@ -64,28 +64,11 @@ def plan_run(
 ) -> SomeTotals:  # fmt: skip
     """Plan every step of a log, write the plan if `out` says where, and return what it adds up to.
 
-    Parameters
-    ----------
-    log : LengthLog
-    settings : LogSettings
-    totals : type
-        Of what is added up; tasks make it, so it must be a class that other processes can import.
-    out : str, optional
-        A file, or, with a trailing slash or where one exists, a folder of parts.
-    engine : Engine, optional
-        Who plans; by default processes on all cores for a long log that can be cut, and else this process. Others than
-        this process write parts, and so no file, and take only logs whose rows can be counted without reading them.
-    resume : bool
-        Go on from the parts that a killed run has left in the folder `out`.
-    tick : callable
-        Called with the samples that were planned since.
-
-    Raises
-    ------
-    InputError
-        A row that cannot be used; a place that cannot be written, or cannot be resumed.
-    InfeasibleError, SolverError
-        A step that no plan, or none that was found, satisfies.
+    `out` is a file, or, with a trailing slash or where one exists, a folder of parts; with `resume`, parts that a
+    killed run has left there are kept. By default processes on all cores plan a long log that can be cut, and else this
+    process. Other engines than this process write parts, and so no file, and take only logs whose rows can be counted
+    without reading them. Tasks make what is added up, so `totals` must be a class that other processes can import.
+    `tick` is called with the samples that were planned since.
     """
     settings = fitted(log, settings)
     if out is None or is_folder(out):

@@ -34,15 +34,7 @@ def is_saved(plan_file: PlanFile) -> bool:
 
 
 def load_saved(plan_file: PlanFile) -> StepPlan:
-    """Read the one step plan of a file.
-
-    Raises
-    ------
-    InputError
-        A description that this version does not read.
-    PlanError
-        A plan that does not hold what it claims.
-    """
+    """Read the one step plan of a file."""
     description, placed = plan_file.description, _rows(plan_file)
     try:
         setup = Setup.from_json(description)

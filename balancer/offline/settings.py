@@ -17,33 +17,17 @@ _STEPS_IN_GAPS = 16  # where each takes tenths of a second or more
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How a log is cut into global batches, and how each is planned.
+    """How a log is cut into global batches, and how each is planned."""
 
-    Attributes
-    ----------
-    setup : Setup
-        Ranks, phases and how to plan them; the phases' columns are the log's.
-    batch_per_rank : int
-        Consecutive rows make global batches of ``num_ranks * batch_per_rank``.
-    home : str
-        A name in :data:`balancer.problem.batch.HOMES`.
-    drop_last : bool
-        Leave out the last global batch of an epoch if it is short.
-    epochs : int
-        How many times the log is planned, one after the other.
-    shuffle : int or None
-        Seed of each epoch's order, as :func:`balancer.problem.shuffle.shuffled` has it; None: the log's own.
-    steps_per_part : int
-        Steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples, and
-        where encoders run in gaps at most 16.
-    """
-
-    setup: Setup
-    batch_per_rank: int
-    home: str = "contiguous"
-    drop_last: bool = False
-    epochs: int = 1
+    setup: Setup  # ranks, phases and how to plan them; the phases' columns are the log's
+    batch_per_rank: int  # consecutive rows make global batches of ``num_ranks * batch_per_rank``
+    home: str = "contiguous"  # a name in :data:`balancer.problem.batch.HOMES`
+    drop_last: bool = False  # leave out the last global batch of an epoch if it is short
+    epochs: int = 1  # how many times the log is planned, one after the other
+    # seed of each epoch's order, as :func:`balancer.problem.shuffle.shuffled` has it; None: the log's own
     shuffle: int | None = None
+    # steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples,
+    # and where encoders run in gaps at most 16
     steps_per_part: int = 0
 
     def __post_init__(self) -> None:

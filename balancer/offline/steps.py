@@ -54,21 +54,11 @@ class _Together:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The columns of one global batch, under the names by which phases ask for them.
+    """The columns of one global batch, under the names by which phases ask for them."""
 
-    Attributes
-    ----------
-    number : int
-        Which step, from 0.
-    first_row : int
-        Number of its first row in the log, if they are consecutive.
-    start, stop : int
-        Where it begins and ends in what was read together with it.
-    """
-
-    number: int
-    first_row: int
-    start: int
+    number: int  # which step, from 0
+    first_row: int  # number of its first row in the log, if they are consecutive
+    start: int  # where it begins and ends in what was read together with it
     stop: int
     _together: _Together
 
@@ -325,26 +315,11 @@ def compare_log(
     window: int = 100,
     endless: bool = False,
 ) -> Iterator[tuple[str, StepPlan]]:
-    """Plan every global batch of a log by several strategies.
+    """Plan every global batch of a log by several strategies, by default by all that the settings allow.
 
-    Parameters
-    ----------
-    log : LengthLog
-    settings : LogSettings
-    strategies : sequence of str
-        Names in :data:`balancer.planning.strategies.STRATEGIES`; by default all that the settings allow.
-    num_steps : int, optional
-        Stop after this number of steps.
-    window : int
-        Steps that ``sorted_batches`` sorts together and holds in memory; other strategies hold one step.
-    endless : bool
-        Read the log over and over, so that all steps are full; they end with `num_steps` alone.
-
-    Yields
-    ------
-    strategy : str
-    plan : StepPlan
-        Window by window, and within one strategy by strategy.
+    They come window by window, and within one strategy by strategy: `window` steps are what ``sorted_batches`` sorts
+    together and holds in memory; other strategies hold one. An endless log is read over and over, so that all steps are
+    full; they end with `num_steps` alone.
     """
     steps, read = Steps(log, settings), rows_of_steps(log, settings, endless)
     by_name = {name: chosen(name) for name in strategies or strategies_for(settings.setup)}

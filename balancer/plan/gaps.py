@@ -79,21 +79,13 @@ class DeviceOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTable(Record):
-    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders, and in all generators.
+    """Tasks in the gaps of all replicas' pipelines: parts of samples' work in all encoders, and in all generators."""
 
-    Attributes
-    ----------
-    tasks : GapTasks
-        Of encoders, then of generators, in the order of samples and parts; samples are those that the plan keeps.
-    device : int64[t]
-        Of its sample's replica, where each runs, forward and backward.
-    forward_turn, backward_turn : int64[t]
-        Their places among all that the device runs, the pipeline's ops included, from 0; -1 where there is no backward,
-        or where it runs with its forward in one, as generators' do.
-    """
-
+    # of encoders, then of generators, in the order of samples and parts; samples are those that the plan keeps
     tasks: GapTasks = field(compare=False)
-    device: Ints
+    device: Ints  # int64[t]: of its sample's replica, where each runs, forward and backward
+    # int64[t]: their places among all that the device runs, the pipeline's ops included, from 0; -1 where there
+    # is no backward, or where it runs with its forward in one, as generators' do
     forward_turn: Ints
     backward_turn: Ints
 
@@ -109,22 +101,7 @@ class GapTable(Record):
     def run(
         self, stages: PipelineStages, slots: Ints, replica: int, rank: NDArray[np.int32], slot: NDArray[np.int32]
     ) -> MultiplexResult:
-        """Run a replica exactly.
-
-        Parameters
-        ----------
-        stages : PipelineStages
-        slots : int64[R, K, M]
-            Work of each slot in each module.
-        replica : int
-        rank, slot : int32[n]
-            Of each sample.
-
-        Raises
-        ------
-        ValueError
-            Turns that no device can run.
-        """
+        """Run a replica exactly; `slots`, int64[R, K, M], is work in each module, `rank` and `slot` are of samples."""
         owner = self.tasks.sample
         mine = np.flatnonzero(rank[owner] == replica)
         turns = self.device[mine], self.forward_turn[mine], self.backward_turn[mine]

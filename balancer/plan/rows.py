@@ -89,15 +89,7 @@ def save(
     path: str | os.PathLike[str], setup: Setup, batch: GlobalBatch, phases: Mapping[str, tuple[PhaseItems, Any]],
     digest: str, strategy: str = "orchestrated", part_order: Ragged | None = None,
 ) -> None:  # fmt: skip
-    """Write a plan file that holds all of one step's plan, given of each phase its items and dispatch plan.
-
-    Raises
-    ------
-    InputError
-        If the path cannot be written.
-    PlanError
-        If samples do not lie at home in their order, which a plan file cannot tell.
-    """
+    """Write a plan file that holds all of one step's plan, given of each phase its items and dispatch plan."""
     if batch.home != Placement.by_sample_order(batch.home.rank_of_sample, setup.topology.num_ranks):
         raise PlanError("a plan file tells home ranks but no home positions: home must be in sample order")
     asked = {phase.name: phase for phase in setup.phases}

@@ -63,13 +63,7 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
-    """Lay out the micro-batches of a step.
-
-    Raises
-    ------
-    InfeasibleError, SolverError
-        No schedule keeps to the rules, or none was found.
-    """
+    """Lay out the micro-batches of a step."""
     if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
         raise InfeasibleError(
             "all {count} samples are longer than {micro_batch_tokens} = {cap}, and {over_long='drop'} leaves them out",

@@ -92,10 +92,7 @@ def relocate_schedule(
 ) -> Schedule | str:
     """Lay out the micro-batches anew with as many samples as possible where they lie, or nearby.
 
-    Returns
-    -------
-    Schedule or str
-        One that takes at most 1 + `eps` times as long as `found`; or why there is none.
+    What comes takes at most 1 + `eps` times as long as `found`; or it is said why there is none.
     """
     if reason := why_not_relocate(problem):
         return reason

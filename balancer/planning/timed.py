@@ -49,16 +49,8 @@ def scheduled(
 ) -> Timed | None:
     """Schedule a step; again, twice at most, under caps on what is in flight, if it holds too much. None if none fits.
 
-    Parameters
-    ----------
-    times : StepTimes
-    step : StepItems
-    room : float64[D]
-        Bytes of each device for what is in flight and at work.
-    time_budget : float
-        Seconds' worth of work.
-    limited : bool
-        Whether it has to fit.
+    `room`, float64[D], is what each device has, in bytes, for what is in flight and at work. Unless it is `limited`, it
+    need not fit.
     """
     schedule = _in_gaps if times.encoders or times.generators else _pipelined
     caps: Floats | None = None

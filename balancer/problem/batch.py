@@ -84,13 +84,7 @@ class GlobalBatch(Record):
 
     @classmethod
     def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
-        """Check lengths and homes that come from a caller; without homes, equal contiguous shares.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Naming the argument, the index, the value and the rule.
-        """
+        """Check lengths and homes that come from a caller; without homes, equal contiguous shares."""
         num_ranks = as_count("num_ranks", num_ranks)
         array = as_int64("lengths", lengths)
         if array.size and array.min() < 0:
@@ -111,12 +105,8 @@ def kept_samples(count: int, dropped: NDArray[np.int64]) -> NDArray[np.int64]:
 def whole_batches(blocks: Iterable[Block], samples_per_step: int, drop_last: bool = False) -> Iterator[Block]:
     """Cut a stream of blocks of any size where global batches, of consecutive samples, end.
 
-    Yields
-    ------
-    Block
-        Of one batch or several, each of `samples_per_step` rows; the last may be shorter, and is left out if
-        `drop_last`. Where a block of the stream holds whole batches, they are yielded together and share its arrays.
-        Memory is one block and one batch.
+    Each block that comes is of one batch or several; the last may be shorter, and is left out if `drop_last`. Where a
+    block of the stream holds whole batches, they come together and share its arrays. Memory is one block and one batch.
     """
     parts: list[Block] = []  # of the batch that is not full yet
     held = 0

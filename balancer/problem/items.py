@@ -184,12 +184,6 @@ class ItemsExpression:
 def parse_items(expression: str) -> ItemsExpression:
     """Read an expression such as ``qwen2vl_patches(image_widths,image_heights)``.
 
-    Raises
-    ------
-    InputError
-        If it is not of that form, the function is unknown (the message lists those known), or it needs another number
-        of columns.
-
     Examples
     --------
     >>> parse_items("qwen2vl_patches(image_widths, image_heights)")

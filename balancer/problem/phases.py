@@ -299,12 +299,6 @@ def resolve_phases(
     `columns` have one number, or one list, for each of n samples; ``keep_together`` and ``allowed_ranks`` find theirs
     in `keys`, by default among the others. Phases are in the order in which they compute; the last is the one that all
     others feed unless they say otherwise.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A missing or repeated name, a phase that feeds an earlier one, columns of unequal length, or not as many outputs
-        as items; it names them.
     """
     feeds, fed_by = feeding(phases)
     batch = _Batch(columns)

@@ -16,7 +16,7 @@ from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.pipeline import MultiplexResult, OpOrder, PipelineRun, interleaved, one_f_one_b, run, run_turns
-from solvers.pipeline.parts import held_by_replica, prepared
+from solvers.pipeline.parts import PipelineProblem, held_by_replica
 
 __all__ = ["PipelineStages"]
 
@@ -344,7 +344,8 @@ class PipelineStages:
     def held_by_a_rank(self, work: Ints, makespan: int, num_ranks: int, num_slots: int) -> tuple[Ints, int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
         keywords = self.solver_keywords() | {"in_flight_cap": None, "allow_empty": True}
-        return held_by_replica(prepared(work, num_replicas=num_ranks, num_slots=num_slots, **keywords), makespan)
+        problem = PipelineProblem.of(work, num_replicas=num_ranks, num_slots=num_slots, **keywords)
+        return held_by_replica(problem, makespan)
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""

@@ -101,14 +101,9 @@ def _drawing(width: float, height: float, colors: Colors) -> Iterator[Any]:
 
 
 def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6, width: float = 4.6) -> str:
-    """Draw a chart and return it as inline SVG that refers to nothing outside itself.
+    """Draw a chart in :data:`IN_PAGE` and return it as inline SVG that refers to nothing outside itself.
 
-    Parameters
-    ----------
-    name : str
-        Not chosen by a user; it keeps the ids of the page's charts apart.
-    draw : callable
-        Takes a matplotlib figure and draws in :data:`IN_PAGE`.
+    `name`, which no user chose, keeps the ids of the page's charts apart; `draw` takes a matplotlib figure.
     """
     buffer = io.StringIO()
     with _drawing(width, height, IN_PAGE) as figure:
@@ -130,21 +125,7 @@ def svg_of(name: str, draw: Callable[[Any], None], height: float = 2.6, width: f
 
 
 def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], None]) -> None:
-    """Write a chart to a PNG or SVG file.
-
-    Parameters
-    ----------
-    path : str
-    width, height : float
-        Inches.
-    draw : callable
-        Takes a matplotlib figure and draws in :data:`ON_PAPER`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, which is there as a whole or not at all.
-    """
+    """Write a chart of so many inches to a PNG or SVG file; `draw` takes a matplotlib figure, in :data:`ON_PAPER`."""
     with _drawing(width, height, ON_PAPER) as figure:
         draw(figure)
         options: dict[str, Any] = {"metadata": {"Date": None}} if path.lower().endswith(".svg") else {}

@@ -142,13 +142,7 @@ def by_step(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE) -> None:
 
 
 def plot_loads(data: PageData, path: str) -> None:
-    """Write the load of ranks before and after, a panel a phase, to a PNG or SVG file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the load of ranks before and after, a panel a phase, to a PNG or SVG file."""
     names: Sequence[str] = [name for name in data.phases if name not in data.following]
 
     def draw(figure: Any) -> None:

@@ -18,13 +18,7 @@ _MARKERS = {"stages": "o", "before": "s", "multiplexed": "^"}
 
 
 def write_layout_page(path: str, found: Configuration, source: str) -> None:
-    """Write the page to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the page to a file, which is there as a whole or not at all."""
     write_document(path, layout_page(found, source))
 
 

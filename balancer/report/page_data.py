@@ -47,28 +47,17 @@ class WorstStep:
 
 @dataclass(slots=True)
 class PhaseData:
-    """One phase over all steps.
+    """One phase over all steps."""
 
-    Attributes
-    ----------
-    profile_before, profile_after : float64[at most MOST_POINTS]
-        Sums over the steps of load over mean load, ranks busiest first.
-    ratios : list of (float, float, float)
-        Imbalance ratio of each step: before, after, at the bound.
-    length_counts : int64[]
-        Items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart.
-    zeros : int
-        Items of length 0.
-    worst : list of WorstStep
-        A heap of the most uneven steps.
-    """
-
+    # float64[at most MOST_POINTS]: sums over the steps of load over mean load, ranks busiest first
     profile_before: Floats = field(default_factory=lambda: np.zeros(0))
     profile_after: Floats = field(default_factory=lambda: np.zeros(0))
+    # imbalance ratio of each step: before, after, at the bound
     ratios: list[tuple[float, float, float]] = field(default_factory=list)
+    # int64[]: items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart
     length_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(64 * BINS_AN_OCTAVE, dtype=np.int64))
-    zeros: int = 0
-    worst: list[WorstStep] = field(default_factory=list)
+    zeros: int = 0  # items of length 0
+    worst: list[WorstStep] = field(default_factory=list)  # a heap of the most uneven steps
 
     def add(self, plan: DispatchPlan, row_of_item: NDArray[np.int64]) -> None:
         """Take in the next step, of which each item is of a row of the log."""
@@ -141,28 +130,16 @@ def _encoder_slots(plan: StepPlan, phase: str) -> str:
 
 @dataclass(slots=True)
 class PageData:
-    """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`.
+    """What the page shows in addition to a :class:`balancer.report.summary.RunSummary`."""
 
-    Attributes
-    ----------
-    asked_step : int or None
-        The step to draw by rank; by default the one in which the plan saves most.
-    phases : dict of str to PhaseData
-    following : set of str
-        Encoders in the pipelines of the last phase.
-    asked : dict of str to str
-        What the plan of each phase was asked to do, in words; it may hold column names, which users chose.
-    picture : StepPicture or None
-    traffic : float64[k, k]
-        What moves from node to node over all steps, within a node not counted: bytes, or elements where there is one
-        phase. Each row and column stands for `nodes_a_row` nodes.
-    """
-
-    asked_step: int | None = None
+    asked_step: int | None = None  # the step to draw by rank; by default the one in which the plan saves most
     phases: dict[str, PhaseData] = field(default_factory=dict)
-    following: set[str] = field(default_factory=set)
+    following: set[str] = field(default_factory=set)  # encoders in the pipelines of the last phase
+    # what the plan of each phase was asked to do, in words; it may hold column names, which users chose
     asked: dict[str, str] = field(default_factory=dict)
     picture: StepPicture | None = None
+    # float64[k, k]: what moves from node to node over all steps, within a node not counted: bytes, or elements
+    # where there is one phase. Each row and column stands for `nodes_a_row` nodes.
     traffic: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     num_nodes: int = 0
     num_ranks: int = 0

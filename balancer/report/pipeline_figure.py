@@ -28,20 +28,11 @@ def pipeline_section(
     title: str, words: str, runs: Mapping[str, PipelineRun], unit: tuple[float, str], held: str,
     between: Boxes | None = None,
 ) -> str:  # fmt: skip
-    """Return the section that shows a replica's stages in each of some runs.
+    """Return the section that shows a replica's stages in each of some runs; `title` and `words` are HTML.
 
-    Parameters
-    ----------
-    title, words : str
-        HTML.
-    runs : mapping of str to PipelineRun
-        Of pipelines of equally many devices, by a name that no user chose.
-    unit : (float, str)
-        What times are divided by, and what they then are.
-    held : str
-        What is in flight: ``"tokens"`` or ``"bytes"``.
-    between : mapping of str to Between, optional
-        What runs in the gaps, of the runs that have some.
+    Runs are of pipelines of equally many devices, by names that no user chose, and `between` what runs in the gaps of
+    those that have some. `unit` is what times are divided by, and what they then are; `held` what is in flight:
+    "tokens" or "bytes".
     """
     devices, boxes = max(len(run.busy) for run in runs.values()), between or {}
     height = 0.7 + len(runs) * (0.5 + 0.24 * devices)

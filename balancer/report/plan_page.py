@@ -26,27 +26,12 @@ LONGEST_REASONS = 1000
 
 
 def write_page(path: str, summary: RunSummary, data: PageData, source: str) -> None:
-    """Write the page of a run to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the page of a run to a file, which is there as a whole or not at all."""
     write_document(path, page(summary, data, source))
 
 
 def page(summary: RunSummary, data: PageData, source: str) -> str:
-    """Return the page of a run as HTML.
-
-    Parameters
-    ----------
-    summary : RunSummary
-    data : PageData
-        Of the same steps, at least one.
-    source : str
-        What the run was of, such as the plan's path and its log: the page's heading and title.
-    """
+    """Return the page of a run as HTML, from data of the same steps, at least one; `source` says of what."""
     cards = [_headline(name, phase) for name, phase in summary.phases.items()]
     footer = "Every number is recomputed from the plan and its log."
     return document(

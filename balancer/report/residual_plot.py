@@ -9,13 +9,7 @@ __all__ = ["plot_residuals"]
 
 
 def plot_residuals(fit: CostFit, path: str) -> None:
-    """Write measured against predicted seconds, and relative residuals against sum(l), to a PNG or SVG file.
-
-    Raises
-    ------
-    InputError
-        If the file's name is no picture's, matplotlib is not installed, or the file cannot be written.
-    """
+    """Write measured against predicted seconds, and relative residuals against sum(l), to a PNG or SVG file."""
     check_plot(path)
     plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
 

@@ -21,25 +21,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlowStep:
-    """A step, and what it waits for; ordered by how long it takes, earlier steps first.
-
-    Attributes
-    ----------
-    seconds : float
-    minus_step : int
-    waiting_s : float
-    phase : str
-        The one that ranks wait longest in.
-    cap : int or None
-        The sample that caps that phase, counted from the first of the whole run.
-    cap_length : int
-    """
+    """A step, and what it waits for; ordered by how long it takes, earlier steps first."""
 
     seconds: float
     minus_step: int
     waiting_s: float = field(compare=False)
-    phase: str = field(compare=False)
-    cap: int | None = field(compare=False)
+    phase: str = field(compare=False)  # the one that ranks wait longest in
+    cap: int | None = field(compare=False)  # the sample that caps that phase, counted from the first of the run
     cap_length: int = field(compare=False)
 
     @property
@@ -53,49 +41,25 @@ class StepBars:
     """One step by rank: what each computes in each phase.
 
     Where there are many ranks, each row stands for `ranks_a_row` consecutive ones, and the busiest of them.
-
-    Attributes
-    ----------
-    phases : dict of str to float64[rows]
-        Seconds.
-    ends : dict of str to float
-        When a phase is over on all ranks, if ranks wait after each; else empty.
-    compute_end, seconds : float
-        When all is computed, and when exchanges are over too.
     """
 
     ranks_a_row: int
-    phases: dict[str, Floats]
-    ends: dict[str, float]
-    compute_end: float
+    phases: dict[str, Floats]  # float64[rows]: seconds
+    ends: dict[str, float]  # when a phase is over on all ranks, if ranks wait after each; else empty
+    compute_end: float  # when all is computed, and in `seconds` exchanges are over too
     seconds: float
 
 
 @dataclass(slots=True)
 class SimulationData:
-    """Filled while :func:`balancer.simulate.simulate_log` runs; its size does not grow with samples or ranks.
+    """Filled while :func:`balancer.simulate.simulate_log` runs; its size does not grow with samples or ranks."""
 
-    Attributes
-    ----------
-    waits : str
-        As for :func:`balancer.simulate.step_time`.
-    drawn_step : int
-        The step that is drawn by rank.
-    seconds : dict of str to list of float
-        Of every step, by strategy.
-    bars : dict of str to StepBars
-        Of the step drawn.
-    slow : dict of str to list of SlowStep
-        Heaps of the slowest steps.
-    pipelines : dict of str to PipelineRun
-        Of the step drawn, with pipeline stages: the slowest replica of each strategy, in nanoseconds.
-    """
-
-    waits: str = "phase"
-    drawn_step: int = 0
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    waits: str = "phase"  # as for :func:`balancer.simulate.step_time`
+    drawn_step: int = 0  # the step that is drawn by rank, in `bars` and `pipelines`
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # of every step, by strategy
     bars: dict[str, StepBars] = field(default_factory=dict)
-    slow: dict[str, list[SlowStep]] = field(default_factory=dict)
+    slow: dict[str, list[SlowStep]] = field(default_factory=dict)  # heaps of the slowest steps
+    # with pipeline stages: the slowest replica of each strategy, in nanoseconds
     pipelines: dict[str, PipelineRun] = field(default_factory=dict)
 
     def add(self, strategy: str, plan: StepPlan, step: StepTime) -> None:

@@ -116,11 +116,5 @@ def timeline(figure: Any, bars: Mapping[str, StepBars], colors: Colors = IN_PAGE
 
 
 def plot_split(totals: Totals, path: str) -> None:
-    """Write what a step's seconds are spent on, a bar a strategy, to a PNG or SVG file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write what a step's seconds are spent on, a bar a strategy, to a PNG or SVG file."""
     plot_to_file(path, 7, 1.3 + 0.45 * len(totals), lambda figure: time_split(figure, totals, ON_PAPER))

@@ -23,61 +23,29 @@ __all__ = ["Assumptions", "simulation_page", "write_simulation_page"]
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What was simulated, beside the log.
-
-    Attributes
-    ----------
-    cluster_name : str
-    cluster : Cluster
-    settings : LogSettings
-    model_names : dict of str to str
-        Of every phase.
-    parameters : dict of str to int
-    models : dict of str to PhaseModel
-    checkpointing : bool
-    overlap : float
-    waits : str
-    bytes_given : bool
-        Whether the user gave the bytes that exchanges move.
-    """
+    """What was simulated, beside the log."""
 
     cluster_name: str
     cluster: Cluster
     settings: LogSettings
-    model_names: Mapping[str, str]
+    model_names: Mapping[str, str]  # of every phase
     parameters: Mapping[str, int]
     models: Mapping[str, PhaseModel]
     checkpointing: bool
     overlap: float
     waits: str
-    bytes_given: bool
+    bytes_given: bool  # whether the user gave the bytes that exchanges move
 
 
 def write_simulation_page(
     path: str, found: Simulation, data: SimulationData, assumed: Assumptions, source: str
 ) -> None:
-    """Write the page of a simulation to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write the page of a simulation to a file, which is there as a whole or not at all."""
     write_document(path, simulation_page(found, data, assumed, source))
 
 
 def simulation_page(found: Simulation, data: SimulationData, assumed: Assumptions, source: str) -> str:
-    """Return the page of a simulation as HTML.
-
-    Parameters
-    ----------
-    found : Simulation
-    data : SimulationData
-        Of the same steps, at least one.
-    assumed : Assumptions
-    source : str
-        What was simulated, such as the log's path.
-    """
+    """Return the page of a simulation as HTML, from data of the same steps, at least one; `source` says of what."""
     first, base = next(iter(found.strategies.items()))
     cards = [_headline(name, run, first, base, data) for name, run in found.strategies.items()]
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."

@@ -20,20 +20,10 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def document(
     source: str, what: str, lead: str, about: str, cards: Iterable[str], sections: Iterable[str], footer: str
 ) -> str:
-    """Return a page as HTML.
+    """Return a page as HTML. All is HTML but `source`, which is in a user's words: the heading, such as a file's path.
 
-    Parameters
-    ----------
-    source : str
-        What the page is about, such as a file's path: its heading, in a user's words.
-    what : str
-        Stands behind `source` in the title.
-    lead : str
-        HTML of the one sentence that a reader shall take away.
-    about, footer : str
-        HTML of a line below it, and at the end.
-    cards, sections : iterable of str
-        HTML, as :func:`card` and :func:`section` return it.
+    `what` stands behind it in the title, `lead` is the one sentence that a reader shall take away, and `about` a line
+    below it. Cards and sections are as :func:`card` and :func:`section` return them.
     """
     header = f'<header><h1>{named(source)}</h1><p class="lead">{lead}</p><p>{about}</p></header>'
     short = f'<section class="cards" aria-label="In short">{"".join(cards)}</section>'
@@ -49,13 +39,7 @@ def document(
 
 
 def write_document(path: str, text: str) -> None:
-    """Write a page to a file, which is there as a whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a page to a file, which is there as a whole or not at all."""
     with reported(path, "write the page"):
         write_whole(path, text.encode("utf-8", errors="backslashreplace"))  # file names need not be text
 

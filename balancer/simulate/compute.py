@@ -43,13 +43,7 @@ def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
 
 
 def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
-    """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches).
-
-    Raises
-    ------
-    ValueError
-        A convolution's cost, and a model without a convolution.
-    """
+    """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches)."""
     if isinstance(plan.micro_batches, SequenceGroups) and plan.group_table is not None:
         return _compute_shared(plan, plan.micro_batches, model, gpus)
     lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)

@@ -222,23 +222,8 @@ def _longer(case: LayoutCase, found: Priced | None) -> Priced | None:
 def price_layouts(given: Given, layouts: Sequence[StepLayout]) -> list[Priced | None]:
     """Schedule layouts for the same steps, each with its number of micro-batches, or the best of some.
 
-    Searches are as long as :func:`configure` gives its winner, so that both say the same of it.
-
-    Parameters
-    ----------
-    given : Given
-        As :func:`balancer.simulate.given.given_of` makes it.
-    layouts : sequence of StepLayout
-
-    Returns
-    -------
-    list of (Priced or None)
-        None for those that do not fit the memory.
-
-    Raises
-    ------
-    ValueError
-        Layouts of other phases or more GPUs, or that a model cannot be cut into.
+    None for those that do not fit the memory. Searches are as long as :func:`configure` gives its winner, so that both
+    say the same of it.
     """
     found: list[Priced | None] = []
     for layout in layouts:

@@ -122,7 +122,7 @@ def _generator(d, now, hop, tasks, first, allowed, ends, of_slot, device):
 
 
 @helper
-def _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue):
+def _backward(d, now, gap, forced, rule, hop, tasks, ends, queue):
     """Return a task whose backward is to run now, the longest that fits, or -1; and when another can."""
     num_stages, best, soon = ends.shape[1] // 2, np.int64(-1), np.int64(NEVER)
     for at in range(queue[d, 0]):
@@ -218,6 +218,14 @@ def _target(now, unplaced, of_device):
     return total // of_device.shape[1]
 
 
+@inlined
+def _wake_others(d, now, of_device):
+    """Those that wait decide anew."""
+    for e in range(of_device.shape[1]):
+        if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
+            of_device[_WAKE, e] = now
+
+
 @kernel
 def dispatch(
     rule, durations, offsets, slots, cells, tasks, first, allowed, caps, window, hop, ends, device, starts, turns
@@ -258,7 +266,7 @@ def dispatch(
         full = rule[3] > 0 and blocked and _makes_room(begun, d, tasks, first, allowed, caps, of_device, device)
         if (not runs or full) and (i < 0 or full):
             forced = not has or (blocked and not known) or full
-            back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, device, starts, queue)
+            back, then = _backward(d, now, gap, forced, rule, hop, tasks, ends, queue)
             soon = min(soon, then)
         if i >= 0 and (back < 0 or (tasks[0, i] == begun and waiting)):
             end = _start_forward(i, d, now, hop, durations, tasks, of_device, of_slot, device, starts, queue)
@@ -283,7 +291,5 @@ def dispatch(
             of_device[_FREE, d] = of_device[_WAKE, d] = end
         elif d > 0 or not waiting:
             continue
-        for e in range(num_devices):  # those that wait decide anew
-            if e != d and of_device[_WAKE, e] > now and of_device[_FREE, e] <= now:
-                of_device[_WAKE, e] = now
+        _wake_others(d, now, of_device)
     return makespan

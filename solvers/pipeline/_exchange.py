@@ -217,7 +217,7 @@ def _learn(durations, rows, first, graph, hop, unit, fixed, ends, path, slopes, 
     Of tied replicas an op is that of the slowest cell among ``rows``; `first` is the lane's first cell.
     """
     makespan = all_ends(graph, durations, hop, 0, ends)
-    critical_path(graph, durations, hop, ends, path)
+    critical_path(graph, durations, ends, path)
     num_slots, width = durations.shape
     p = first_smallest(values)
     for cell in range(slopes.shape[0]):

@@ -70,7 +70,7 @@ def all_ends(graph, durations, hop, first, ends):
 
 
 @kernel
-def critical_path(graph, durations, hop, ends, path):
+def critical_path(graph, durations, ends, path):
     """Follow one longest path from its end, along the device where two are as long; 1 or 2 in ``path`` for every op.
 
     1: it comes from the op before it on its device, or is the first; 2: from the op of the same slot; 0: not on it.

@@ -21,12 +21,7 @@ ORDERS = ("1f1b", "gpipe")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineProblem:
-    """Checked.
-
-    Attributes
-    ----------
-    num_replicas, num_slots : int
-    """
+    """Checked."""
 
     work: Ints  # int64[n, M], read-only: as given
     stages: Stages  # as given
@@ -53,12 +48,15 @@ class PipelineProblem:
         return self.num_replicas * self.num_slots
 
     @classmethod
-    def prepare(
-        cls, work: ArrayLike, stages: Stages, num_replicas: SupportsIndex, num_slots: SupportsIndex,
-        sizes: ArrayLike | None, cap: ArrayLike | None, in_flight_cap: ArrayLike | None, order: str | OpOrder,
-        chunks: SupportsIndex, tied: bool, slots_multiple_of: SupportsIndex, allow_empty: bool,
+    def of(
+        cls, work: ArrayLike, forward: ArrayLike, backward: ArrayLike, num_replicas: SupportsIndex,
+        num_slots: SupportsIndex, forward_overhead: ArrayLike | None = None, backward_overhead: ArrayLike | None = None,
+        sizes: ArrayLike | None = None, cap: ArrayLike | None = None, in_flight_cap: ArrayLike | None = None,
+        order: str | OpOrder = "1f1b", chunks: SupportsIndex = 1, hop: int = 0, tied: bool = False,
+        slots_multiple_of: SupportsIndex = 1, allow_empty: bool = False,
     ) -> "PipelineProblem":  # fmt: skip
-        """Check. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
+        """Check what :func:`solvers.schedule_pipeline` takes."""
+        stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
         table = as_table("work", work)
         if table.shape[1] != len(stages.unit):
             raise ArgumentError("work", f"have a column for each of {len(stages.unit)} modules", table.shape)

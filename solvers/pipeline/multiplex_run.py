@@ -159,10 +159,10 @@ forward_overhead, backward_overhead, chunks, hop
     >>> multiplexed_lower_bound(items, [[1, 1]], [[2, 2]], *tasks, 1, 4)
     Bound(value=29, name='all_work')
     """
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    problem = PipelineProblem.prepare(
-        work, stages, num_replicas, num_slots, None, None, None, "1f1b", chunks, False, 1, True
-    )
+    problem = PipelineProblem.of(
+        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, chunks=chunks, hop=hop,
+        allow_empty=True,
+    )  # fmt: skip
     asked = TaskRequest("task_item", task_item, task_forward, task_backward, num_slots, after=task_after)
     tasks = Tasks.of(asked, len(problem.work), problem.order)
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)

@@ -19,7 +19,6 @@ from solvers.pipeline._multiplex_starts import starts_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline._request import TaskRequest
-from solvers.pipeline._stages import Stages
 from solvers.pipeline._tasks import Tasks, held_by_any
 from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
@@ -106,10 +105,9 @@ def schedule_multiplexed(
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    problem = PipelineProblem.prepare(
-        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, order, chunks, False, slots_multiple_of,
-        allow_empty,
+    problem = PipelineProblem.of(
+        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, sizes, cap,
+        in_flight_cap, order, chunks, hop, slots_multiple_of=slots_multiple_of, allow_empty=allow_empty,
     )  # fmt: skip
     asked = TaskRequest(
         "task_item", task_item, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices

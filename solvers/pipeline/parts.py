@@ -9,33 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solvers.groups import read_only
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline._search import makespans_of
-from solvers.pipeline._stages import Stages
 from solvers.pipeline.bounds import priced
 from solvers.pipeline.methods import PIPELINERS
 
-__all__ = ["held_by_replica", "prepared", "schedule_parts"]
+__all__ = ["PipelineProblem", "held_by_replica", "schedule_parts"]
 
 _BITS = 62  # of the sum of all costs
-
-
-def prepared(
-    work: ArrayLike, forward: ArrayLike, backward: ArrayLike, num_replicas: int, num_slots: int, *,
-    forward_overhead: ArrayLike | None = None, backward_overhead: ArrayLike | None = None,
-    sizes: ArrayLike | None = None, cap: ArrayLike | None = None, in_flight_cap: ArrayLike | None = None,
-    chunks: int = 1, hop: int = 0, tied: bool = False, slots_multiple_of: int = 1, allow_empty: bool = False,
-) -> PipelineProblem:  # fmt: skip
-    """Check what :func:`solvers.schedule_pipeline` takes, with 1F1B as the order."""
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    return PipelineProblem.prepare(
-        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, "1f1b", chunks, tied, slots_multiple_of,
-        allow_empty,
-    )  # fmt: skip
 
 
 def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np.int64], int]:
@@ -45,7 +30,8 @@ def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np
 
     Examples
     --------
-    >>> costs, most = held_by_replica(prepared([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1), 55)
+    >>> problem = PipelineProblem.of([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1)
+    >>> costs, most = held_by_replica(problem, 55)
     >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
     ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)
     """
@@ -69,11 +55,6 @@ def schedule_parts(
     The problem is that of all parts together; `num_parts` divides its replicas, and part p has the p-th so many. The
     budget is for all parts, and one that needs none leaves it to no other. Returns replica and slot of every item, and
     the longest part's makespan (of replicas that are tied: within parts alone).
-
-    Raises
-    ------
-    InfeasibleError, TimeLimitError
-        A part does not fit its slots, or was not found to.
     """
     each = problem.num_replicas // num_parts
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)

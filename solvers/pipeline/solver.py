@@ -12,7 +12,6 @@ from solvers.pipeline._outlier import outlier_proof
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
 from solvers.pipeline._search import makespans_of
-from solvers.pipeline._stages import Stages
 from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.orders import OpOrder
@@ -120,10 +119,9 @@ def schedule_pipeline(
     if solve is None:
         raise unknown("method", method, PIPELINERS)
     seconds = as_budget(time_budget)
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    problem = PipelineProblem.prepare(
-        work, stages, num_replicas, num_slots, sizes, cap, in_flight_cap, order, chunks, tied, slots_multiple_of,
-        allow_empty,
+    problem = PipelineProblem.of(
+        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, sizes, cap,
+        in_flight_cap, order, chunks, hop, tied, slots_multiple_of, allow_empty,
     )  # fmt: skip
     replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
     profile = profile_of(totals, problem.merged, problem.order, replicas)

@@ -94,7 +94,7 @@ def move(state, item, rank):
 
 
 @helper
-def _peel(state, scratch, size, low, reserve):
+def _peel(scratch, size, low, reserve):
     """Set large items aside until what is left to give is a matter of three items. Returns size, number, sum."""
     give = scratch.give
     total = np.int64(0)
@@ -203,7 +203,7 @@ def _large_against_small(state, scratch, giver, taker, low, high, target):
             continue
         size = _gather(state, give, taker)
         size, set_aside, amount, size_amount = _peel(
-            state, Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5)
+            Scratch(give, take, pick, scratch.peeled, scratch.returned), size, cost - high, np.int64(5)
         )
         _set_limits(state, pick, taker, giver, cost - high, cost - low, cost - target, amount, size_amount - item_size)
         pure_move(pick, give, size)
@@ -331,7 +331,7 @@ def transfer(state, scratch, giver, taker, low, high, target):
             size, set_aside, amount, size_amount = _gather_cheapest(state, scratch, giver, low, reserve)
         else:
             size = _gather(state, give, giver)
-            size, set_aside, amount, size_amount = _peel(state, scratch, size, low, reserve)
+            size, set_aside, amount, size_amount = _peel(scratch, size, low, reserve)
             numbers[WORK] -= (1 + set_aside) * size
         if variant > 0 and set_aside == 0:
             continue

@@ -58,19 +58,10 @@ _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan fa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """What the cap is measured by, and an answer that keeps it.
+    """What the cap is measured by, and an answer that keeps it."""
 
-    Attributes
-    ----------
-    makespan : int
-        M: that of a partition under the same constraints, or of the homes where it is smaller.
-    group_of_item : int32[n]
-        The groups of the partition.
-    partition_makespan : int
-    """
-
-    makespan: int
-    group_of_item: NDArray[np.int32]
+    makespan: int  # M: that of a partition under the same constraints, or of the homes where it is smaller
+    group_of_item: NDArray[np.int32]  # int32[n]: the groups of the partition
     partition_makespan: int
 
 

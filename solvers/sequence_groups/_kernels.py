@@ -246,7 +246,7 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
 
 
 @inlined
-def _full(item, density, least, times, sizes, shape):
+def _full(item, density, times, sizes, shape):
     """Time of a group of the least degree that holds an item, full of items like it, times `density` / 64."""
     d = 0
     while sizes[d, item] > shape[1, d]:
@@ -283,7 +283,7 @@ def peel(kept, ways, weight, least, times, sizes, shape, ranks, groups, tree, wh
         low = max(longest, area // ranks[0])
         high = low + low // 4
         density, floor = ways[0, min(num_slots, ways.shape[1] - 1)], ways[1, min(num_slots, ways.shape[1] - 1)]
-        tallest = _full(rest[0], density, least, times, sizes, shape)
+        tallest = _full(rest[0], density, times, sizes, shape)
         work += left
         height = np.int64(-1)
         if low <= tallest:

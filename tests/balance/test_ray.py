@@ -12,12 +12,11 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from nightly import examples  # noqa: E402
-from test_run import (  # noqa: E402
+from run_cases import (  # noqa: E402
     PHASES,
     Fatal,
     called,
     children_of,
-    folder,  # noqa: F401 (a fixture)
     kill_at_random,
     settings_of,
     snapshot,
@@ -60,7 +59,7 @@ class Others(Cluster):
         yield from _Shared(_Remote(ray, work, None), work, tasks, tick, works=lambda: False).results()
 
 
-def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):  # noqa: F811
+def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):
     log, settings = open_log(folder / "many"), settings_of(PHASES, steps_per_part=2)
     one = plan_run(log, settings, RunSummary, f"{tmp_path}/one/", engine=Serial())
     two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Others())
@@ -69,7 +68,7 @@ def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):  # noqa: F
     assert check_run(f"{tmp_path}/two/", RunSummary, engine=Cluster()).as_json(1.0) == one.as_json(1.0)
 
 
-def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):  # noqa: F811
+def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
     """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
     plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Others())
     wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
@@ -80,7 +79,7 @@ def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):  # noqa
     assert wanted <= {event["cat"] for event in ray.timeline()}
 
 
-def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp_path):  # noqa: F811
+def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp_path):
     log = open_log(folder / "log.parquet")
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("2")
@@ -89,7 +88,7 @@ def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp
     assert cluster.read_text() == "0"
 
 
-def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster, tmp_path):  # noqa: F811
+def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster, tmp_path):
     settings = settings_of([Phase("all", "tokens", max_tokens_per_rank=11_000)], steps_per_part=2)
     told = []
     for engine in (Serial(), Cluster()):
@@ -99,7 +98,7 @@ def test_a_step_that_cannot_be_planned_is_told_as_by_one_process(folder, cluster
     assert told[0] == told[1]
 
 
-def test_a_killed_run_is_resumed(folder, cluster, tmp_path):  # noqa: F811
+def test_a_killed_run_is_resumed(folder, cluster, tmp_path):
     """The driver's part of it: tasks that are lost for good end the run, and what is whole is kept."""
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/two/"
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
@@ -176,7 +175,7 @@ def test_a_local_cluster_ends_when_it_is_told_to_or_its_process_is_killed(killed
 
 @pytest.mark.more_by_night
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
-def test_random_kills_of_workers_and_driver_change_no_byte(folder, cluster, tmp_path):  # noqa: F811
+def test_random_kills_of_workers_and_driver_change_no_byte(folder, cluster, tmp_path):
     """By day twice, by night twenty times."""
     cluster.write_text("0")
     address = ray.get_runtime_context().gcs_address

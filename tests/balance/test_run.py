@@ -1,12 +1,9 @@
-"""Runs of many parts: the same bytes whoever plans, and after any kill; what is foreign is refused by name."""
+"""Runs of many parts: the same bytes whoever plans, and what is foreign is refused by name; how a command begins."""
 
-import contextlib
 import dataclasses
 import errno
 import json
-import multiprocessing
 import os
-import random
 import re
 import shutil
 import signal
@@ -14,71 +11,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from nightly import examples
+from run_cases import PHASES, ROOT, Others, planned, settings_of, snapshot
 
-from balancer import InputError, Phase, PlanError, Topology
+from balancer import InputError, Phase, PlanError
 from balancer.cli import start
 from balancer.io import formats, plan_writer
 from balancer.io.logs import Span, file_sha256, open_log, read_columns, rows_of_files
 from balancer.offline import ahead, scatter
 from balancer.offline.check import check_run
-from balancer.offline.engines import Processes, Serial, _Shared
+from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
 from balancer.offline.run import plan_run
-from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log, rows_of_steps
-from balancer.offline.workers import Workers
-from balancer.problem.settings import PlanSettings
-from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
 from solvers import InfeasibleError
-
-ROOT = Path(__file__).parents[2]
-PHASES = (Phase("vision", "patches"), Phase("llm", "tokens"))
-ALONE = (Phase("all", "tokens"),)
-
-
-def settings_of(phases=ALONE, placement="relocate", **of_log):
-    setup = Setup(Topology((4, 4)), tuple(phases), PlanSettings(placement=placement, eps=0.001))
-    return LogSettings(setup, **{"batch_per_rank": 4, "steps_per_part": 3} | of_log)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A log of 1,000 rows: one file with small row groups, and three files of unequal size."""
-    folder = tmp_path_factory.mktemp("logs")
-    generator = np.random.default_rng(5)
-    columns = {"tokens": generator.integers(1, 5000, 1000), "patches": generator.integers(0, 300, 1000)}
-    table = pa.table(columns)
-    pq.write_table(table, folder / "log.parquet", row_group_size=70)
-    (folder / "many").mkdir()
-    for name, (first, count) in {"a": (0, 333), "b": (333, 1), "c": (334, 666)}.items():
-        pq.write_table(table.slice(first, count), folder / "many" / f"{name}.parquet", row_group_size=100)
-    with pa.OSFile(str(folder / "log.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=90):
-            writer.write_batch(batch)
-    np.save(folder / "log.npy", columns["tokens"])
-    (folder / "log.csv").write_text("tokens\n" + "".join(f"{value}\n" for value in columns["tokens"]))
-    return folder
-
-
-def snapshot(folder):
-    return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
-
-
-def planned(log, settings, out, engine=None, resume=False):
-    summary = plan_run(open_log(log), settings, RunSummary, f"{out}{os.sep}", engine=engine or Serial(), resume=resume)
-    return snapshot(out), summary
-
 
 # ---------------------------------------------------------------------------------------------------------- rows
 
@@ -387,26 +340,7 @@ with PlanFolder({str(tmp_path / "out")!r}, {"ab" * 32!r}):
         pass
 
 
-# ------------------------------------------------------------------------------------------------------------- kills
-
-
-class Fatal(RunSummary):
-    """Kills the worker that plans step 20, as often as a file says."""
-
-    def add_step(self, plan):
-        counter = Path(os.environ["FATAL"])
-        if self.rows + self.first_row == 20 * 32 and (left := int(counter.read_text())):
-            counter.write_text(str(left - 1))
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().add_step(plan)
-
-
-class Others(Processes):
-    """One worker, and this process, which does nothing itself."""
-
-    def run(self, work, tasks, tick):
-        with Workers(work, 1) as workers:
-            yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+# ------------------------------------------------------------------------------------- before and around a command
 
 
 @pytest.mark.parametrize(
@@ -511,23 +445,6 @@ def test_the_command_line_begins_before_it_imports_what_planning_needs():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
 
 
-@pytest.mark.parametrize(("jobs", "tasks", "most"), [(1000, 3, 2), (2, 3, 1), (5, 0, 0)])
-def test_no_more_processes_are_started_than_have_something_to_do(monkeypatch, jobs, tasks, most):
-    started = []
-
-    class Counted(Workers):
-        def __init__(self, work, count):
-            started.append(count)
-            super().__init__(work, 0)
-
-    monkeypatch.setattr("balancer.offline.engines.Workers", Counted)
-    done = Processes(jobs).run(
-        lambda task, tick: {"totals": {"samples": task}}, enumerate(range(tasks)), lambda _: None
-    )
-    assert len(list(done)) == tasks
-    assert started == [most]
-
-
 INTERRUPTED = """
 import sys, balancer.cli.start
 class Interrupt:
@@ -573,7 +490,7 @@ fork_as_asked("plan log --jobs 2".split())
 server = forkserver._forkserver._forkserver_pid
 assert Path(f"/proc/{server}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
 from balancer.io.logs import open_log
-from test_run import Fatal, Others, plan_run, settings_of
+from run_cases import Fatal, Others, plan_run, settings_of
 plan_run(open_log(sys.argv[1]), settings_of(), Fatal, sys.argv[2], engine=Others())
 assert forkserver._forkserver._forkserver_pid == server
 opened = [os.readlink(file) for file in Path(f"/proc/{server}/fd").iterdir()]
@@ -598,155 +515,3 @@ def test_a_copy_of_the_driver_forks_workers_and_ends_with_it(folder, tmp_path):
             break
         time.sleep(0.05)
     assert not Path(f"/proc/{int(done.stdout)}").exists()
-
-
-class Slow(RunSummary):
-    """Leaves others time to begin: a driver would have planned all before they are there."""
-
-    def add_step(self, plan):
-        time.sleep(0.2)
-        super().add_step(plan)
-
-
-class Meeting(RunSummary):
-    """Notes which process plans; one that is alone takes its time, and may not be so until the end of its part."""
-
-    def add_step(self, plan):
-        there = Path(os.environ["MEETING"])
-        (there / str(os.getpid())).touch()
-        if len(list(there.iterdir())) < 2:
-            assert self.rows < 15 * 32
-            time.sleep(1)
-        super().add_step(plan)
-
-
-def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("MEETING", str(tmp_path))
-    plan_run(open_log(folder / "log.parquet"), settings_of(steps_per_part=16), Meeting, engine=Processes(2))
-    assert len(list(tmp_path.iterdir())) == 2
-    assert (tmp_path / str(os.getpid())).exists()
-
-
-def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
-    """A step after the worker's part is begun: at the instant itself its file may be left to the next run."""
-
-    def interrupt(samples):
-        if begun and len(list(out.glob(".part-*"))) == 2:  # this process's and the worker's
-            raise KeyboardInterrupt
-        begun.extend(out.glob(".part-*-00001.*"))
-
-    begun: list[Path] = []
-    log, out = open_log(folder / "log.parquet"), tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        plan_run(log, settings_of(steps_per_part=2), Slow, f"{out}/", engine=Processes(2), tick=interrupt)
-    assert not multiprocessing.active_children()
-    assert not list(out.glob(".*"))
-
-
-@pytest.mark.parametrize("kills", [1, 4])
-def test_a_killed_worker_costs_its_part_alone(folder, tmp_path, monkeypatch, kills):
-    (tmp_path / "kills").write_text(str(kills))
-    monkeypatch.setenv("FATAL", str(tmp_path / "kills"))
-    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
-    log, out = open_log(folder / "log.parquet"), f"{tmp_path}/out/"
-    if kills == 4:
-        with pytest.raises(InputError, match="part 6: the process that planned it was killed 4 times"):
-            plan_run(log, settings_of(), Fatal, out, engine=Others())
-    plan_run(log, settings_of(), Fatal, out, engine=Others(), resume=True)
-    assert snapshot(tmp_path / "out") == expected
-
-
-@pytest.mark.parametrize(
-    ("code", "told"), [(-9, "part 3: .* was killed 4 times"), (143, "was killed"), (1, "part 3: 4 .* could not begin")]
-)
-def test_workers_that_cannot_begin_are_told_from_those_that_were_killed(code, told):
-    """As in a script that does not ask whether it is the main module, which they import."""
-    workers = Workers(print, 1)
-    for _ in range(4):
-        ended = SimpleNamespace(exitcode=code, join=lambda: None)
-        worker = SimpleNamespace(held=deque([(3, "task")]), leave=lambda: None, process=ended)
-        workers._workers.append(worker)
-        ((number, _, error),) = list(workers._buried(worker)) or [(3, None, None)]
-    assert (number, type(error)) == (3, InputError)
-    assert re.match(f".*{told}", str(error))
-
-
-DRIVER = """
-import sys
-from balancer.offline import ahead
-if __name__ == "__main__":
-    ahead.start_fork_server("test_run")
-    from balancer.offline.engines import Cluster
-    from test_run import Processes, Slow, open_log, plan_run, settings_of
-    engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
-    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
-"""
-
-
-def children_of(pid):
-    """Processes whose parent this is."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(status.parent.name))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
-def called(pids, what):
-    """Those of some processes whose command line has `what` in it."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if what in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
-
-
-def workers_of(driver):
-    """Those that the process has forked which the driver started for that."""
-    return [pid for server in called(children_of(driver), b"forkserver import main") for pid in children_of(server)]
-
-
-def kill_at_random(log, folder, kills, workers, *engine):
-    """Plan to `folder`'s `out`, kill the driver or a worker in turns, each time after a part or so, and plan again.
-
-    A plan that is complete before all kills are done is compared, and made anew.
-    """
-    expected, _ = planned(log, settings_of(steps_per_part=1), folder / "expected")
-    out, chance, killed = folder / "out", random.Random(7), []
-    (folder / "driver.py").write_text(DRIVER)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    run, given = [sys.executable, str(folder / "driver.py"), str(log), f"{out}/", *engine], {"PYTHONPATH": paths}
-    for _ in range(4 * kills):
-        if len(killed) == kills:
-            break
-        child = subprocess.Popen(run, env=os.environ | given, stderr=subprocess.DEVNULL)
-        parts, deadline = len(list(out.glob("part-*"))), time.monotonic() + 120
-        while child.poll() is None and time.monotonic() < deadline:
-            victims = [child.pid] if len(killed) % 2 else workers(child.pid)
-            if victims and len(list(out.glob("part-*"))) != parts:
-                break
-            time.sleep(0.01)
-        time.sleep(chance.random() * 0.05)
-        if child.poll() is None and victims:
-            with contextlib.suppress(ProcessLookupError):  # its run has just ended
-                os.kill(victims[0], signal.SIGKILL)
-                killed.append(victims[0])
-            time.sleep(chance.random() * 0.2)  # for what is left of the run to go on
-        child.kill()
-        if child.wait() == 0:
-            assert snapshot(out) == expected
-            shutil.rmtree(out)
-    assert len(killed) == kills
-    assert subprocess.run(run, env=os.environ | given, check=True).returncode == 0
-    assert snapshot(out) == expected
-
-
-@pytest.mark.more_by_night
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
-def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
-    """By day twice, by night twenty times."""
-    kill_at_random(folder / "log.parquet", tmp_path, 20 if examples(1) > 1 else 2, workers_of)

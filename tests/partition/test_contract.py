@@ -109,19 +109,6 @@ def test_auto_is_the_default_and_clocks_are_declared() -> None:
     assert "auto" not in USES_CLOCK
 
 
-def test_a_result_is_frozen_and_compares_by_content() -> None:
-    result = solvers.lpt([5, 4, 3], 2)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        result.makespan = 0  # type: ignore[misc]
-    with pytest.raises(ValueError, match="read-only"):
-        result.group_of_item[0] = 1
-    assert result == dataclasses.replace(result, runtime_s=99.0, loads=result.loads.copy())
-    assert result != dataclasses.replace(result, loads=result.loads + 1)
-    assert result != dataclasses.replace(result, group_of_item=result.group_of_item[::-1])
-    assert result != dataclasses.replace(result, makespan=99)
-    assert result != "lpt"
-
-
 @pytest.mark.parametrize(("makespan", "bound", "gap"), [(0, 0, 0.0), (5, 5, 0.0), (6, 5, 0.2), (3, 0, float("inf"))])
 def test_gap(makespan: int, bound: int, gap: float) -> None:
     result = dataclasses.replace(solvers.lpt([1], 1), makespan=makespan, lower_bound=bound)

@@ -20,7 +20,6 @@ from solvers.pipeline._gaps import Gaps
 from solvers.pipeline._multiplex_starts import _curved, _evened
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._request import TaskRequest
-from solvers.pipeline._stages import Stages
 from solvers.pipeline._tasks import Tasks
 
 QUICK = {"time_budget": 2e-4}
@@ -440,9 +439,7 @@ def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
     """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
     own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
     own[[0, 4]] = 50
-    problem = PipelineProblem.prepare(
-        own, Stages.of([[1, 1]], [[2, 2]], None, None, 0), 2, 3, None, None, None, "1f1b", 1, False, 1, False
-    )
+    problem = PipelineProblem.of(own, [[1, 1]], [[2, 2]], 2, 3)
     tasks = Tasks.of(TaskRequest("task_item", np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
     cells = np.arange(24) // 4
     evened = _evened(problem, tasks, cells)

@@ -236,13 +236,3 @@ def test_a_result_made_under_other_rules_is_caught(rules, message):
     result = cut_shares(COSTS, TOKENS, RANKS, **ASKED)
     with pytest.raises(CertificateError, match=message):
         check_shares(COSTS, TOKENS, RANKS, result, **(ASKED | rules))
-
-
-def test_results_are_read_only_and_compare_by_content():
-    result = cut_shares(COSTS, TOKENS, RANKS, **ASKED)
-    for name in ("rank_of_item", "slot_of_item", "slot_loads", "slot_tokens", "dropped", "own"):
-        assert not getattr(result, name).flags.writeable
-    assert result == dataclasses.replace(result, runtime_s=9.0)
-    assert result != dataclasses.replace(result, num_slots=9)
-    assert result.__eq__(3) is NotImplemented
-    assert result.num_ranks == 2

@@ -130,14 +130,9 @@ def _exhaust(order, amounts, held, upper, lower, speeds, components, as_sum, twi
 
 
 def exhaust(state: State, order: Ints, best: int, goal: int, work: int) -> tuple[Ints | None, int]:
-    """Search below `best` in full.
+    """Search below `best` in full; return an assignment that is better, if there is one, and the work left.
 
-    Returns
-    -------
-    assignment : int64[u] or None
-        Better than `best`, where there is one.
-    work : int
-        Work left: positive if the search is complete, so that nothing is better than what it returns (or it is `goal`).
+    That is positive if the search is complete, so that nothing is better than what it returns (or it is `goal`).
     """
     rows = np.column_stack([state.problem.speeds, state.upper, state.lower, state.allowed.T])
     twin = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

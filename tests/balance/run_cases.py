@@ -1,0 +1,135 @@
+"""Settings, and drivers and workers that die, for tests of whole runs."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from balancer import Phase, Topology
+from balancer.io.logs import open_log
+from balancer.offline.engines import Processes, Serial, _Shared
+from balancer.offline.run import plan_run
+from balancer.offline.settings import LogSettings
+from balancer.offline.workers import Workers
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
+from balancer.report.summary import RunSummary
+
+ROOT = Path(__file__).parents[2]
+PHASES = (Phase("vision", "patches"), Phase("llm", "tokens"))
+ALONE = (Phase("all", "tokens"),)
+
+
+def settings_of(phases=ALONE, placement="relocate", **of_log):
+    setup = Setup(Topology((4, 4)), tuple(phases), PlanSettings(placement=placement, eps=0.001))
+    return LogSettings(setup, **{"batch_per_rank": 4, "steps_per_part": 3} | of_log)
+
+
+def snapshot(folder):
+    return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def planned(log, settings, out, engine=None, resume=False):
+    summary = plan_run(open_log(log), settings, RunSummary, f"{out}{os.sep}", engine=engine or Serial(), resume=resume)
+    return snapshot(out), summary
+
+
+class Fatal(RunSummary):
+    """Kills the worker that plans step 20, as often as a file says."""
+
+    def add_step(self, plan):
+        counter = Path(os.environ["FATAL"])
+        if self.rows + self.first_row == 20 * 32 and (left := int(counter.read_text())):
+            counter.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().add_step(plan)
+
+
+class Others(Processes):
+    """One worker, and this process, which does nothing itself."""
+
+    def run(self, work, tasks, tick):
+        with Workers(work, 1) as workers:
+            yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+
+
+class Slow(RunSummary):
+    """Leaves others time to begin: a driver would have planned all before they are there."""
+
+    def add_step(self, plan):
+        time.sleep(0.2)
+        super().add_step(plan)
+
+
+DRIVER = """
+import sys
+from balancer.offline import ahead
+if __name__ == "__main__":
+    ahead.start_fork_server("run_cases")
+    from balancer.offline.engines import Cluster, Processes
+    from run_cases import Slow, open_log, plan_run, settings_of
+    engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
+    plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
+"""
+
+
+def children_of(pid):
+    """Processes whose parent this is."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def called(pids, what):
+    """Those of some processes whose command line has `what` in it."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if what in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def kill_at_random(log, folder, kills, workers, *engine):
+    """Plan to `folder`'s `out`, kill the driver or a worker in turns, each time after a part or so, and plan again.
+
+    A plan that is complete before all kills are done is compared, and made anew.
+    """
+    expected, _ = planned(log, settings_of(steps_per_part=1), folder / "expected")
+    out, chance, killed = folder / "out", random.Random(7), []
+    (folder / "driver.py").write_text(DRIVER)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    run, given = [sys.executable, str(folder / "driver.py"), str(log), f"{out}/", *engine], {"PYTHONPATH": paths}
+    for _ in range(4 * kills):
+        if len(killed) == kills:
+            break
+        child = subprocess.Popen(run, env=os.environ | given, stderr=subprocess.DEVNULL)
+        parts, deadline = len(list(out.glob("part-*"))), time.monotonic() + 120
+        while child.poll() is None and time.monotonic() < deadline:
+            victims = [child.pid] if len(killed) % 2 else workers(child.pid)
+            if victims and len(list(out.glob("part-*"))) != parts:
+                break
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.05)
+        if child.poll() is None and victims:
+            with contextlib.suppress(ProcessLookupError):  # its run has just ended
+                os.kill(victims[0], signal.SIGKILL)
+                killed.append(victims[0])
+            time.sleep(chance.random() * 0.2)  # for what is left of the run to go on
+        child.kill()
+        if child.wait() == 0:
+            assert snapshot(out) == expected
+            shutil.rmtree(out)
+    assert len(killed) == kills
+    assert subprocess.run(run, env=os.environ | given, check=True).returncode == 0
+    assert snapshot(out) == expected

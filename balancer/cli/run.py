@@ -129,11 +129,17 @@ def print_run(
     as_json: bool,
     out: str | None,
     others: dict[str, RunSummary] | None = None,
+    kept: int = 0,
 ) -> None:
-    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`."""
+    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`.
+
+    So many samples were `kept` from a run before.
+    """
     compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})
+        if kept:
+            document["samples_per_second"] = (summary.samples - kept) / runtime_s or None
         if others:
             document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
         click.echo(json.dumps(document, indent=2))
@@ -141,7 +147,7 @@ def print_run(
     from balancer.report.table import print_placements, print_summary
 
     console = table_console()
-    print_summary(console, summary, title, runtime_s, compile_s)
+    print_summary(console, summary, title, runtime_s, compile_s, kept)
     if others:
         print_placements(console, {"": summary, **others})
     if out is not None:

@@ -28,6 +28,7 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from solvers.arguments import as_count
 from solvers.errors import UsageError
 
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
@@ -432,6 +433,8 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
     name, jobs, address = (options.pop(each) for each in ("engine", "jobs", "address"))
     if name is None and jobs is None and address is None:
         return None
+    if jobs is not None:
+        as_count("jobs", jobs)
     if address is not None and name not in (None, "ray"):
         raise InputError(f"--address is for --engine ray, not {name}")
     name = "ray" if address is not None else name

@@ -45,8 +45,13 @@ BEFORE_GAPS = (
 """The same where encoders are in the pipeline: as stages, which are as those, or in its gaps."""
 
 
-def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
-    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it."""
+def print_summary(
+    console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0
+) -> None:
+    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it.
+
+    So many samples were `kept` from a run before.
+    """
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("phase", no_wrap=True)
@@ -74,7 +79,9 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
-    rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
+    planned = summary.samples - kept
+    speed = f", {_rounded(planned / runtime_s)} samples a second" if runtime_s > 0 else ""
+    rate = speed if planned else "; all parts were there already"
     compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
     console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from balancer.report.summary import RunSummary
-from balancer.report.text import make_safe
+from balancer.report.text import counted, make_safe
 from solvers import USES_CLOCK
 
 __all__ = [
@@ -62,9 +62,8 @@ class Compiled:
                 yield compiled
         finally:  # also of a command that ends in an error
             if compiled._said:
-                one = compiled.kernels == 1
-                what = "1 kernel" if one else f"{compiled.kernels} kernels"
-                _say(f"compiled {what} in {compiled.seconds:.0f} s; {'it is' if one else 'they are'} kept on disk")
+                what = counted(compiled.kernels, "kernel")
+                _say(f"compiled {what} in {compiled.seconds:.0f} s, kept on disk")
 
     def begin(self) -> None:
         """Note that a function is being compiled; it compiles those that it calls."""
@@ -197,7 +196,8 @@ class Pace:
         of = "" if self.total is None else f" of {self.total:,}"
         rest = "" if left is None else f", {left // 60}:{left % 60:02d} left"
         return (
-            f"{self.samples:,}{of} samples, {found['steps']:,} steps, {found['samples_per_second']:,} samples/s{rest}"
+            f"{self.samples:,}{of} samples, {counted(found['steps'] or 0, 'step')}, "
+            f"{found['samples_per_second']:,} samples/s{rest}"
         )
 
 

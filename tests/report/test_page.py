@@ -61,6 +61,11 @@ def test_labels_of_lengths_do_not_meet(least, octaves):
     assert len(set(labels)) == len(labels)
 
 
+def test_one_of_a_kind_is_told_in_the_singular():
+    seen = Seen(page(*run_of([balancer.balance([3], 1)]), "one"))
+    assert "1 sample in 1 step, 1 rank." in seen.text
+
+
 def test_no_heat_map_of_nothing():
     topology = balancer.Topology.uniform(4, 2)
     plan = balancer.orchestrate({"a": [3, 3, 3, 3], "b": [1, 1, 1, 1]}, {"a": "a", "b": "b"}, topology)

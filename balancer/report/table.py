@@ -40,11 +40,6 @@ BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks me
 """A note of tables and pages where ranks wait in every micro-batch."""
 BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
 """The same where there are pipeline stages."""
-BEFORE_GAPS = (
-    f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices, and generators, "
-    "if there are some, after them."
-)
-"""The same where encoders are in the pipeline: as stages, which are as those, or in its gaps."""
 
 
 def print_summary(
@@ -130,7 +125,11 @@ def before_slots(summary: RunSummary) -> str:
     """Say what is compared with, where there are micro-batches."""
     if not summary.in_pipeline:
         return BEFORE_SLOTS
-    return BEFORE_GAPS if any(phase.follows for phase in summary.phases.values()) else BEFORE_STAGES
+    follow = [name for name, phase in summary.phases.items() if phase.follows]
+    late = [name for name in follow if f"{name}:out" not in summary.streams]  # generators, which feed no other phase
+    beside = ["encoders that the plan has in gaps run before them"] * (len(follow) > len(late))
+    beside += ["generators run after them"] * bool(late)
+    return f"{BEFORE_STAGES[:-1]}; {' and '.join(beside)}, evenly on all devices." if beside else BEFORE_STAGES
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:

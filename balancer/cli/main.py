@@ -1,7 +1,6 @@
 """The command line, ``balancer plan | report | compare | simulate | configure | ...``: reads words and prints."""
 
 import io
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -18,17 +17,18 @@ from solvers.errors import WordedError
 
 __all__ = ["main"]
 
-DONE, FAILED, BAD_INPUT = 0, 1, 2
+DONE, FAILED, BAD_INPUT, NOT_READ = 0, 1, 2, 141  # the last as a shell has it: 128 + SIGPIPE
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line; exits with 0 (done), 1 (failed check, infeasible) or 2 (bad usage or input)."""
+    """Run the command line; exits with 0 (done), 1 (failed check, infeasible), 2 (bad input) or as signals do."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no run
     try:
         code = cli.main(arguments, prog_name="balancer", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else DONE)
+    except SystemExit as end:  # click and rich end with 1 where nobody reads our output on
+        sys.exit(NOT_READ if end.code == FAILED else end.code)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"\ntry: {context.command_path} --help" if context is not None else ""
@@ -37,9 +37,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _fail(FAILED, str(error))
     except SolverError as error:
         _fail(FAILED, str(error.in_words(OPTIONS)))
-    except BrokenPipeError:  # whoever read our output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(DONE)
     except WordedError as error:
         _fail(BAD_INPUT, str(error.in_words(OPTIONS)))
     except OSError as error:
@@ -48,8 +45,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _fail(BAD_INPUT, "out of memory; are the numbers what they should be?")
     except (ValueError, TypeError) as error:
         _fail(BAD_INPUT, str(error))
-    except (KeyboardInterrupt, click.Abort):
-        _fail(130, "interrupted")
+    except (KeyboardInterrupt, click.Abort) as error:
+        _fail(130, "; ".join(("interrupted", *(error.__cause__ or error).args)))
+    sys.exit(code if isinstance(code, int) else DONE)
 
 
 def _fail(code: int, message: str) -> NoReturn:

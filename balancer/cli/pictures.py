@@ -12,7 +12,7 @@ from balancer.errors import InputError
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
-from balancer.report.text import printable
+from balancer.report.text import counted, printable
 
 __all__ = ["PictureFiles", "Pictures", "picture_options"]
 
@@ -59,7 +59,7 @@ class PictureFiles:
 
     def missing_step(self, source: str, steps: int) -> InputError:
         """Return the error for a step that is not there."""
-        return InputError(f"--step {self.step}: {source} has {steps} steps, counted from 0")
+        return InputError(f"--step {self.step}: {source} has {counted(steps, 'step')}, counted from 0")
 
     def say(self, as_json: bool) -> None:
         """Tell a person where the files lie."""

@@ -56,9 +56,9 @@ def plan_command(
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     job = open_job(log, options)
     with timed() as seconds:
-        summary = _planned(job, out, engine, resume, as_json)
+        summary, kept = _planned(job, out, engine, resume, as_json)
     others = _other_placements(job) if compare_placements else {}
-    print_run(summary, job.title, seconds[0], as_json, out, others)
+    print_run(summary, job.title, seconds[0], as_json, out, others, kept)
 
 
 def _is_same(file: Path, out: str) -> bool:
@@ -67,13 +67,21 @@ def _is_same(file: Path, out: str) -> bool:
     return os.path.exists(out) and os.path.samefile(file, out)
 
 
-def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_json: bool) -> RunSummary:
-    """Plan every step of a log, and write the plan if asked to."""
+def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_json: bool) -> tuple[RunSummary, int]:
+    """Plan every step of a log, and write the plan if asked to; also returns how many samples were planned before."""
     if out is not None and any(_is_same(file, out) for file in job.log.files):
         raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
-    with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
-        found = plan_run(job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick)
-    return found.in_order(phase.name for phase in job.settings.setup.phases)
+    kept: list[int] = []
+    try:
+        with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
+            found = plan_run(
+                job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick, kept=kept.append
+            )
+    except KeyboardInterrupt:
+        if out is None or not is_folder(out):
+            raise
+        raise KeyboardInterrupt(f"the same command with --resume goes on from the parts in {out}") from None
+    return found.in_order(phase.name for phase in job.settings.setup.phases), sum(kept)
 
 
 def _num_samples(job: Job) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from balancer.report.summary import RunSummary
-from balancer.report.text import make_safe
+from balancer.report.text import counted, make_safe
 from solvers import USES_CLOCK
 
 __all__ = [
@@ -62,9 +62,8 @@ class Compiled:
                 yield compiled
         finally:  # also of a command that ends in an error
             if compiled._said:
-                one = compiled.kernels == 1
-                what = "1 kernel" if one else f"{compiled.kernels} kernels"
-                _say(f"compiled {what} in {compiled.seconds:.0f} s; {'it is' if one else 'they are'} kept on disk")
+                what = counted(compiled.kernels, "kernel")
+                _say(f"compiled {what} in {compiled.seconds:.0f} s, kept on disk")
 
     def begin(self) -> None:
         """Note that a function is being compiled; it compiles those that it calls."""
@@ -129,11 +128,17 @@ def print_run(
     as_json: bool,
     out: str | None,
     others: dict[str, RunSummary] | None = None,
+    kept: int = 0,
 ) -> None:
-    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`."""
+    """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`.
+
+    So many samples were `kept` from a run before.
+    """
     compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})
+        if kept:
+            document["samples_per_second"] = (summary.samples - kept) / runtime_s or None
         if others:
             document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
         click.echo(json.dumps(document, indent=2))
@@ -141,7 +146,7 @@ def print_run(
     from balancer.report.table import print_placements, print_summary
 
     console = table_console()
-    print_summary(console, summary, title, runtime_s, compile_s)
+    print_summary(console, summary, title, runtime_s, compile_s, kept)
     if others:
         print_placements(console, {"": summary, **others})
     if out is not None:
@@ -191,7 +196,8 @@ class Pace:
         of = "" if self.total is None else f" of {self.total:,}"
         rest = "" if left is None else f", {left // 60}:{left % 60:02d} left"
         return (
-            f"{self.samples:,}{of} samples, {found['steps']:,} steps, {found['samples_per_second']:,} samples/s{rest}"
+            f"{self.samples:,}{of} samples, {counted(found['steps'] or 0, 'step')}, "
+            f"{found['samples_per_second']:,} samples/s{rest}"
         )
 
 

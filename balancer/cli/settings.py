@@ -28,6 +28,8 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from balancer.report.text import counted
+from solvers.arguments import as_count
 from solvers.errors import UsageError
 
 __all__ = ["Job", "by_phase", "chosen_strategies", "engine_of", "open_job", "phase_names", "read_degrees",
@@ -432,6 +434,8 @@ def engine_of(options: dict[str, Any]) -> Engine | None:
     name, jobs, address = (options.pop(each) for each in ("engine", "jobs", "address"))
     if name is None and jobs is None and address is None:
         return None
+    if jobs is not None:
+        as_count("jobs", jobs)
     if address is not None and name not in (None, "ray"):
         raise InputError(f"--address is for --engine ray, not {name}")
     name = "ray" if address is not None else name
@@ -475,14 +479,14 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
     num_ranks = settings.setup.topology.num_ranks
-    name, ranks = log.path.name, f"{num_ranks} rank{'s' * (num_ranks > 1)} x {settings.batch_per_rank}"
+    name, ranks = log.path.name, f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
     if settings.epochs > 1 or settings.shuffle is not None:
         seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
-        ranks += f", {settings.epochs} epoch{'s' * (settings.epochs > 1)}{seed}"
+        ranks += f", {counted(settings.epochs, 'epoch')}{seed}"
     if tuple(phase.name for phase in phases) == (SINGLE_PHASE,):
         columns = () if "(" in phases[0].items else choose_length(log, phases[0].items)
-        counted = set(columns) & set(log.list_columns)
-        told = f"{phases[0].items}{' (values of a list)' if counted else ''}"
+        lists = set(columns) & set(log.list_columns)
+        told = f"{phases[0].items}{' (values of a list)' if lists else ''}"
         return f"{name}: {told}, {ranks}, {phases[0].cost}"
     by_default = all(phase.bytes_in == phase.bytes_out == 1 for phase in phases)
     unit = "; 1 byte an element, for want of --bytes" if by_default else ""

@@ -36,7 +36,7 @@ from balancer.errors import InputError
 from balancer.problem.sequence_groups import LongShort
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
-from balancer.report.text import printable
+from balancer.report.text import counted, printable
 from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _table(first: str, headers: Iterable[str]) -> Any:
 def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) -> Iterator[str]:
     """Say how many steps, what was assumed, and what cannot be so."""
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
-    yield f"{found.steps:,} steps by each strategy{again}. ± is the standard deviation over steps."
+    yield f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps."
     yield (
         f"Assumed: computing at {assumed['efficiency']:.0%} of the peak where no --throughput says, "
         f"{assumed['overlap']:.0%} of exchanges hidden, ranks wait for each other each {assumed['waits']}; the "

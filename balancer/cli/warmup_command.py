@@ -16,6 +16,7 @@ from balancer.cli.parser import command
 from balancer.cli.run import Compiled, bar_of
 from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
+from balancer.report.text import counted
 from solvers._as_python import collected_once
 
 __all__ = ["warmup_command"]
@@ -49,7 +50,7 @@ def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"kernels": kernels, "compile_s": seconds, "processes": workers, "runtime_s": elapsed}))
         return
-    what = f"{kernels} kernels compiled" if kernels else "every kernel was in the cache"
+    what = f"{counted(kernels, 'kernel')} compiled" if kernels else "every kernel was in the cache"
     click.echo(f"{what}, {elapsed:.0f} s by {workers} process{'es' * (workers > 1)}")
 
 

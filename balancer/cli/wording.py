@@ -20,7 +20,7 @@ OPTIONS = Wording({
             "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
-            "eps", "objective", "placement", "mode", "method", "steps", "window",
+            "eps", "objective", "placement", "mode", "method", "steps", "window", "jobs",
         )
     },
     "num_gpus": "--gpus", "batch": "--batch", "generators": "--generator", "gpus": "GPUs",

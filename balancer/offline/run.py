@@ -60,7 +60,7 @@ def is_folder(out: str) -> bool:
 
 def plan_run(
     log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None = None, *,
-    engine: Engine | None = None, resume: bool = False, tick: Tick = lambda _: None,
+    engine: Engine | None = None, resume: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
 ) -> SomeTotals:  # fmt: skip
     """Plan every step of a log, write the plan if `out` says where, and return what it adds up to.
 
@@ -68,13 +68,13 @@ def plan_run(
     killed run has left there are kept. By default processes on all cores plan a long log that can be cut, and else this
     process. Other engines than this process write parts, and so no file, and take only logs whose rows can be counted
     without reading them. Tasks make what is added up, so `totals` must be a class that other processes can import.
-    `tick` is called with the samples that were planned since.
+    `tick` is called with the samples that were planned since; `kept`, too, with those of a part that was there.
     """
     settings = fitted(log, settings)
     if out is None or is_folder(out):
         counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)
-        return _in_parts(log, settings, totals, out, engine, counts, resume, tick)
+        return _in_parts(log, settings, totals, out, engine, counts, resume, tick, kept)
     engine = engine or Serial()
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
@@ -109,7 +109,7 @@ def _check_steps(log: LengthLog, settings: LogSettings, steps: int) -> None:
 
 def _in_parts(
     log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None, engine: Engine,
-    counts: Sequence[int] | None, resume: bool, tick: Tick,
+    counts: Sequence[int] | None, resume: bool, tick: Tick, kept: Tick,
 ) -> SomeTotals:  # fmt: skip
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
     engine.start(totals.__module__)  # while the log is hashed
@@ -117,7 +117,7 @@ def _in_parts(
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
         done: dict[int, dict[str, Any]] = {}
-        found = functools.partial(_found, folder, done, tick)
+        found = functools.partial(_found, folder, done, tick, kept)
         with sorted_rows(log, counts, settings, engine, folder) as files:
             if isinstance(engine, Serial):
                 tasks = _here(log, settings, totals, folder, key, found, counts, files)
@@ -167,12 +167,15 @@ def _key(sources: Iterable[Mapping[str, Any]], settings: LogSettings) -> str:
     return hashlib.sha256(to_json(asked)).hexdigest()
 
 
-def _found(folder: PlanFolder | None, done: dict[int, dict[str, Any]], tick: Tick, number: int) -> bool:
+def _found(
+    folder: PlanFolder | None, done: dict[int, dict[str, Any]], tick: Tick, kept: Tick, number: int
+) -> bool:  # fmt: skip
     """Whether a part is there already; then it is noted as done."""
     part = None if folder is None else folder.whole(number)
     if part is not None:
         done[number] = part
         tick(part["totals"]["samples"])
+        kept(part["totals"]["samples"])
     return part is not None
 
 

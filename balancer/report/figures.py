@@ -104,13 +104,14 @@ def log_ticks(least: float, most: float) -> tuple[list[float], list[str]]:
     )
     ticks = coarse if len(fine) > _MOST_TICKS else fine or [least, most]
     ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
-    return ticks, [_short(tick) for tick in ticks]
+    labels = [_short(tick) for tick in ticks]
+    return ticks, labels if len(set(labels)) == len(labels) else [_short(tick, 1) for tick in ticks]
 
 
-def _short(value: float) -> str:
+def _short(value: float, decimals: int = 0) -> str:
     prefixes = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
     scale, prefix = next((found for found in prefixes if value >= found[0]), (1.0, ""))
-    return f"{value / scale:,.0f}{prefix}"
+    return f"{value / scale:,.{decimals}f}{prefix}"
 
 
 def shown_lengths(phase: PhaseData) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from balancer.report.layouts import assumptions, excluded, in_words, numbers_of
 from balancer.report.pipeline_figure import timeline_section
 from balancer.report.simulation_page import as_seconds
 from balancer.report.skeleton import card, chart, document, section, table, write_document
-from balancer.report.text import escaped
+from balancer.report.text import counted, escaped
 from balancer.simulate.configure import Configuration
 from balancer.simulate.layout_price import Priced, timeline
 
@@ -28,7 +28,8 @@ def layout_page(found: Configuration, source: str) -> str:
     cards = [_card(mode, each, first) for mode, each in found.best.items()]
     if found.formula is not None:
         cards.append(_card("DFLOP's formula", found.formula, first))
-    about = f"{given.num_gpus:,} GPUs, {given.steps[0].num_samples:,} samples a step. {escaped(in_words(first))}."
+    shape = f"{counted(given.num_gpus, 'GPU')}, {counted(given.steps[0].num_samples, 'sample')} a step"
+    about = f"{shape}. {escaped(in_words(first))}."
     footer = "A prediction from lengths, shapes and data sheets by the assumptions above, not a measurement."
     others = [each.seconds for mode, each in found.best.items() if mode != first.layout.mode]
     lead = f"The fastest layout found takes {as_seconds(first.seconds)} a step"

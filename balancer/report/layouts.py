@@ -9,6 +9,7 @@ from rich.text import Text
 
 from balancer.problem.layout import ModuleLayout
 from balancer.report.table import as_percent
+from balancer.report.text import counted
 from balancer.simulate.configure import Configuration
 from balancer.simulate.given import Given
 from balancer.simulate.layout_bounds import room_of
@@ -41,7 +42,7 @@ def in_words(each: Priced) -> str:
     for name, one in each.layout.modules.items():
         alike.setdefault(one, []).append(name)
     told = "; ".join(f"{'+'.join(names)}: {one.in_words()}" for one, names in alike.items())
-    return f"{told}; {each.layout.micro_batches} micro-batches"
+    return f"{told}; {counted(each.layout.micro_batches, 'micro-batch')}"
 
 
 def numbers_of(each: Priced) -> tuple[str, str, str, str]:
@@ -67,11 +68,12 @@ def excluded(found: Configuration) -> Iterator[str]:
     for mode, counts in found.counts.items():
         total = sum(counts.values())
         told = ", ".join(f"{counts[reason]:,} {_MARKS[reason]}" for reason in _MARKS if counts[reason])
-        yield f"{mode}: {total:,} layouts; {told}"
+        yield f"{mode}: {counted(total, 'layout')}; {told}"
     if left := sum(counts["left"] + counts["partly"] for counts in found.counts.values()):
+        were = f"{counted(left, 'layout')} {'was' if left == 1 else 'were'}"
         yield (
-            f"The budget ended before {left:,} layouts were scheduled with all numbers of micro-batches; with a larger "
-            "--time-budget one may be faster."
+            f"The budget ended before {were} scheduled with all numbers of micro-batches; with a larger --time-budget "
+            "one may be faster."
         )
     behind = as_percent(found.winner.seconds / found.lower_bound_s - 1 if found.lower_bound_s else 0.0)
     yield f"None of these takes less than {found.lower_bound_s:.4g} s, proven: the first is within {behind} of it."
@@ -86,9 +88,10 @@ def excluded(found: Configuration) -> Iterator[str]:
 
 def assumptions(given: Given) -> Iterator[str]:
     """Say what was assumed."""
-    steps = f"{len(given.steps)} step{'s' * (len(given.steps) > 1)} of {given.steps[0].num_samples:,} samples"
+    steps = f"{counted(len(given.steps), 'step')} of {counted(given.steps[0].num_samples, 'sample')}"
+    gpus = counted(given.num_gpus, "GPU")
     yield (
-        f"Assumed: {given.num_gpus:,} GPUs, {steps}; {given.overlap:.0%} of exchanges hidden; whole layers; encoders "
+        f"Assumed: {gpus}, {steps}; {given.overlap:.0%} of exchanges hidden; whole layers; encoders "
         "that share stages are cut alike, and their items spread evenly over the ranks of a stage or device; a GPU "
         "computes at the same rate whatever the shards; the optimizer takes no time; a tenth of the memory stays free."
     )

@@ -14,10 +14,12 @@ from balancer.report.table import (
     as_percent,
     as_ratios,
     before_slots,
+    how_many,
     left_out,
     points_of,
     why_not_relocated,
 )
+from balancer.report.text import counted
 
 __all__ = ["page", "write_page"]
 
@@ -65,12 +67,10 @@ def _lead(summary: RunSummary) -> str:
 
 
 def _about(summary: RunSummary, data: PageData) -> str:
-    shape = f"{data.num_ranks:,} rank{'s' * (data.num_ranks > 1)}" + f" on {data.num_nodes:,} nodes" * (
-        data.num_nodes > 1
-    )
+    shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
     dropped = f" {left_out(summary)}" if summary.dropped else ""
     before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
-    return f"{summary.samples:,} samples in {summary.steps:,} steps, {shape}.{dropped}{before}"
+    return f"{how_many(summary)}, {shape}.{dropped}{before}"
 
 
 def _headline(name: str, phase: PhaseSummary) -> str:
@@ -100,7 +100,7 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     if phase.items_volume:
         rows["items that ranks share"] = f"{phase.shared_items:,}, {as_percent(phase.shared_fraction)} of all elements"
     for degree, count in phase.groups_by_degree.items():
-        rows[f"groups of {degree} rank{'s' * (degree != '1')}"] = f"{count:,}"
+        rows[f"groups of {counted(int(degree), 'rank')}"] = f"{count:,}"
     if phase.num_stages:
         rows["pipeline stages"] = f"{phase.num_stages:,}"
     if phase.fell_back:

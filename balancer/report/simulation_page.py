@@ -14,7 +14,7 @@ from balancer.report.simulation_data import SimulationData, SlowStep
 from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
 from balancer.report.summary import as_range
 from balancer.report.table import as_bytes, as_percent
-from balancer.report.text import escaped
+from balancer.report.text import counted, escaped
 from balancer.simulate import Cluster, PhaseModel, Simulation
 from balancer.simulate.run import StrategyTotals
 
@@ -94,14 +94,14 @@ def _lead(found: Simulation) -> str:
 
 
 def _about(found: Simulation, assumed: Assumptions) -> str:
-    settings, cluster = assumed.settings, assumed.cluster
-    gpus = settings.setup.topology.num_ranks * cluster.gpus_per_rank
+    settings, size = assumed.settings, assumed.cluster.gpus_per_rank
+    num_ranks = settings.setup.topology.num_ranks
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
-    each = f" of {cluster.gpus_per_rank} GPUs" if cluster.gpus_per_rank > 1 else ""
-    several = "s" if found.steps > 1 else ""
+    each = f" of {size} GPUs" if size > 1 else ""
     return (
-        f"{found.steps:,} step{several} by each strategy{again}. {gpus:,} GPUs ({named(assumed.cluster_name)}), "
-        f"{settings.setup.topology.num_ranks:,} ranks{each}, {settings.batch_per_rank:,} samples a rank. "
+        f"{counted(found.steps, 'step')} by each strategy{again}. "
+        f"{counted(num_ranks * size, 'GPU')} ({named(assumed.cluster_name)}), "
+        f"{counted(num_ranks, 'rank')}{each}, {counted(settings.batch_per_rank, 'sample')} a rank. "
         "± is the standard deviation over steps."
     )
 
@@ -159,7 +159,7 @@ def _sections(found: Simulation, data: SimulationData, assumed: Assumptions) -> 
         yield _timeline(data, phases)
     each = svg_of("steps", lambda figure: figures.steps(figure, data.seconds))
     described = f"Seconds of every step by strategy; on average {_steps_of(totals)}"
-    words = f"Seconds of each of the {found.steps:,} steps that the numbers above are the mean of."
+    words = f"Seconds of each step; the numbers above are the mean of {counted(found.steps, 'step')}."
     yield section("Step by step", words, [chart("steps", "", described, each, numbers.seconds_by_step(data.seconds))])
     yield _memory(totals, phases, assumed, height)
     yield _slow(found, data)

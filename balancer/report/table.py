@@ -9,6 +9,7 @@ from rich.text import Text
 
 from balancer.errors import on_a_line
 from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
+from balancer.report.text import counted
 
 __all__ = [
     "NARROWEST",
@@ -18,6 +19,7 @@ __all__ = [
     "as_ratios",
     "before_slots",
     "groups_of",
+    "how_many",
     "left_out",
     "points_of",
     "print_comparison",
@@ -38,15 +40,15 @@ BEFORE_SLOTS = "before: as the samples lie, not cut into micro-batches; ranks me
 """A note of tables and pages where ranks wait in every micro-batch."""
 BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro-batches of equally many."
 """The same where there are pipeline stages."""
-BEFORE_GAPS = (
-    f"{BEFORE_STAGES[:-1]}; encoders that the plan has in gaps run before them, evenly on all devices, and generators, "
-    "if there are some, after them."
-)
-"""The same where encoders are in the pipeline: as stages, which are as those, or in its gaps."""
 
 
-def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0) -> None:
-    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it."""
+def print_summary(
+    console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0
+) -> None:
+    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it.
+
+    So many samples were `kept` from a run before.
+    """
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("phase", no_wrap=True)
@@ -74,9 +76,11 @@ def print_summary(console: Console, summary: RunSummary, title: str, runtime_s: 
             console.print(f"{name}: {why_not_relocated(phase)}\n", highlight=False, markup=False)
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
-    rate = f", {_rounded(summary.samples / runtime_s)} samples a second" if runtime_s > 0 else ""
+    planned = summary.samples - kept
+    speed = f", {_rounded(planned / runtime_s)} samples a second" if runtime_s > 0 else ""
+    rate = speed if planned else "; all parts were there already"
     compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
-    console.print(f"{_how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
+    console.print(f"{how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
 
 def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
@@ -114,39 +118,43 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
         console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
-    console.print(f"{_how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
+    console.print(f"{how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
 
 
 def before_slots(summary: RunSummary) -> str:
     """Say what is compared with, where there are micro-batches."""
     if not summary.in_pipeline:
         return BEFORE_SLOTS
-    return BEFORE_GAPS if any(phase.follows for phase in summary.phases.values()) else BEFORE_STAGES
+    follow = [name for name, phase in summary.phases.items() if phase.follows]
+    late = [name for name in follow if f"{name}:out" not in summary.streams]  # generators, which feed no other phase
+    beside = ["encoders that the plan has in gaps run before them"] * (len(follow) > len(late))
+    beside += ["generators run after them"] * bool(late)
+    return f"{BEFORE_STAGES[:-1]}; {' and '.join(beside)}, evenly on all devices." if beside else BEFORE_STAGES
 
 
 def why_not_relocated(phase: PhaseSummary) -> str:
     """Say which steps were rearranged instead of relocated."""
     reasons = [(on_a_line(reason), count) for reason, count in phase.fell_back.counted()]
-    why = " ".join(f"{count:,} {_plural('step', count)}: {reason}." for reason, count in reasons)
+    why = " ".join(f"{counted(count, 'step')}: {reason}." for reason, count in reasons)
     if len(reasons) == 1:
         why = f"{reasons[0][0][:1].upper()}{reasons[0][0][1:]}."
     what = "balanced first and laid on nodes afterwards, which moves more."
-    steps = f"in {len(phase.fell_back):,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    steps = f"in {len(phase.fell_back):,} of {counted(phase.steps, 'step')}"
     return f"{steps} samples were {what} {why}"
 
 
 def left_out(summary: RunSummary) -> str:
     """Say how many samples no rank gets, and which is the first."""
-    count = f"{summary.dropped:,} {_plural('sample', summary.dropped)}"
+    count = counted(summary.dropped, "sample")
     share = f"{as_percent(summary.dropped_fraction)} of the volume, the longest {summary.longest_dropped:,}"
     return (
         f"{count} over the cap of a micro-batch left out: {share}; the first: row {summary.first_dropped:,} (from 0)."
     )
 
 
-def _how_many(summary: RunSummary) -> str:
-    samples = f"{summary.samples:,} {_plural('sample', summary.samples)}"
-    return f"{samples} in {summary.steps:,} {_plural('step', summary.steps)}"
+def how_many(summary: RunSummary) -> str:
+    """Say how many samples and steps there are."""
+    return f"{counted(summary.samples, 'sample')} in {counted(summary.steps, 'step')}"
 
 
 def _print_streams(console: Console, streams: Mapping[str, StreamSummary], steps: int) -> None:
@@ -258,7 +266,7 @@ def groups_of(phase: PhaseSummary) -> str:
     over = phase.steps - phase.within_eps_steps
     if phase.items_volume and phase.eps and phase.placement == "relocate" and over:
         told += (
-            f" In {over:,} of {phase.steps:,} {_plural('step', phase.steps)} ranks take over {as_percent(phase.eps)} "
+            f" In {over:,} of {counted(phase.steps, 'step')} ranks take over {as_percent(phase.eps)} "
             "more than the bound: --eps is of the rank-time of groups, within which ranks are less even."
         )
     return told
@@ -293,12 +301,8 @@ def _rounded(value: float) -> str:
     return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"  # 2,900,000: 'g' alone would write 2.9e+06
 
 
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else word + "s"
-
-
 def _what_caps(name: str, phase: PhaseSummary) -> str:
-    steps = f"{phase.capped_steps:,} of {phase.steps:,} {_plural('step', phase.steps)}"
+    steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
     return (
         f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan mends that. The worst: "
         f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}; its rank takes "

@@ -4,9 +4,20 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["escaped", "make_safe", "printable"]
+__all__ = ["counted", "escaped", "make_safe", "printable"]
 
 _MOST = 2000
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with what it counts, in the singular where it is one.
+
+    Examples
+    --------
+    >>> counted(1, "GPU"), counted(2048, "GPU")
+    ('1 GPU', '2,048 GPUs')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def printable(text: str, most: int = _MOST) -> str:

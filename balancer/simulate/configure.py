@@ -184,7 +184,7 @@ class _Search:
         found = {case: each for case, each in self.priced.items() if each is not None}
         if not found:
             raise InfeasibleError(
-                f"none of {len(self.stubs)} layouts of {self.given.num_gpus} {{gpus}} fits their memory",
+                f"none of {len(self.stubs)} layouts with {{num_gpus}} = {self.given.num_gpus} fits the memory",
                 InfeasibilityCertificate("memory", [], [], len(self.stubs), 0), "give more {gpus}, or larger ones",
             )  # fmt: skip
         first = min(found, key=lambda case: found[case].seconds)

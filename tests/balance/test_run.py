@@ -470,6 +470,17 @@ def test_output_that_cannot_be_written_is_told():
     assert "No space left on device" in ran.stderr
 
 
+@pytest.mark.parametrize("words", ["solve 5 4 --groups 2", "solve 5 4 --groups 2 --json", "plan --help"])
+def test_output_that_nobody_reads_on_ends_the_command_quietly(words):
+    """With the code of a tool that such a signal ends, and not the 1 of a failed check."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = [sys.executable, "-m", "balancer", *words.split()]
+    ran = subprocess.run(run, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
 @pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
 def test_the_fork_server_does_not_hear_an_interrupt():
     """It would print where it was, while it imports."""

@@ -383,7 +383,10 @@ def test_an_old_plan_survives_a_failed_run(command, log, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", OUT]
 
 
-def test_interrupted(command, log, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("out", "more"), [(OUT, ""), ("parts/", "; the same command with --resume goes on from the parts in parts/")]
+)
+def test_interrupted(command, log, tmp_path, monkeypatch, out, more):
     import balancer.planning.step
 
     calls = []
@@ -396,9 +399,9 @@ def test_interrupted(command, log, tmp_path, monkeypatch):
 
     original = balancer.planning.step.plan_problem
     monkeypatch.setattr(balancer.planning.step, "plan_problem", plan_then_interrupt)
-    outcome = command("plan", log, *SHAPE, "--out", OUT)
+    outcome = command("plan", log, *SHAPE, "--out", out)
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err.strip() == "balancer: interrupted"
+    assert outcome.err.strip() == f"balancer: interrupted{more}"
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 

@@ -166,6 +166,10 @@ def test_generators_run_between_their_slots_turns(command, made, tmp_path, encod
             assert home.makespan == llm.pipeline_makespans(home=True)[rank] == home.busy[0] + home.idle[0]
             ahead, behind = (llm.between(rank, home=True).late == late for late in (False, True))
             assert (ahead.sum(), behind.sum()) == (2 * len(encoders), 2)
+    assert ("generators run after them, evenly" in planned.words, "encoders that" in planned.words) == (
+        True,
+        bool(encoders),
+    )
     command("report", path, "--html", page)
     assert "generators</li>" in page.read_text()
     assert ("encoders</li>" in page.read_text()) == bool(encoders)
@@ -209,7 +213,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
     assert "encoders</li>" in page
     assert "2 pipeline stages, 1F1B, vision and audio in its gaps" in page
     assert "in the gaps of the last phase" in page
-    assert "encoders that the plan has in gaps run before them" in page
+    assert "encoders that the plan has in gaps run before them, evenly on all devices." in page
     assert "Before, encoders run ahead of the pipeline" in page
     shown = max((first, second), key=lambda plan: plan["llm"].home_imbalance_ratio - plan["llm"].imbalance_ratio)["llm"]
     rank = int(np.argmax(shown.pipeline_makespans()))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -530,6 +531,8 @@ def test_progress_for_machines_is_lines_on_standard_error(command, log, monkeypa
     ("words", "rule"),
     [
         (["--jobs", "2", "--out", "plan.parquet"], "is one file, which has no parts for several processes"),
+        (["--jobs", "99999999999999999999"], "--jobs must be <= 2147483647, got 99999999999999999999"),
+        (["--jobs", "0"], "--jobs must be >= 1, got 0"),
         (["--engine", "spark"], "unknown --engine 'spark'; known engines are serial, processes, ray"),
         (["--engine", "serial", "--jobs", "2"], "--jobs 2 is for --engine processes"),
         (["--engine", "ray", "--jobs", "2"], "--jobs is for --engine processes"),
@@ -552,6 +555,11 @@ def test_a_folder_is_planned_again_from_what_is_there(command, log, tmp_path):
     (tmp_path / "parts" / "manifest.json").unlink()
     outcome = command("plan", log, *SHAPE, "--out", "parts", "--resume")
     assert outcome.code == 0
+    assert re.search(r"50 samples in 3 steps, \S+ s; all parts were there already", outcome.words)
+    assert (
+        json.loads(command("plan", log, *SHAPE, "--out", "parts", "--resume", "--json").out)["samples_per_second"]
+        is None
+    )
     assert {file.name: file.read_bytes() for file in (tmp_path / "parts").iterdir()} == before
     outcome = command("plan", log, *SHAPE, "--drop-last", "--out", "parts/", "--resume")
     assert outcome.code == 2

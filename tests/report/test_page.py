@@ -50,7 +50,7 @@ def test_every_chart_is_there(made):
 
 
 @pytest.mark.parametrize("octaves", [0.25, 0.5, 1, 2, 3, 5, 8, 12, 20, 40])
-@pytest.mark.parametrize("least", [1, 7, 256, 300, 9_000, 999_999])
+@pytest.mark.parametrize("least", [1, 2**1.5, 7, 256, 300, 9_000, 999_999, 1_200_000])
 def test_labels_of_lengths_do_not_meet(least, octaves):
     ticks, labels = figures.log_ticks(least, least * 2**octaves)
     assert ticks
@@ -58,6 +58,12 @@ def test_labels_of_lengths_do_not_meet(least, octaves):
     inches = 3.7 * np.diff(np.log2(ticks)) / (1.1 * octaves)  # of a chart, with margins
     for room, *both in zip(inches, labels, labels[1:], strict=False):
         assert room > 0.08 * sum(map(len, both)) / 2
+    assert len(set(labels)) == len(labels)
+
+
+def test_one_of_a_kind_is_told_in_the_singular():
+    seen = Seen(page(*run_of([balancer.balance([3], 1)]), "one"))
+    assert "1 sample in 1 step, 1 rank." in seen.text
 
 
 def test_no_heat_map_of_nothing():

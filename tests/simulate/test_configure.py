@@ -1,5 +1,6 @@
 """Choosing a layout: beside an exhaustive search, again, and where there is none."""
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from balancer.cost import ThroughputCurve
 from balancer.errors import InputError
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.layout import LAYOUT_MODES, ModuleLayout, StepLayout
-from balancer.report.layouts import excluded
+from balancer.report.layouts import assumptions, excluded
 from balancer.simulate import configure as room
 from balancer.simulate import layouts as layouts_room
 from balancer.simulate.given import given_of
@@ -156,9 +157,15 @@ def test_what_the_budget_did_not_reach_is_told(log):
     found = configured(log, mode="stages", time_budget=1e-6)
     shown = {replace(each.layout, micro_batches=None, micro_batch_tokens=None).in_words() for each in found.table}
     assert sum(found.counts["stages"][reason] for reason in ("scheduled", "partly")) >= len(shown)
-    for left, told in ((1200, "The budget ended before 1,200 layouts were scheduled"), (0, "None of these takes less")):
+    before = "The budget ended before"
+    for left, told in (
+        (1200, f"{before} 1,200 layouts were scheduled"), (1, f"{before} 1 layout was scheduled"),
+        (0, "None of these takes less"),
+    ):  # fmt: skip
         counts = {"stages": dict.fromkeys(room.REASONS, 1) | {"left": left, "partly": 0}}
         assert list(excluded(replace(found, counts=counts)))[1].startswith(told)
+    (assumed,) = assumptions(replace(found.case.given, num_gpus=1))
+    assert re.match(r"Assumed: 1 GPU, 1 step of \d+ samples;", assumed)
 
 
 def test_a_layout_that_is_given(log):
@@ -173,7 +180,7 @@ def test_a_layout_that_is_given(log):
 
 
 def test_what_cannot_be(log):
-    with pytest.raises(InfeasibleError, match=r"none of \d+ layouts of 1 gpus fits their memory"):
+    with pytest.raises(InfeasibleError, match=r"none of \d+ layouts with num_gpus = 1 fits the memory"):
         configured(log, num_gpus=1)
     with pytest.raises(ValueError, match=r"unknown mode 'behind'; known modes are any, stages"):
         configured(log, mode="behind")

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers._checking import require, require_status
 from solvers.constraints import ConstrainedProblem
 from solvers.errors import CertificateError
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult
 
 __all__ = ["check_constrained", "check_groups"]
 
@@ -28,22 +29,17 @@ def check_constrained(
     _check_bound(problem, result, plain_bounds, trusted)
 
 
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
-
-
 def check_groups(result: PartitionResult, num_items: int, loads_shape: tuple[int, ...]) -> NDArray[np.int32]:
     """Check that every item has one of ``loads_shape[0]`` groups, and every group its loads; return the groups."""
     groups, m = result.group_of_item, loads_shape[0]
-    _require(
+    require(
         result.loads.shape == loads_shape and result.loads.dtype == np.int64,
         f"loads must be int64 of shape {loads_shape}, got {result.loads.dtype} of shape {result.loads.shape}",
     )
-    _require(
+    require(
         groups.shape == (num_items,), f"every item has one group: {num_items} items, groups of shape {groups.shape}"
     )
-    _require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
+    require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
     inside = (groups >= 0) & (groups < m)
     if not inside.all():
         item = int(np.argmin(inside))
@@ -98,27 +94,23 @@ def _check_loads(problem: ConstrainedProblem, groups: NDArray[np.int32], result:
         raise CertificateError(f"the load of group {group} is {got}, not {given}")
     times = [max(-(-int(load) // int(s)) for load, s in zip(column, problem.speeds, strict=True)) for column in loads.T]
     makespan = sum(times) if problem.objective == "sum" else max(times)
-    _require(result.makespan == makespan, f"the loads make a makespan of {makespan}, not {result.makespan}")
+    require(result.makespan == makespan, f"the loads make a makespan of {makespan}, not {result.makespan}")
 
 
 def _check_bound(
     problem: ConstrainedProblem, result: PartitionResult, plain_bounds: PlainBounds, trusted: frozenset[str]
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
-    _require(0 <= bound <= result.makespan, f"lower_bound = {bound} must be within 0..makespan = {result.makespan}")
-    _require(
-        (result.status is SolveStatus.OPTIMAL) == (bound == result.makespan),
-        f"status is {result.status.value} with makespan {result.makespan} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, result.makespan)
     if name in trusted or bound == 0:
         return
     proof = _Proof(problem, plain_bounds)
-    _require(
+    require(
         name in proof.arguments,
         f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(proof.arguments)}",
     )
     proven = proof.bound(name)
-    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
+    require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
 class _Proof:

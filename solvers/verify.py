@@ -7,13 +7,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._checking import require, require_status
 from solvers._constrained_check import check_constrained, check_groups
 from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
 from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult
 
 __all__ = ["TRUSTED_BOUNDS", "check_partition"]
 
@@ -123,11 +124,6 @@ def _even_counts(problem: ConstrainedProblem) -> bool:
     return least >= n // m and most <= -(-n // m)
 
 
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
-
-
 def _check_loads(
     costs: NDArray[np.int64], result: PartitionResult, num_groups: int, counts: NDArray[np.int64], padded: bool,
     rows: NDArray[np.int64] | None,
@@ -142,19 +138,19 @@ def _check_loads(
     if wrong.any():
         group = int(np.argmax(wrong))
         raise CertificateError(f"the load of group {group} is {loads[group]}, not {result.loads[group]}")
-    _require(result.makespan == loads.max(), f"the largest load is {loads.max()}, not makespan = {result.makespan}")
+    require(result.makespan == loads.max(), f"the largest load is {loads.max()}, not makespan = {result.makespan}")
 
 
 def _check_bound(
     costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
-    _check_status(result)
+    require_status(result.status, result.lower_bound, result.makespan)
     if name in TRUSTED_BOUNDS and not padded:
         return
     dual = _dual_feasible_bounds(bound)
     known = ["padded"] if padded else [*_BOUNDS, *dual, "subset_sum", *(_COUNTED_BOUNDS if equal_counts else [])]
-    _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
+    require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     descending = np.sort(costs)[::-1].tolist()
     if padded:
         proven = _padded_bound(descending, num_groups, equal_counts)
@@ -162,40 +158,30 @@ def _check_bound(
         proven = _subset_sum_bound(descending, num_groups, equal_counts) if descending else 0
     else:
         proven = (_BOUNDS | _COUNTED_BOUNDS | dual)[name](descending, num_groups) if descending else 0
-    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
-
-
-def _check_status(result: PartitionResult) -> None:
-    bound = result.lower_bound
-    _require(0 <= bound <= result.makespan, f"lower_bound = {bound} must be within 0..makespan = {result.makespan}")
-    optimal = result.status is SolveStatus.OPTIMAL
-    _require(
-        optimal == (bound == result.makespan),
-        f"status is {result.status.value} with makespan {result.makespan} and lower_bound {bound}",
-    )
+    require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
 def _check_mixed_bound(
     costs: NDArray[np.int64], row_costs: NDArray[np.int64], result: PartitionResult, num_groups: int, even: bool
 ) -> None:
     """Check a bound for mixed costs: by its argument on u + g, or, for those found by bisection, one below refuted."""
-    _check_status(result)
+    require_status(result.status, result.lower_bound, result.makespan)
     bound, name = result.lower_bound, result.bound_name
     known = [*_BOUNDS, *_REFUTATIONS, *([*_COUNTED_BOUNDS, *_QUOTA_BOUNDS] if even else [])]
-    _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
+    require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     order = np.argsort(-(costs + row_costs), kind="stable")
     fixed, rows = costs[order].tolist(), row_costs[order].tolist()
     if bound == 0:
         return
     if name in _REFUTATIONS:
-        _require(_REFUTATIONS[name](fixed, rows, num_groups, bound - 1), f"'{name}' does not prove {bound}")
+        require(_REFUTATIONS[name](fixed, rows, num_groups, bound - 1), f"'{name}' does not prove {bound}")
         return
     if name in _QUOTA_BOUNDS:
         proven = _QUOTA_BOUNDS[name](fixed, rows, num_groups)
     else:
         both = [u + g for u, g in zip(fixed, rows, strict=True)]
         proven = (_BOUNDS | _COUNTED_BOUNDS)[name](both, num_groups)
-    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
+    require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
 
 
 def _pigeonhole_bound(costs: list[int], m: int) -> int:

@@ -121,15 +121,7 @@ def unbalance(lengths: Any, partitions: Sequence[Sequence[int]], prefix: str) ->
 def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """Put our functions in place of theirs, also where modules of the package have imported them already.
 
-    Returns
-    -------
-    list of str
-        What was replaced: ``module.name``.
-
-    Raises
-    ------
-    ValueError
-        The module lacks one of the names: it is of a version that this release does not know.
+    Returns what was replaced, ``module.name``; ValueError where the module lacks one of the names.
     """
     names = list(names)
     if missing := [name for name in names if not hasattr(theirs, name)]:

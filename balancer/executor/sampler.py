@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -151,12 +151,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         if self.phase not in (None, *self._phases):
             raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {there}")
         done, may_lack = 0, self._slots is not None and self._slots.over_long == "drop"
-        for number, runs in groupby(file.steps(), key=lambda run: run.step):
-            phases: dict[str, PlanStep] = {}
-            for run in runs:
-                if run.phase in phases:
-                    raise PlanError(f"{file.path}: step {number}: phase {run.phase!r} stands there twice")
-                phases[run.phase] = run
+        for number, phases in file.whole_steps():
             if number < done or (number > done and not may_lack):
                 raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
             yield from (self._rows({}, ranks) for _ in range(done, number))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,16 @@ class PlanFile:
                 run.append(piece)
         if run:
             yield _join(run)
+
+    def whole_steps(self) -> Iterator[tuple[int, dict[str, PlanStep]]]:
+        """Yield number and phases of each step in file order; PlanError where a phase stands there twice."""
+        for number, runs in groupby(self.steps(), key=lambda run: run.step):
+            found: dict[str, PlanStep] = {}
+            for run in runs:
+                if run.phase in found:
+                    raise PlanError(f"{self.path}: step {number}: phase {run.phase!r} stands there twice")
+                found[run.phase] = run
+            yield number, found
 
 
 def _join(pieces: list[PlanStep]) -> PlanStep:

@@ -1,6 +1,5 @@
 """Plan files in, plans out: replayed from the log that they were made from, or from the lengths that they hold."""
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -236,7 +235,7 @@ class _OfStep(Claims):
 
 def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
     """Yield the plans of some steps, given their rows in the log; a plan file has those steps and no others."""
-    steps, placed, fell_back = Steps(log, settings), _placed(plan_file), FellBack(plan_file)
+    steps, placed, fell_back = Steps(log, settings), plan_file.whole_steps(), FellBack(plan_file)
     number = -1
     for rows in read:
         step, number = steps.of(rows), rows.number
@@ -249,14 +248,3 @@ def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: I
         yield replay_step(where, step, found, _OfStep(fell_back, number), rows.first_row)
     if number >= 0 and next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {number}")
-
-
-def _placed(plan_file: PlanFile) -> Iterator[tuple[int, dict[str, PlanStep]]]:
-    """Yield the phases of each step in the order of the file."""
-    for number, runs in itertools.groupby(plan_file.steps(), key=lambda run: run.step):
-        found: dict[str, PlanStep] = {}
-        for run in runs:
-            if run.phase in found:
-                raise PlanError(f"{plan_file.path}: step {number}: phase {run.phase!r} stands there twice")
-            found[run.phase] = run
-        yield number, found

@@ -51,13 +51,7 @@ class Shards(Record):
     ) -> "Shards":  # fmt: skip
         """Share out items that lie on replicas: what a module takes in, and by the same rule what it puts out.
 
-        Parameters
-        ----------
-        mesh : Mesh
-        place : Placement
-        lengths : int64[n]
-        slots : (int32[n], int), optional
-            The slot of each item, and how many there are.
+        `slots` is the slot of each item, and how many there are; by default all are in one.
         """
         none = np.zeros(len(lengths), dtype=np.int32), 1
         return cls(mesh, place, lengths, mesh.shares(lengths), *(slots or none))
@@ -85,15 +79,7 @@ class Shards(Record):
         """Return what each GPU of some pipeline devices has in its windows. O(n + pieces + GPUs).
 
         Device after device, there replica after replica, there item after item in order, in each by where they begin.
-
-        Parameters
-        ----------
-        num_gpus : int
-        devices : sequence of int
-        chosen : bool[n], optional
-            Of which items; by default of all.
-        gpu : int
-            Of which GPU alone, all its items; -1: of all.
+        By default of all items; or of those `chosen`, bool[n], or of one GPU alone, all its items.
         """
         everything = num_gpus, tuple(devices)
         if chosen is None and gpu < 0 and everything in self._pieces:

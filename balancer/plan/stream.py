@@ -66,20 +66,8 @@ class Stream(Record):
 def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target: Placement) -> Stream:
     """Make one stream of several with one target rank an item, so that one all-to-all carries all of them.
 
-    Parameters
-    ----------
-    name : str
-    streams : sequence of Stream
-        Each rank sends in the order of the streams, and within one in the order of its source placement.
-    order : int64[k]
-        The items of all streams, numbered stream by stream, in the order in which `target` numbers them.
-    target : Placement
-        Of the items so ordered.
-
-    Returns
-    -------
-    Stream
-        O(k + ranks * streams).
+    Each rank sends in the order of the streams, and within one in the order of its source placement. `order`, int64[k],
+    has the items of all streams, numbered stream by stream, as `target` numbers them. O(k + ranks * streams).
     """
     source = stacked([stream.source for stream in streams], order)
     lengths = np.concatenate([stream.lengths for stream in streams])[order]

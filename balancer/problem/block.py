@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.problem.ragged import Ragged
+from balancer.problem.ragged import Ragged, consecutive
 
 __all__ = ["Block"]
 
@@ -83,13 +83,8 @@ class Block:
 
     def __getitem__(self, rows: slice) -> "Block":
         """Cut out consecutive rows; the arrays are shared."""
-        if not isinstance(rows, slice):
-            raise TypeError(f"rows are cut out by slices, got {rows!r}")
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError(f"rows must be consecutive, got a step of {step}")
-        rows, part = slice(start, max(start, stop)), object.__new__(Block)  # of what is checked: not checked again
+        rows, part = consecutive(rows, len(self)), object.__new__(Block)  # of what is checked: not checked again
         for kind in ("sums", "keys", "lists"):
             object.__setattr__(part, kind, {name: column[rows] for name, column in getattr(self, kind).items()})
-        object.__setattr__(part, "first_row", self.first_row + start)
+        object.__setattr__(part, "first_row", self.first_row + rows.start)
         return part

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import INT64_MAX, as_index, as_int64
 from solvers.types import Record
 
-__all__ = ["Ragged", "offsets_of"]
+__all__ = ["Ragged", "consecutive", "offsets_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,12 +89,8 @@ class Ragged(Record):
 
     def __getitem__(self, rows: slice) -> "Ragged":
         """Cut out consecutive rows; the values are shared."""
-        if not isinstance(rows, slice):
-            raise TypeError(f"rows are cut out by slices, got {rows!r}; row(i) gives one row")
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError(f"rows must be consecutive, got a step of {step}")
-        bounds = self.offsets[start : max(start, stop) + 1]
+        within = consecutive(rows, len(self), "; row(i) gives one row")
+        bounds = self.offsets[within.start : within.stop + 1]
         return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def take(self, rows: NDArray[np.int64]) -> "Ragged":
@@ -153,3 +149,13 @@ def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
+
+
+def consecutive(rows: slice, count: int, remedy: str = "") -> slice:
+    """Return where a slice of so many rows begins and ends; refuse what is none, or has a step."""
+    if not isinstance(rows, slice):
+        raise TypeError(f"rows are cut out by slices, got {rows!r}{remedy}")
+    start, stop, step = rows.indices(count)
+    if step != 1:
+        raise ValueError(f"rows must be consecutive, got a step of {step}")
+    return slice(start, max(start, stop))

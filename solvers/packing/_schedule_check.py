@@ -10,18 +10,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers._checking import require, require_status
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
 from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
 from solvers.packing._shares_types import SharesResult
-from solvers.types import SolveStatus
 
-__all__ = ["check_schedule", "require", "require_cells", "require_over_long", "require_places", "require_slots"]
-
-
-def require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
+__all__ = ["check_schedule", "require_cells", "require_over_long", "require_places", "require_slots"]
 
 
 def check_schedule(
@@ -162,11 +157,7 @@ def _check_value(result: ScheduleResult, total: int, stages: int) -> None:
     require(result.value == value, f"the {result.objective} objective is {value}, not value = {result.value}")
     require(result.perfect == perfect, f"perfect is {perfect}, not {result.perfect}")
     bound = result.lower_bound
-    require(0 <= bound <= value, f"lower_bound = {bound} must be within 0..value = {value}")
-    require(
-        (result.status is SolveStatus.OPTIMAL) == (bound == value),
-        f"status is {result.status.value} with value {value} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, value, "value")
 
 
 def _check_bound(result: ScheduleResult, samples: list[tuple[int, int]], slots: Iterable[int], stages: int) -> None:

@@ -2,8 +2,9 @@
 
 from numpy.typing import ArrayLike
 
+from solvers._checking import require
 from solvers.arguments import as_costs, as_int64
-from solvers.packing._schedule_check import require, require_cells, require_over_long, require_places, require_slots
+from solvers.packing._schedule_check import require_cells, require_over_long, require_places, require_slots
 from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_types import SharesResult
 from solvers.types import SolveStatus

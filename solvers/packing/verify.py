@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._checking import require, require_status
 from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
 from solvers.arguments import as_costs, as_count
 from solvers.errors import CertificateError
@@ -47,7 +48,7 @@ def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_item
     cap = as_cap(cap)
     array, _, _ = as_costs(sizes, "sizes")
     most = None if max_items is None else as_count("max_items", max_items)
-    _require(result.cap == cap, f"the cap is {cap}, not {result.cap}")
+    require(result.cap == cap, f"the cap is {cap}, not {result.cap}")
     _check_arrays(len(array), result.group_of_item, result.loads)
     counts = np.bincount(result.group_of_item, minlength=result.num_groups)
     if not counts.all():
@@ -98,12 +99,12 @@ def check_split(
         raise TypeError(f"exactly one of num_groups and cap must be given, got {num_groups!r} and {cap!r}")
     array, _, _ = as_costs(costs)
     offsets = result.offsets
-    _require(
+    require(
         offsets.dtype == np.int64 and offsets.shape == (len(result.loads) + 1,),
         f"offsets must be int64[{len(result.loads) + 1}], got {offsets.dtype} of shape {offsets.shape}",
     )
     lengths = np.diff(offsets)
-    _require(
+    require(
         offsets[0] == 0 and offsets[-1] == len(array) and bool((lengths >= 0).all()),
         f"offsets must ascend from 0 to {len(array)}",
     )
@@ -111,7 +112,7 @@ def check_split(
     _check_loads(array, result.group_of_item, result.loads)
     if num_groups is not None:
         groups = as_count("num_groups", num_groups)
-        _require(result.num_groups == groups, f"there are {result.num_groups} groups, not {groups}")
+        require(result.num_groups == groups, f"there are {result.num_groups} groups, not {groups}")
         if nonempty and not lengths.all():
             raise CertificateError(f"no group may be empty, but group {int(np.argmin(lengths))} is")
         value = int(result.loads.max())
@@ -122,29 +123,24 @@ def check_split(
         _check_cap(result.loads, limit, lengths, most)
         value = result.num_groups
         attainable = _greedy_groups(array.tolist(), limit, most) == value
-    _require(result.minimised == value, f"minimised is {value}, not {result.minimised}")
-    _require(attainable, f"greedy cuts do better than {value}")
-    _require(
+    require(result.minimised == value, f"minimised is {value}, not {result.minimised}")
+    require(attainable, f"greedy cuts do better than {value}")
+    require(
         result.lower_bound == value and result.bound_name == "greedy" and result.status is SolveStatus.OPTIMAL,
         f"an optimal split has lower_bound = {value} by 'greedy' and status optimal, got {result.lower_bound} by "
         f"{result.bound_name!r} and {result.status.value}",
     )
 
 
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
-
-
 def _check_arrays(num_items: int, groups: NDArray[np.int32], loads: NDArray[np.int64]) -> None:
-    _require(
+    require(
         loads.ndim == 1 and loads.dtype == np.int64,
         f"loads must be int64[num_groups], got {loads.dtype} of shape {loads.shape}",
     )
-    _require(
+    require(
         groups.shape == (num_items,), f"every item has one group: {num_items} items, groups of shape {groups.shape}"
     )
-    _require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
+    require(groups.dtype == np.int32, f"group_of_item must be int32, got {groups.dtype}")
     inside = (groups >= 0) & (groups < len(loads))
     if not inside.all():
         item = int(np.argmin(inside))
@@ -170,17 +166,12 @@ def _check_cap(loads: NDArray[np.int64], cap: int, counts: NDArray[np.int64], ma
 
 
 def _check_bound(sizes: NDArray[np.int64], result: PackingResult, cap: int, max_items: int | None) -> None:
-    bound, name, found = result.lower_bound, result.bound_name, result.num_groups
-    _require(0 <= bound <= found, f"lower_bound = {bound} must be within 0..num_groups = {found}")
-    optimal = result.status is SolveStatus.OPTIMAL
-    _require(
-        optimal == (bound == found),
-        f"status is {result.status.value} with num_groups {found} and lower_bound {bound}",
-    )
+    bound, name = result.lower_bound, result.bound_name
+    require_status(result.status, bound, result.num_groups, "num_groups")
     if name in TRUSTED_BOUNDS:
         return
     known = [*_BOUNDS, *([] if max_items is None else ["counts"])]
-    _require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
+    require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     proven = 0
     if name == "counts" and max_items is not None:
         proven = -(-len(sizes) // max_items)
@@ -189,7 +180,7 @@ def _check_bound(sizes: NDArray[np.int64], result: PackingResult, cap: int, max_
             proven = max(proven, value)
             if proven >= bound:
                 break
-    _require(bound <= proven, f"lower_bound = {bound}, but {name!r} proves {proven} at most")
+    require(bound <= proven, f"lower_bound = {bound}, but {name!r} proves {proven} at most")
 
 
 def _greedy_groups(costs: list[int], cap: int, max_items: int | None) -> float:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._checking import require
 from solvers.pipeline._request import TaskRequest
 from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
 from solvers.pipeline.types import PipelineResult
-from solvers.pipeline.verify import _check_bound, _check_caps, _check_items, _check_ops, _needed, _require, _run
+from solvers.pipeline.verify import _check_bound, _check_caps, _check_items, _check_ops, _needed, _run
 from solvers.types import SolveStatus
 
 __all__ = ["check_multiplex", "check_multiplexed"]
@@ -84,7 +85,7 @@ def _check_one(rows: list[list[int]], pipe: _Pipe, asked: TaskRequest, result: M
     order, stages, unit = result.order, result.order.num_stages, pipe.unit
     durations = [[f + sum(x * u[j] for x, u in zip(row, unit, strict=True)) for j, f in enumerate(pipe.fixed)]
                  for row in rows]  # fmt: skip
-    _require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
+    require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
     ops = [order.ops_of(d) for d in range(order.num_devices)]
     _check_ops(ops, len(rows), stages, [any(u[stages + s] for u in unit) or pipe.fixed[stages + s] > 0
                                         for s in range(stages)])  # fmt: skip
@@ -95,11 +96,11 @@ def _check_one(rows: list[list[int]], pipe: _Pipe, asked: TaskRequest, result: M
     _check_turns(result, tasks, late, ops, operator.index(asked.window))
     _check_held(result, tasks, late, asked)
     last = max((end for each in spans for _, end, _ in each), default=0)
-    _require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
+    require(result.makespan == last, f"makespan is {last}, not {result.makespan}")
     for device, each in enumerate(spans):
         busy = sum(end - start for start, end, _ in each)
-        _require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
-        _require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
+        require(result.busy[device] == busy, f"device {device} is busy for {busy}, not {result.busy[device]}")
+        require(result.idle[device] == last - busy, f"device {device} idles for {last - busy}")
     _check_own_bound(result, durations, tasks, late, ops, asked.devices, pipe.hop)
 
 
@@ -121,12 +122,12 @@ def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[lis
         for op in listed:
             start, end = times[op]
             took = durations[op[0]][op[1] + (stages if op[2] else 0)]
-            _require(end - start == took, f"{op} takes {took}, not {end - start}")
-            _require(start >= clock, f"{op} starts at {start}, before the op before it on device {device} has ended")
+            require(end - start == took, f"{op} takes {took}, not {end - start}")
+            require(start >= clock, f"{op} starts at {start}, before the op before it on device {device} has ended")
             needed = _needed(op, stages)
             if needed is not None:
                 ready = times[needed][1] + (hop if needed[1] % len(ops) != device else 0)
-                _require(start >= ready, f"{op} starts at {start}, before {needed} is there at {ready}")
+                require(start >= ready, f"{op} starts at {start}, before {needed} is there at {ready}")
             clock = end
             each.append((start, end, str(op)))
         spans.append(each)
@@ -141,31 +142,31 @@ def _check_tasks(
     devices, window = asked.devices, operator.index(asked.window)
     for i, (slot, ahead, back) in enumerate(zip(*tasks, strict=True)):
         device, start = int(result.task_device[i]), int(result.task_forward_start[i])
-        _require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
+        require(0 <= device < len(spans), f"task {i} is on device {device} of {len(spans)}")
         allowed = isinstance(devices, str) or bool(np.asarray(devices)[i, device])
-        _require(allowed, f"task {i} may not run on device {device}")
+        require(allowed, f"task {i} may not run on device {device}")
         if late[i]:
             _check_generator(result, i, (slot, ahead, back), spans[device], hop)
             continue
         away = hop if device else 0
         begins = int(result.forward_start[slot, 0])
-        _require(start >= 0, f"task {i} starts at {start}")
-        _require(start + ahead + away <= begins, f"task {i} is there at {start + ahead + away}, its slot at {begins}")
+        require(start >= 0, f"task {i} starts at {start}")
+        require(start + ahead + away <= begins, f"task {i} is there at {start + ahead + away}, its slot at {begins}")
         if slot >= window:
             opened = int(result.forward_start[slot - window, 0])
-            _require(start >= opened, f"task {i} starts at {start}, and slot {slot - window} at {opened} only")
+            require(start >= opened, f"task {i} starts at {start}, and slot {slot - window} at {opened} only")
         spans[device].append((start, start + ahead, f"task {i}"))
         later = int(result.task_backward_start[i])
         if back == 0:
-            _require(later == -1, f"task {i} has no backward, and one that starts at {later}")
+            require(later == -1, f"task {i} has no backward, and one that starts at {later}")
             continue
         ready = int(result.backward_end[slot, 0]) + away
-        _require(later >= ready, f"the backward of task {i} starts at {later}, and is ready at {ready}")
+        require(later >= ready, f"the backward of task {i} starts at {later}, and is ready at {ready}")
         spans[device].append((later, later + back, f"task {i}, backwards"))
     for device, each in enumerate(spans):
         ran = sorted(span for span in each if span[0] < span[1])
         for (_, end, name), (start, _, other) in pairwise(ran):
-            _require(end <= start, f"{name} ends at {end} on device {device}, where {other} starts at {start}")
+            require(end <= start, f"{name} ends at {end} on device {device}, where {other} starts at {start}")
 
 
 def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int], spans: list[_Span], hop: int) -> None:
@@ -174,11 +175,11 @@ def _check_generator(result: MultiplexResult, i: int, task: tuple[int, int, int]
     last, start = result.order.num_stages - 1, int(result.task_forward_start[i])
     away = hop if result.task_device[i] != last % result.order.num_devices else 0
     ready = int(result.forward_end[slot, last]) + away
-    _require(start >= ready, f"task {i} starts at {start}, and is ready at {ready}")
+    require(start >= ready, f"task {i} starts at {start}, and is ready at {ready}")
     later, end = int(result.task_backward_start[i]), start + ahead + back
-    _require(later == (start + ahead if back else -1), f"the backward of task {i} starts at {later}, apart from it")
+    require(later == (start + ahead if back else -1), f"the backward of task {i} starts at {later}, apart from it")
     needed = int(result.backward_start[slot, last])
-    _require(needed < 0 or end + away <= needed, f"task {i} is there at {end + away}, its slot's backward at {needed}")
+    require(needed < 0 or end + away <= needed, f"task {i} is there at {end + away}, its slot's backward at {needed}")
     spans.append((start, end, f"task {i}"))
 
 
@@ -193,14 +194,14 @@ def _check_turns(
         gates.setdefault((slot, last, True) if late[i] else (slot, 0, False), []).append((i, False))
         device, own = int(result.task_device[i]), back > 0 and not late[i]
         ahead, then = int(result.task_forward_turn[i]), int(result.task_backward_turn[i])
-        _require(own or then == -1, f"the backward of task {i} has turn {then}, and does not run by itself")
+        require(own or then == -1, f"the backward of task {i} has turn {then}, and does not run by itself")
         for turn, op in ((ahead, (i, False)), (then, (i, True)))[: 1 + own]:
-            _require(turn not in found[device], f"two tasks have turn {turn} on device {device}")
+            require(turn not in found[device], f"two tasks have turn {turn} on device {device}")
             found[device][turn] = op
     sequence = []
     for device, (listed, places) in enumerate(zip(ops, found, strict=True)):
         own_ops, turns = iter(listed), range(len(listed) + len(places))
-        _require(all(turn in turns for turn in places), f"turns of device {device} are within 0..{len(turns) - 1}")
+        require(all(turn in turns for turn in places), f"turns of device {device} are within 0..{len(turns) - 1}")
         sequence.append([places[turn] if turn in places else next(own_ops) for turn in turns])
     _check_sequence(result, sequence, tasks, late, gates, window)
 
@@ -230,9 +231,7 @@ def _check_sequence(
 
     for device, each in enumerate(sequence):
         for one, then in pairwise(each):
-            _require(
-                span(one)[1] <= span(then)[0], f"{one} on device {device} ends after {then}, its next, has started"
-            )
+            require(span(one)[1] <= span(then)[0], f"{one} on device {device} ends after {then}, its next, has started")
     ran, at, moved = set[Any](), [0] * len(sequence), True
     while moved:
         moved = False
@@ -241,7 +240,7 @@ def _check_sequence(
                 ran.add(each[at[device]])
                 at[device], moved = at[device] + 1, True
     waiting = [each[place] for each, place in zip(sequence, at, strict=True) if place < len(each)]
-    _require(not waiting, f"in these turns {waiting[:1]} waits forever")
+    require(not waiting, f"in these turns {waiting[:1]} waits forever")
 
 
 def _check_held(
@@ -260,9 +259,9 @@ def _check_held(
         for _, _, change in sorted(changes):
             now += change
             most = max(most, now)
-        _require(result.held[device] >= most, f"device {device} holds {most}, not {result.held[device]}")
+        require(result.held[device] >= most, f"device {device} holds {most}, not {result.held[device]}")
         if caps is not None:
-            _require(most <= caps[device], f"device {device} holds {most}, over held_cap = {caps[device]}")
+            require(most <= caps[device], f"device {device} holds {most}, over held_cap = {caps[device]}")
 
 
 def _check_own_bound(
@@ -281,7 +280,7 @@ def _check_own_bound(
     elif result.bound_name in ("pipeline", "ends"):
         proven = _run(ops, durations, stages, hop)
         if result.bound_name == "ends":
-            _require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
+            require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
             for column, slot in ((tasks[1], 0), (tasks[2], len(durations) - 1)):
                 here = [took for took, k, after in zip(column, tasks[0], late, strict=True) if k == slot and not after]
                 proven += max(max(here, default=0), -(-sum(here) // count))
@@ -290,19 +289,19 @@ def _check_own_bound(
         turns = set(pairwise(ops[last % count]))
         for k, row in enumerate(durations):
             at_once = ((k, last, False), (k, last, True)) in turns
-            _require(at_once, f"the last stage does not turn at once with slot {k}")
+            require(at_once, f"the last stage does not turn at once with slot {k}")
             here = [a + b for slot, a, b, after in zip(*tasks, late, strict=True) if slot == k and after]
             row[last] += max(max(here, default=0), -(-sum(here) // count))
         proven = _run(ops, durations, stages, hop)
     else:
-        _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
+        require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     _check_between(result.lower_bound, result.makespan, result.status, proven, result.bound_name)
 
 
 def _check_between(bound: int, makespan: int, status: SolveStatus, proven: int, name: str) -> None:
-    _require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
-    _require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
-    _require(
+    require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
+    require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
+    require(
         (status is SolveStatus.OPTIMAL) == (bound == makespan),
         f"status is {status.value} with makespan {makespan} and lower_bound {bound}",
     )
@@ -367,7 +366,7 @@ task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, ho
         _check_caps(slots, cells, [given.tolist()] if given.ndim == 1 else given.T.tolist(), ops, cap, in_flight_cap)
     _check_replicas(table, cells, pipe, asked, result)
     most = max(result.makespans.tolist())
-    _require(most == result.makespan, f"makespan is {most}")
+    require(most == result.makespan, f"makespan is {most}")
     _check_bound_of_all(slots, [list(map(int, row)) for row in table], pipe, asked)
 
 
@@ -378,9 +377,9 @@ def _check_replicas(
     """Check that tasks are where their items are, and every replica by itself."""
     owner = [int(i) for i in np.asarray(asked.owner)]
     replicas = [int(result.replica_of_item[i]) for i in owner]
-    _require(replicas == result.replica_of_task.tolist(), "a task is not on its item's replica")
+    require(replicas == result.replica_of_task.tolist(), "a task is not on its item's replica")
     for r, each in enumerate(result.replicas):
-        _require(each.order == result.order, f"replica {r} has an order of its own")
+        require(each.order == result.order, f"replica {r} has an order of its own")
         loads = [[sum(int(table[i, m]) for i in cells.get((r, k), [])) for m in range(table.shape[1])]
                  for k in range(result.num_slots)]  # fmt: skip
         mine = [t for t, replica in enumerate(replicas) if replica == r]

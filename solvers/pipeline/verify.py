@@ -3,18 +3,13 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers._checking import require, require_status
 from solvers.errors import CertificateError
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
-from solvers.types import SolveStatus
 
 __all__ = ["check_pipeline"]
 
 _Op = tuple[int, int, bool]
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
 
 
 def check_pipeline(
@@ -83,8 +78,8 @@ slots_multiple_of, allow_empty
         slowest = [[max(column) for column in zip(*rows, strict=True)] for rows in zip(*replicas, strict=True)]
         replicas = [slowest] * result.num_replicas
     ends = [_run(ops, rows, stages, hop) for rows in replicas]
-    _require(ends == result.makespans.tolist(), f"makespans are {ends}, not {result.makespans.tolist()}")
-    _require(max(ends) == result.makespan, f"makespan is {max(ends)}, not {result.makespan}")
+    require(ends == result.makespans.tolist(), f"makespans are {ends}, not {result.makespans.tolist()}")
+    require(max(ends) == result.makespan, f"makespan is {max(ends)}, not {result.makespan}")
     if sizes is not None:
         given = np.asarray(sizes)
         columns = [given.tolist()] if given.ndim == 1 else given.T.tolist()
@@ -95,19 +90,19 @@ slots_multiple_of, allow_empty
 def _check_items(result: PipelineResult, n: int, multiple: int, allow_empty: bool) -> dict[tuple[int, int], list[int]]:
     for name in ("replica_of_item", "slot_of_item"):
         array = getattr(result, name)
-        _require(
+        require(
             array.dtype == np.int32 and array.shape == (n,) and not array.flags.writeable,
             f"{name} must be read-only int32[{n}], got {array.dtype} of shape {array.shape}",
         )
-    _require(result.num_slots % multiple == 0, f"{result.num_slots} slots are no multiple of {multiple}")
+    require(result.num_slots % multiple == 0, f"{result.num_slots} slots are no multiple of {multiple}")
     cells: dict[tuple[int, int], list[int]] = {}
     for item, cell in enumerate(zip(result.replica_of_item.tolist(), result.slot_of_item.tolist(), strict=True)):
         inside = 0 <= cell[0] < result.num_replicas and 0 <= cell[1] < result.num_slots
-        _require(inside, f"item {item} is in slot {cell[1]} of replica {cell[0]}, of {result.num_slots} slots of "
+        require(inside, f"item {item} is in slot {cell[1]} of replica {cell[0]}, of {result.num_slots} slots of "
                          f"{result.num_replicas} replicas")  # fmt: skip
         cells.setdefault(cell, []).append(item)
     full = result.num_replicas * result.num_slots
-    _require(allow_empty or len(cells) == full, f"{full - len(cells)} slots are empty")
+    require(allow_empty or len(cells) == full, f"{full - len(cells)} slots are empty")
     return cells
 
 
@@ -115,13 +110,13 @@ def _check_ops(ops: list[list[_Op]], num_slots: int, stages: int, trained: list[
     """Check that every device runs each of its ops once; the first stages may go without backwards."""
     first = trained.index(True) if True in trained else stages
     for device, listed in enumerate(ops):
-        _require(len(set(listed)) == len(listed), f"device {device} runs an op twice")
+        require(len(set(listed)) == len(listed), f"device {device} runs an op twice")
         own = [s for s in range(stages) if s % len(ops) == device]
         needed = {(k, s, False) for k in range(num_slots) for s in own}
         back = {(k, s, True) for k in range(num_slots) for s in own}
-        _require(needed <= set(listed) <= needed | back, f"device {device} does not run the forwards of its stages")
+        require(needed <= set(listed) <= needed | back, f"device {device} does not run the forwards of its stages")
         missing = {s for _, s, _ in back - set(listed)}
-        _require(all(s < first for s in missing), f"device {device} leaves out backwards of stages {sorted(missing)}")
+        require(all(s < first for s in missing), f"device {device} leaves out backwards of stages {sorted(missing)}")
 
 
 def _needed(op: _Op, stages: int) -> _Op | None:
@@ -152,7 +147,7 @@ def _run(ops: list[list[_Op]], durations: list[list[int]], stages: int, hop: int
                 clock[device] = ends[op] = max(clock[device], ready) + took
                 at[device] += 1
                 moved = True
-    _require(at == [len(listed) for listed in ops], f"the order deadlocks: devices stop at ops {at}")
+    require(at == [len(listed) for listed in ops], f"the order deadlocks: devices stop at ops {at}")
     return max(ends.values(), default=0)
 
 
@@ -166,7 +161,7 @@ def _check_caps(
         caps = [int(x) for x in np.broadcast_to(np.asarray(cap), len(columns))]
         for (replica, slot), sums in held.items():
             for total, most in zip(sums, caps, strict=True):
-                _require(total <= most, f"slot {slot} of replica {replica} holds {total}, over cap = {most}")
+                require(total <= most, f"slot {slot} of replica {replica} holds {total}, over cap = {most}")
     if in_flight_cap is None:
         return
     caps = [int(x) for x in np.broadcast_to(np.asarray(in_flight_cap), len(ops))]
@@ -178,7 +173,7 @@ def _check_caps(
                 if (slot, stage) in kept:
                     size = held.get((replica, slot), none)[stage if len(columns) > 1 else 0]
                     now += -size if backward else size
-                _require(now <= caps[device], f"device {device} of replica {replica} has {now} in flight, over "
+                require(now <= caps[device], f"device {device} of replica {replica} has {now} in flight, over "
                                               f"in_flight_cap = {caps[device]}")  # fmt: skip
 
 
@@ -187,11 +182,7 @@ def _check_bound(
     hop: int,
 ) -> None:  # fmt: skip
     bound, makespan = result.lower_bound, result.makespan
-    _require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
-    _require(
-        (result.status is SolveStatus.OPTIMAL) == (bound == makespan),
-        f"status is {result.status.value} with makespan {makespan} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, makespan)
     stages, replicas, k = result.order.num_stages, result.num_replicas, result.num_slots
     totals = [sum(column) for column in zip(*items, strict=True)] or [0] * len(unit)
     proven = 0
@@ -213,8 +204,8 @@ def _check_bound(
     elif result.bound_name == "outlier":
         proven = _proven_by_outlier(result, items, totals, unit, fixed, ops, hop)
     else:
-        _require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
-    _require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
+        require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
+    require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
 
 
 def _proven_by_outlier(
@@ -225,16 +216,16 @@ def _proven_by_outlier(
     given, replicas = result.cut, result.num_replicas
     if not isinstance(given, OutlierCut):
         raise CertificateError("lower_bound is by 'outlier', and there is no cut of one")
-    _require(0 <= given.item < len(items), f"the cut is of item {given.item}, which is not there")
+    require(0 <= given.item < len(items), f"the cut is of item {given.item}, which is not there")
     fits = given.cut_of_slot.shape == (result.num_slots,) and len(given.cuts) == len(given.weights)
     places = set(given.cut_of_slot.tolist())
-    _require(fits and places <= set(range(len(given.cuts))), "the cut is not of every slot")
+    require(fits and places <= set(range(len(given.cuts))), "the cut is not of every slot")
     own = items[given.item]
     far, base = _priced(given.others, 0, result, unit, fixed, ops, hop)
     apart, whole, share = _least(far), 1 << given.others.bits, max(1, replicas - 1)
     known: list[tuple[list[list[int]], int, int]] = []
     for cut, weight in zip(given.cuts, given.weights.tolist(), strict=True):
-        _require(weight >= 0 and (weight == 0 or replicas > 1), f"the cut gives others a weight of {weight}")
+        require(weight >= 0 and (weight == 0 or replicas > 1), f"the cut gives others a weight of {weight}")
         prices, constant = _priced(cut, weight, result, unit, fixed, ops, hop)
         value = share * (whole * constant + weight * base)
         for near, other, total, mine in zip(_least(prices), apart, totals, own, strict=True):
@@ -260,8 +251,8 @@ def _priced(
     """Check that a cut is paths that weigh no more than they may; return its prices by slot, and its constant."""
     stages = result.order.num_stages
     listed = [op for each in ops for op in each]
-    _require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
-    _require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
+    require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
+    require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
     into = dict(zip(listed, (cut.from_device + cut.from_neighbour).tolist(), strict=True))
     out = dict.fromkeys(listed, 0)
     begun, at, constant = 0, 0, 0
@@ -279,13 +270,13 @@ def _priced(
                 out[needed] += across
                 constant += across * hop if needed[1] % len(ops) != device else 0
             else:
-                _require(across == 0, f"the cut comes to {op} from a neighbour that it does not have")
+                require(across == 0, f"the cut comes to {op} from a neighbour that it does not have")
             j = op[1] + (stages if op[2] else 0)
             constant += into[op] * fixed[j]
             for m, row in enumerate(unit):
                 prices[op[0]][m] += into[op] * row[j]
     most = (1 << cut.bits) - besides
-    _require(begun <= most, f"the cut's paths weigh {begun}, over 2**{cut.bits} - {besides}")
+    require(begun <= most, f"the cut's paths weigh {begun}, over 2**{cut.bits} - {besides}")
     for op in listed:
-        _require(out[op] <= into[op], f"more of the cut leaves {op} than comes to it")
+        require(out[op] <= into[op], f"more of the cut leaves {op} than comes to it")
     return prices, constant

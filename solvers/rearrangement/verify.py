@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers._checking import require, require_status
 from solvers.errors import CertificateError
 from solvers.rearrangement.types import RearrangementResult
 from solvers.rearrangement.volumes import Volumes
-from solvers.types import SolveStatus
 
 __all__ = ["TRUSTED_BOUNDS", "check_rearrangement"]
 
@@ -57,8 +57,8 @@ def check_rearrangement(
     nested = np.atleast_2d(np.asarray(levels))
     worth = np.ones(len(nested), dtype=np.int64) if weights is None else np.asarray(weights, dtype=np.int64)
     target = result.rank_of_group
-    _require(target.shape == (m,), f"every group has one rank: {m} groups, rank_of_group of shape {target.shape}")
-    _require(target.dtype == np.int32, f"rank_of_group must be int32, got {target.dtype}")
+    require(target.shape == (m,), f"every group has one rank: {m} groups, rank_of_group of shape {target.shape}")
+    require(target.dtype == np.int32, f"rank_of_group must be int32, got {target.dtype}")
     inside = (target >= 0) & (target < m)
     if not inside.all():
         group = int(np.argmin(inside))
@@ -88,11 +88,6 @@ def _entries(volumes: Volumes | ArrayLike) -> tuple[NDArray[np.int64], NDArray[n
     return groups, ranks, matrix[groups, ranks], len(matrix)
 
 
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
-
-
 def _sums(keys: NDArray[np.int64], values: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     sums = np.zeros(size, dtype=np.int64)
     np.add.at(sums, keys, values)
@@ -111,7 +106,7 @@ def _check_volumes(
     target = result.rank_of_group[groups].astype(np.int64)
     crosses = [level[ranks] != level[target] for level in levels]
     crossing = [int(amounts[c].sum()) for c in crosses]
-    _require(
+    require(
         result.crossing_volume.tolist() == crossing,
         f"the volumes that cross are {crossing}, not crossing_volume = {result.crossing_volume.tolist()}",
     )
@@ -128,7 +123,7 @@ def _check_volumes(
         "value": int(weighted.sum() if result.objective == "sum" else weighted.max()),
     }
     for name, number in numbers.items():
-        _require(getattr(result, name) == number, f"{name} is {number}, not {getattr(result, name)}")
+        require(getattr(result, name) == number, f"{name} is {number}, not {getattr(result, name)}")
 
 
 def _check_bound(
@@ -142,23 +137,19 @@ def _check_bound(
     result: RearrangementResult,
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
-    _require(0 <= bound <= result.value, f"lower_bound = {bound} must be within 0..value = {result.value}")
-    _require(
-        (result.status is SolveStatus.OPTIMAL) == (bound == result.value),
-        f"status is {result.status.value} with value {result.value} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, result.value, "value")
     if name in TRUSTED_BOUNDS:
         return
-    _require(name == "dual", f"lower_bound is by an unknown argument {name!r}; known are dual, cp_sat")
+    require(name == "dual", f"lower_bound is by an unknown argument {name!r}; known are dual, cp_sat")
     multiplier, price = result.certificate.rank_multiplier, result.certificate.place_price
     m = len(rank_class)
-    _require(multiplier.shape == (m,), f"rank_multiplier must have {m} entries, got shape {multiplier.shape}")
-    _require(int(multiplier.min()) >= 0 and int(multiplier.max()) > 0, "rank_multiplier must be >= 0 and not all 0")
+    require(multiplier.shape == (m,), f"rank_multiplier must have {m} entries, got shape {multiplier.shape}")
+    require(int(multiplier.min()) >= 0 and int(multiplier.max()) > 0, "rank_multiplier must be >= 0 and not all 0")
     if result.objective == "sum":
-        _require(bool((multiplier == 1).all()), "rank_multiplier must be 1 for the sum, or the bound is on another sum")
+        require(bool((multiplier == 1).all()), "rank_multiplier must be 1 for the sum, or the bound is on another sum")
     (classes, _), of_rank = np.unique(np.stack([rank_class, levels[0]]), axis=1, return_inverse=True)
     rooms = np.bincount(of_rank)
-    _require(price.shape == rooms.shape, f"place_price must have {len(rooms)} entries, got shape {price.shape}")
+    require(price.shape == rooms.shape, f"place_price must have {len(rooms)} entries, got shape {price.shape}")
     _, first = np.unique(of_rank, return_index=True)
     worth = amounts * multiplier[ranks]
     limit = sum(int(r) * int(p) for r, p in zip(rooms, price, strict=True))
@@ -185,4 +176,4 @@ def _check_bound(
     proven = max(0, sum(worth.tolist()) * int(weights.sum()) - limit)
     if result.objective == "max":
         proven = -(-proven // int(multiplier.sum()))
-    _require(bound <= proven, f"lower_bound = {bound}, but its certificate proves {proven} at most")
+    require(bound <= proven, f"lower_bound = {bound}, but its certificate proves {proven} at most")

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers._checking import require
 from solvers.arguments import as_costs, as_int64
-from solvers.errors import CertificateError
 from solvers.relocation.types import RelocationResult
 from solvers.types import SolveStatus
 
@@ -64,35 +64,30 @@ def check_relocation(
     array = as_costs(costs)[0]
     nodes = as_int64("node_of_rank", node_of_rank).tolist()
     ranks = result.rank_of_item
-    _require(ranks.shape == array.shape and ranks.dtype == np.int32, f"rank_of_item must be int32[{len(array)}]")
-    _require(bool(((ranks >= 0) & (ranks < len(nodes))).all()), f"every rank must be within 0..{len(nodes) - 1}")
+    require(ranks.shape == array.shape and ranks.dtype == np.int32, f"rank_of_item must be int32[{len(array)}]")
+    require(bool(((ranks >= 0) & (ranks < len(nodes))).all()), f"every rank must be within 0..{len(nodes) - 1}")
     loads = np.zeros(len(nodes), dtype=np.int64)
     np.add.at(loads, ranks, array)
-    _require(np.array_equal(loads, result.loads), "loads must be the sums of the costs on each rank")
-    _require(result.makespan == int(loads.max()), f"the largest load is {loads.max()}, not {result.makespan}")
-    _require(result.makespan <= result.cap, f"the largest load {result.makespan} is over cap = {result.cap}")
-    _require(cap is None or cap == result.cap, f"the cap is {cap}, not {result.cap}")
+    require(np.array_equal(loads, result.loads), "loads must be the sums of the costs on each rank")
+    require(result.makespan == int(loads.max()), f"the largest load is {loads.max()}, not {result.makespan}")
+    require(result.makespan <= result.cap, f"the largest load {result.makespan} is over cap = {result.cap}")
+    require(cap is None or cap == result.cap, f"the cap is {cap}, not {result.cap}")
     limits = [(array.tolist(), [result.cap] * len(nodes))]
     if sizes is not None and caps is not None:
         size, room = as_costs(sizes, "sizes")[0], np.broadcast_to(np.asarray(caps), (len(nodes),))
         held = np.zeros(len(nodes), dtype=np.int64)
         np.add.at(held, ranks, size)
         over = held > room
-        _require(not over.any(), f"rank {int(np.argmax(over))} holds more than its token cap")
+        require(not over.any(), f"rank {int(np.argmax(over))} holds more than its token cap")
         limits.append((size.tolist(), room.tolist()))
     if equal_counts:
         few, longer = divmod(len(array), len(nodes))
         counts = np.bincount(ranks, minlength=len(nodes))
-        _require(bool((counts >= few).all() and (counts <= few + (longer > 0)).all()), "counts must be equal")
+        require(bool((counts >= few).all() and (counts <= few + (longer > 0)).all()), "counts must be equal")
         limits.append(([1] * len(array), [few + (longer > 0)] * len(nodes)))
     lies = _where_it_lies(array, home_rank, volumes, affinity)
     _check_volumes(lies, ranks.tolist(), nodes, result)
     _check_bounds(lies, nodes, limits, len(array) % len(nodes) if equal_counts else None, result)
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise CertificateError(rule)
 
 
 def _where_it_lies(costs: ArrayLike, home_rank: ArrayLike | None, volumes: ArrayLike | None, affinity: object) -> Lies:
@@ -117,8 +112,8 @@ def _check_volumes(lies: Lies, ranks: list[int], nodes: list[int], result: Reloc
                 inter += volume
             elif rank != target:
                 intra += volume
-    _require(inter == result.inter_node_volume, f"{inter} crosses nodes, not {result.inter_node_volume}")
-    _require(intra == result.intra_node_volume, f"{intra} moves inside nodes, not {result.intra_node_volume}")
+    require(inter == result.inter_node_volume, f"{inter} crosses nodes, not {result.inter_node_volume}")
+    require(intra == result.intra_node_volume, f"{intra} moves inside nodes, not {result.intra_node_volume}")
 
 
 def _least_cut(pairs: list[tuple[int, int]], excess: int) -> int:
@@ -230,19 +225,19 @@ def _check_bounds(lies: Lies, nodes: list[int], limits: Limits, longer: int | No
     names = ("fractional", "integer", "rounded", "exchange", "cp_sat")
     inter, intra = result.inter_node_volume, result.intra_node_volume
     for name in (result.inter_bound_name, result.intra_bound_name):
-        _require(name in names, f"a bound is by an unknown argument {name!r}; known are {', '.join(names)}")
-    _require(0 <= result.inter_bound <= inter, f"inter_bound = {result.inter_bound} must be within 0..{inter}")
-    _require(0 <= result.intra_bound <= intra, f"intra_bound = {result.intra_bound} must be within 0..{intra}")
+        require(name in names, f"a bound is by an unknown argument {name!r}; known are {', '.join(names)}")
+    require(0 <= result.inter_bound <= inter, f"inter_bound = {result.inter_bound} must be within 0..{inter}")
+    require(0 <= result.intra_bound <= intra, f"intra_bound = {result.intra_bound} must be within 0..{intra}")
     tight = result.inter_bound == inter and result.intra_bound == intra
-    _require((result.status is SolveStatus.OPTIMAL) == tight, f"status is {result.status.value}, but tight = {tight}")
+    require((result.status is SolveStatus.OPTIMAL) == tight, f"status is {result.status.value}, but tight = {tight}")
     across = _least_leaving(lies, nodes, limits, longer, result.inter_bound_name)
     if result.inter_bound_name != "cp_sat":
-        _require(result.inter_bound <= across, f"inter_bound = {result.inter_bound}, but {across} is proven at most")
+        require(result.inter_bound <= across, f"inter_bound = {result.inter_bound}, but {across} is proven at most")
     in_all = _least_leaving(lies, list(range(len(nodes))), limits, longer, result.intra_bound_name)
     proven = max(in_all, across)
-    _require(result.leave_bound <= proven, f"leave_bound = {result.leave_bound}, but {proven} is proven at most")
+    require(result.leave_bound <= proven, f"leave_bound = {result.leave_bound}, but {proven} is proven at most")
     if result.intra_bound_name != "cp_sat":
-        _require(
+        require(
             result.intra_bound <= max(0, proven - inter),
             f"intra_bound = {result.intra_bound}, but {max(0, proven - inter)} is proven at most",
         )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers._checking import require
 from solvers.arguments import as_costs
 from solvers.sequence_groups.long_short import LongShortResult
-from solvers.sequence_groups.verify import require
 from solvers.types import SolveStatus
 
 __all__ = ["check_long_short", "check_long_short_groups"]

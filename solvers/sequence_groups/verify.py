@@ -6,18 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers._checking import require, require_status
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
 from solvers.sequence_groups.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
-from solvers.types import SolveStatus
 
-__all__ = ["check_sequence_bound", "check_sequence_groups", "require"]
-
-
-def require(holds: bool, rule: str) -> None:
-    """Raise CertificateError unless the rule holds."""
-    if not holds:
-        raise CertificateError(rule)
+__all__ = ["check_sequence_bound", "check_sequence_groups"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,12 +177,7 @@ def _check_ranks(result: SequenceGroupsResult, degrees: list[int], num_ranks: in
 def _check_bound(result: SequenceGroupsResult, given: _Given) -> None:
     """Recompute the bound by refuting what is one less, from every item's permitted degrees."""
     bound = result.lower_bound
-    require(0 <= bound <= result.makespan, f"lower_bound = {bound} must be within 0..makespan = {result.makespan}")
-    optimal = result.status is SolveStatus.OPTIMAL
-    require(
-        optimal == (bound == result.makespan),
-        f"status is {result.status.value} with makespan {result.makespan} and lower_bound {bound}",
-    )
+    require_status(result.status, bound, result.makespan)
     require(result.bound_name in ("area", "longest"), f"lower_bound is by an unknown argument {result.bound_name!r}")
     below = bound - given.overhead * given.fewest_slots() - 1
     if below < 0:

@@ -82,7 +82,7 @@ def engine_options(command: Any) -> Any:
             help=f"Who works: {' | '.join(ENGINES)} [default: processes for a long log, else serial].",
         ),
         click.option(
-            "--jobs", type=int, metavar="N", help="With processes, how many [default: one a core]."
+            "--jobs", type=click.IntRange(min=1), metavar="N", help="With processes, how many [default: one a core]."
         ),
         click.option(
             "--address", metavar="A", help="With ray, the cluster, such as auto [default: one is started here]."

@@ -14,7 +14,7 @@ from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.description import FellBack, PlanDigest, contents_of, unreadable
 from balancer.offline.engines import Serial
 from balancer.offline.parts import parts_of
-from balancer.offline.replay import Claims, replay_step
+from balancer.offline.replay import Claims, of_plan, replay_step
 from balancer.offline.run import sorted_rows
 from balancer.offline.saved import is_saved, load_saved
 from balancer.offline.settings import LogSettings
@@ -245,6 +245,8 @@ def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: I
             if at != number:
                 raise PlanError(f"{plan_file.path}: step {number} is missing")
         where = f"{plan_file.path}: step {number}"
-        yield replay_step(where, step, found, _OfStep(fell_back, number), rows.first_row)
+        with of_plan(where):
+            plan = replay_step(where, step, found, _OfStep(fell_back, number), rows.first_row)
+        yield plan
     if number >= 0 and next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {number}")

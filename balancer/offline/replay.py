@@ -1,6 +1,7 @@
 """One step of a plan file, checked against its problem; loads and bounds are recomputed from its placements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +28,22 @@ from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.step_times import GapTasks
 from solvers.bounds import Bound
-from solvers.errors import UsageError
+from solvers.errors import SolverError
 from solvers.relocation import is_knee
 from solvers.types import SolveStatus
 
-__all__ = ["Claims", "replay_step"]
+__all__ = ["Claims", "of_plan", "replay_step"]
+
+
+@contextmanager
+def of_plan(where: str) -> Iterator[None]:
+    """Let what a description asks for in vain be an error of the plan, and what is infeasible name it."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise PlanError(f"{where}: {error}") from None
+    except SolverError as error:
+        raise error.within(where) from None
 
 
 class Claims:
@@ -119,13 +131,8 @@ def _replayed(
     where: str, problem: Problem, target: Placement | None, settings: PlanSettings, **more: Any
 ) -> DispatchPlan:
     """Make a phase's plan anew; what is in gaps runs, within the memory that there is."""
-    if more["gaps"] is None:
-        return replay_plan(problem, target, settings, **more)
-    try:
-        plan = replay_plan(problem, target, settings, **more)
-    except UsageError as error:
-        raise PlanError(f"{where}: {error}") from None
-    if broken := over_memory(problem, plan):
+    plan = replay_plan(problem, target, settings, **more)
+    if more["gaps"] is not None and (broken := over_memory(problem, plan)):
         raise PlanError(f"{where}: {broken}")
     return plan
 

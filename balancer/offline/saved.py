@@ -11,7 +11,7 @@ from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanFile, PlanStep
 from balancer.offline.description import unreadable
 from balancer.offline.regroup import Regrouped
-from balancer.offline.replay import Claims, replay_step
+from balancer.offline.replay import Claims, of_plan, replay_step
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
 from balancer.planning.strategies import SHARING, STRATEGIES, with_outputs_home
@@ -50,11 +50,9 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         part_order = None if order is None else Ragged.checked(*map(_whole_numbers, order))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise unreadable(plan_file, error) from None
-    try:
+    with of_plan(str(plan_file.path)):
         batch = _batch(setup, items[-1], found.get(items[-1].phase.name), description)
         plan = replay_step(str(plan_file.path), Step(setup, batch, items), placed, claims, 0, strategy, part_order)
-    except ValueError as error:
-        raise PlanError(f"{plan_file.path}: {error}") from None
     for each in items:
         name, homes = each.phase.name, batch.home.rank_of_sample[each.sample_of_item]
         if name in found and not np.array_equal(np.asarray(found[name].home_rank), homes):

@@ -9,7 +9,9 @@ import pytest
 from log_files import write_csv, write_log
 from plan_files import header_of, sealed, tamper, with_header
 
+import balancer
 from balancer.offline import load
+from solvers import InfeasibleError
 
 ESC = "\x1b[31m\x1b]0;owned\x07"
 FORGED = "\nall is well\n"
@@ -238,6 +240,30 @@ def test_counts_are_those_of_the_rows(out, command, plan):
     assert (outcome.code, honest.code) == (0, 0)
     mine, theirs = json.loads(outcome.out), json.loads(honest.out)
     assert (mine["steps"], mine["samples"]) == (theirs["steps"], theirs["samples"]) == (3, 9)
+
+
+def of_stages(asked):
+    return asked["settings"]["micro_batches"]["stages"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda asked: of_stages(asked).update(in_flight_tokens=1), "more than in_flight_tokens = 1"),
+        (lambda asked: asked["phases"][0].update(every_rank_nonempty=True), "stages cannot be combined with"),
+        (lambda asked: of_stages(asked).update(hop=2**62), "must be below 2**58"),
+        (lambda asked: of_stages(asked).update(hop=2**70), "hop must be >= 0 and fit int64"),
+        (lambda asked: of_stages(asked)["forward"].update(all=[1, 2**70]), "too large"),
+    ],
+    ids=["infeasible", "contradiction", "too long", "no int64", "no int64 of a list"],
+)
+def test_what_no_plan_can_have_is_an_error_of_the_plan(change, told, command, plan):
+    where = plan("--micro-batch-tokens", 90, "--stages", 2, "--allow-empty-micro-batches")
+    assert command("report", "plan.parquet").code == 0
+    tamper(where, description=change)
+    assert_one_line(command("report", "plan.parquet"), ["plan.parquet: step 0: ", told], code=1)
+    with pytest.raises((balancer.PlanError, InfeasibleError), match=r"plan.parquet: step 0: "):
+        list(balancer.load_steps(where))
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def _many_runs(times, loads, unit, fixed, graph, durations, ends):
     total = 0
     for _ in range(times):
         durations_of(loads, unit, fixed, durations)
-        total += all_ends(graph, durations, 0, 0, ends)
+        total += all_ends(graph, durations, 0, ends)
     return total
 
 

@@ -77,7 +77,7 @@ def reorder(state, most_work, goal, rows, place, replicas, tied, graph, hop):
                     durations[lane, k, j] = rows[place[lane * num_slots + k], j]
                     for r in range(1, replicas if tied else 1):
                         durations[lane, k, j] = max(durations[lane, k, j], rows[place[r * num_slots + k], j])
-            met[lane] = all_ends(graph, durations[lane], hop, 0, ends)
+            met[lane] = all_ends(graph, durations[lane], hop, ends)
             most = max(most, met[lane])
             work += 4 * graph.shape[1]
         tries += 1

@@ -216,7 +216,7 @@ def _learn(durations, rows, first, graph, hop, unit, fixed, ends, path, slopes, 
     ``slopes``, int64[cells of the lane, P, M], say by how much a unit of work more in a cell lengthens each path kept.
     Of tied replicas an op is that of the slowest cell among ``rows``; `first` is the lane's first cell.
     """
-    makespan = all_ends(graph, durations, hop, 0, ends)
+    makespan = all_ends(graph, durations, hop, ends)
     critical_path(graph, durations, ends, path)
     num_slots, width = durations.shape
     p = first_smallest(values)
@@ -296,7 +296,7 @@ def _passes(
         low = a if b < 0 else min(a, b)
         makespan = _span(lane, lead, hop, heads, tails, low, max(a, b) + num_stages - 1, end)
     else:
-        makespan = all_ends(graph, lane, hop, 0, ends)
+        makespan = all_ends(graph, lane, hop, ends)
     p = np.int64(-1)
     if makespan >= limit:
         _, p = _learn(lane, rows, first, graph, hop, unit, fixed, ends, path, slopes, values, consts)
@@ -423,7 +423,7 @@ def _pair(
 def _settled(durations, graph, rounds, lead, hop, heads, tails, ends, end):
     """Makespan of a lane; heads and tails are brought up to date."""
     if not rounds:
-        return all_ends(graph, durations, hop, 0, ends)
+        return all_ends(graph, durations, hop, ends)
     _settle(durations, lead, hop, heads, tails, end)
     return largest_of(end)
 

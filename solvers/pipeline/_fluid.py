@@ -29,7 +29,7 @@ def _price(share, totals, unit, fixed, graph, hop, placed, loads, durations, end
         for m in range(modules):
             loads[k, m] = placed[k, m] + np.int64(max(0.0, share[k * modules + m]) * totals[m] + 0.5)
     durations_of(loads, unit, fixed, durations)
-    makespan = all_ends(graph, durations, hop, 0, ends)
+    makespan = all_ends(graph, durations, hop, ends)
     critical_path(graph, durations, ends, path)
     return makespan
 

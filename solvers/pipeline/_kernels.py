@@ -52,19 +52,17 @@ def durations_of(loads, unit, fixed, durations):
 
 
 @kernel
-def all_ends(graph, durations, hop, first, ends):
-    """Set the end of every op from the `first` on, those before it being known; return the largest of all. O(T)."""
+def all_ends(graph, durations, hop, ends):
+    """Set the end of every op; return the largest. O(T)."""
     cells, before, follows, hops = graph[0], graph[1], graph[2], graph[3]
-    flat = durations.reshape(-1)
-    for op in range(first, len(ends)):
+    flat, makespan = durations.reshape(-1), np.int64(0)
+    for op in range(len(ends)):
         start = np.int64(0)
         if before[op] >= 0:
             start = ends[before[op]]
         if follows[op] >= 0:
             start = max(start, ends[follows[op]] + hop * hops[op])
         ends[op] = start + flat[cells[op]]
-    makespan = np.int64(0)
-    for op in range(len(ends)):
         makespan = max(makespan, ends[op])
     return makespan
 

@@ -155,5 +155,5 @@ def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
     loads = loads_of(problem, cell_of_item)
     _, lanes = lanes_of(problem, loads)
     graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
-    found = [all_ends(graph, np.ascontiguousarray(lane), problem.merged.hop, 0, ends) for lane in lanes]
+    found = [all_ends(graph, np.ascontiguousarray(lane), problem.merged.hop, ends) for lane in lanes]
     return np.broadcast_to(np.array(found, dtype=np.int64), problem.num_replicas).copy()

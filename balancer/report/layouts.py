@@ -42,7 +42,7 @@ def in_words(each: Priced) -> str:
     for name, one in each.layout.modules.items():
         alike.setdefault(one, []).append(name)
     told = "; ".join(f"{'+'.join(names)}: {one.in_words()}" for one, names in alike.items())
-    return f"{told}; {counted(each.layout.micro_batches, 'micro-batch')}"
+    return f"{told}; {counted(each.layout.micro_batches or 1, 'micro-batch')}"
 
 
 def numbers_of(each: Priced) -> tuple[str, str, str, str]:

@@ -170,6 +170,8 @@ def _blocks(log: LengthLog, wanted: Wanted, most_rows: int, span: Span | None = 
                 row += len(block)
         except NoRowsError:
             continue
+    if span is not None and row - first != sum(stop - start for _, start, stop in span.pieces):
+        raise InputError(f"{log.path}: changed while it was read: it has no row {row} any more")
     if row == first:
         raise no_rows(log.path)
 

@@ -18,13 +18,21 @@ __all__ = ["Stream", "Traffic", "fused", "stacked"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a stream moves, in bytes (a dispatch plan's: in elements)."""
+    """What a stream moves, in bytes (a dispatch plan's: in elements).
 
-    total: int  # all of it, what stays on its rank included
-    # What crosses nodes, and what moves between ranks of one node
+    Attributes
+    ----------
+    total : int
+        All of it, what stays on its rank included.
+    inter_node, intra_node : int
+        What crosses nodes, and what moves between ranks of one node.
+    largest_send, largest_receive : int
+        The most that one rank sends to, or receives from, other nodes.
+    """
+
+    total: int
     inter_node: int
     intra_node: int
-    # The most that one rank sends to, or receives from, other nodes
     largest_send: int
     largest_receive: int
 

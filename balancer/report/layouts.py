@@ -42,8 +42,7 @@ def in_words(each: Priced) -> str:
     for name, one in each.layout.modules.items():
         alike.setdefault(one, []).append(name)
     told = "; ".join(f"{'+'.join(names)}: {one.in_words()}" for one, names in alike.items())
-    count = each.layout.micro_batches
-    return f"{told}; {count} micro-batch{'' if count == 1 else 'es'}"
+    return f"{told}; {counted(each.layout.micro_batches or 1, 'micro-batch')}"
 
 
 def numbers_of(each: Priced) -> tuple[str, str, str, str]:

@@ -14,10 +14,11 @@ def counted(count: int, what: str) -> str:
 
     Examples
     --------
-    >>> counted(1, "GPU"), counted(2048, "GPU")
-    ('1 GPU', '2,048 GPUs')
+    >>> counted(1, "GPU"), counted(2048, "GPU"), counted(2, "micro-batch")
+    ('1 GPU', '2,048 GPUs', '2 micro-batches')
     """
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    many = "es" if what.endswith("ch") else "s"
+    return f"{count:,} {what}{many if count != 1 else ''}"
 
 
 def printable(text: str, most: int = _MOST) -> str:

@@ -249,7 +249,7 @@ def of_stages(asked):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda asked: of_stages(asked).update(in_flight_tokens=1), "more than in_flight_tokens = 1"),
+        (lambda asked: of_stages(asked).update(in_flight_tokens=1), "more than --in-flight-tokens = 1"),
         (lambda asked: asked["phases"][0].update(every_rank_nonempty=True), "stages cannot be combined with"),
         (lambda asked: of_stages(asked).update(hop=2**62), "must be below 2**58"),
         (lambda asked: of_stages(asked).update(hop=2**70), "hop must be >= 0 and fit int64"),

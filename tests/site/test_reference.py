@@ -21,8 +21,8 @@ def public(package):
     return set(ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", text, re.S | re.M)[1])) - ELSEWHERE
 
 
-@pytest.mark.parametrize("package", [*PACKAGES, "balancer/compat"])
-def test_every_public_name_is_there(package):
+def listed():
+    """The names that the pages list, by module."""
     shown, module = {}, ""
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         for line in page.read_text().splitlines():
@@ -30,6 +30,18 @@ def test_every_public_name_is_there(package):
                 module = line.split(":: ")[1]
             elif name := re.fullmatch(r"   (\w+)|\.\. py:data:: (\w+)", line):
                 shown.setdefault(module, set()).add(name[1] or name[2])
+    return shown
+
+
+@pytest.mark.parametrize(("module", "name"), [("stream", "Traffic"), ("gaps", "Between"), ("gaps", "DeviceOp")])
+def test_what_methods_of_plans_return_is_there(module, name):
+    assert name in listed()[f"balancer.plan.{module}"]
+    assert f"class {name}" in (ROOT / "balancer" / "plan" / f"{module}.py").read_text()
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "balancer/compat"])
+def test_every_public_name_is_there(package):
+    shown = listed()
     here = shown[package.replace("/", ".")]
     missing = public(package) - here
     if package not in ("balancer", "solvers"):  # what they offer, too, stands with them

@@ -80,23 +80,18 @@ def _forked(_: object, words: Sequence[str], kept: Sequence[int]) -> int:
 
 
 class LocalCluster:
-    """A Ray cluster on this machine, with a worker for each core but one; or one that the environment tells of.
+    """A Ray cluster on this machine, with a worker for each core but one.
 
     Another process starts it, which takes seconds, and ends it (:mod:`balancer.offline.local_ray`).
-
-    Attributes
-    ----------
-    was_there : bool
-        Whether it was started by others, as is known once there is a connection.
     """
 
     def __init__(self) -> None:
-        self.was_there = False
         self._answer: list[bytes] = []
         file = os.path.join(os.path.dirname(__file__), "local_ray.py")
         self._process = subprocess.Popen(
             [sys.executable, "-P", file, str(max(1, cores() - 1))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,  # Ctrl-C is for this process
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process
         )  # fmt: skip
         threading.Thread(target=self._hear, daemon=True).start()
 
@@ -114,7 +109,6 @@ class LocalCluster:
         found = json.loads(self._answer[0] or '{"error": "the process that was to start it has ended"}')
         if "error" in found:
             raise RuntimeError(found["error"])
-        self.was_there = found["was_there"]
         if found["has_token"]:  # Ray takes it by itself where it looks for a cluster, but not where it is told of one
             from ray._private.authentication import authentication_token_setup as tokens
 
@@ -124,13 +118,19 @@ class LocalCluster:
 
     def end(self) -> None:
         """Have it end; that takes half a second more, for which nobody waits."""
-        self._process.stdin.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError, ValueError), self._process.stdin as asked:  # type: ignore[union-attr]
+            asked.write(b"\n")  # a process that was forked meanwhile may have the pipe open
 
 
 def init(ray: Any, **how: Any) -> None:
-    """Call ``ray.init``, so that nothing is sent to anybody."""
+    """Call ``ray.init``, so that nothing is sent to anybody, and SIGTERM does what it did."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(log_to_driver=False, **how)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(log_to_driver=False, **how)
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 class _Sha256:
@@ -193,13 +193,14 @@ def begin_as_asked(words: list[str]) -> None:
     """Begin what a command line's words ask for; a guess, of which nothing but time depends."""
     if not _plans(words):
         return
-    if _has_processes(words) or _given(words).get("--engine") == "ray":
+    given, on_ray = _given(words), _given(words).get("--engine") == "ray"
+    if _has_processes(words) or on_ray:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of Arrow and BLAS get in other processes' way
     if _has_processes(words) and METHOD == "forkserver":
         if words[0] == "plan" and os.path.isfile(words[1]):
             _hashes.append(_Sha256(words[1]))
         resource_tracker.ensure_running()
-    elif _given(words).get("--engine") == "ray" and "--address" not in _given(words) and "ray" not in sys.modules:
+    elif on_ray and "--address" not in given and "RAY_ADDRESS" not in os.environ:
         _begun.append(LocalCluster())
 
 

@@ -1,6 +1,7 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
 import itertools
+import os
 import socket
 import time
 from collections import deque
@@ -163,15 +164,19 @@ class Cluster:
     Parameters
     ----------
     address : str, optional
-        Of a cluster that runs: what ``ray.init`` takes, such as ``"auto"``.
+        Of a cluster that runs: what ``ray.init`` takes, such as ``"auto"``; else what ``RAY_ADDRESS`` says.
     """
 
     def __init__(self, address: str | None = None) -> None:
         try:
             import ray
+            from ray import init  # noqa: F401 (a folder of that name has none)
         except ImportError:
             raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
-        self._ray, self.address, self._local = ray, address, ahead.begun_cluster()
+        except Exception as error:  # an installation that is damaged
+            raise InputError(f"Ray cannot be imported: {type(error).__name__}: {error}") from None
+        self._ray, self.address = ray, address or os.environ.get("RAY_ADDRESS")
+        self._local = ahead.begun_cluster()
 
     def start(self, *modules: str) -> None:
         """As :class:`Engine` has it: a cluster on this machine, if there is none."""
@@ -181,6 +186,9 @@ class Cluster:
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
         self.start()
+        if self._local is not None and self._ray.is_initialized():  # by others, meanwhile
+            self._local.end()
+            self._local = None
         mine = self._local is not None or not self._ray.is_initialized()
         if mine and self._local is None:
             self._connect()
@@ -215,7 +223,7 @@ class _Remote:
 
     def leave_a_core(self) -> bool:
         """Whether there is a core for this process; of a cluster of others', until its first task is done."""
-        return not self._has_helped or (self._local is not None and not self._local.was_there)
+        return not self._has_helped or self._local is not None
 
     def held(self) -> set[int]:
         return set(self._running.values())

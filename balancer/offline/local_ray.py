@@ -1,7 +1,7 @@
 """A Ray cluster on this machine, started and ended by a process of its own; the one that plans goes on meanwhile.
 
-Run as a script, with the number of workers: it says where the cluster is, and ends it once its input ends, which it
-does with whoever started it. It imports nothing of the package.
+Run as a script, with the number of workers: it says where the cluster is, and ends it when its input does, that is, when
+the process that started it says so, or has ended. It imports nothing of the package.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["main", "without_monitors"]
 
-_START_S = 60.0  # Ray waits for ever for a first worker, even if that has ended
+_GIVE_UP_S = 60.0  # after input has ended while Ray begins: it waits for a first worker even if that was killed
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def without_monitors() -> Iterator[None]:
 
 
 def main() -> None:
-    """Start a cluster, or find one that was started by others; print a line of JSON, and end it when input ends."""
+    """Start a cluster, print a line of JSON, and end it at the first line of input, or its end."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nobody else is to answer
     begun, over = threading.Event(), threading.Event()
@@ -55,29 +55,23 @@ def main() -> None:
     with contextlib.suppress(BrokenPipeError):  # whoever asked has ended
         print(json.dumps(found), file=answer, flush=True)
     if "error" not in found:
-        if not found["was_there"]:
-            over.wait()
+        over.wait()
         ray.shutdown()
 
 
 def _listen(begun: threading.Event, over: threading.Event) -> None:
-    sys.stdin.read()
+    sys.stdin.readline()
     over.set()
-    if not begun.wait(_START_S):
+    if not begun.wait(_GIVE_UP_S):
         os._exit(1)  # killing most of what it started; the other processes are to end by themselves
 
 
 def _begun(ray: Any, num_workers: int) -> dict[str, Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    was_there, how = False, {"log_to_driver": False, "logging_level": "error"}
-    try:
-        with without_monitors():
-            ray.init(num_cpus=num_workers, **how)
-    except ValueError:  # it is not for us to say how many
-        ray.init(**how)
-        was_there = True
+    with without_monitors():
+        ray.init(address="local", num_cpus=num_workers, log_to_driver=False, logging_level="error")
     has_token = os.environ.get("RAY_AUTH_MODE") == "token"  # as Ray sets it for what it starts
-    return {"address": ray.get_runtime_context().gcs_address, "was_there": was_there, "has_token": has_token}
+    return {"address": ray.get_runtime_context().gcs_address, "has_token": has_token}
 
 
 if __name__ == "__main__":

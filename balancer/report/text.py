@@ -17,7 +17,7 @@ def counted(count: int, what: str) -> str:
     >>> counted(1, "GPU"), counted(2048, "GPU"), counted(2, "micro-batch")
     ('1 GPU', '2,048 GPUs', '2 micro-batches')
     """
-    many = "es" if what.endswith("ch") else "s"
+    many = "es" if what.endswith("batch") else "s"
     return f"{count:,} {what}{many if count != 1 else ''}"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from balancer.offline import local_ray
+from balancer import InputError
+from balancer.offline import ahead, local_ray
 from balancer.offline.ahead import LocalCluster
+from balancer.offline.engines import Cluster
 
 RAY = """
 import os, sys
@@ -22,17 +25,15 @@ def told(what):
     with open(os.environ["TOLD"], "a") as file:
         file.write(what + "\\n")
 
-def init(num_cpus=None, **how):
+def init(address, num_cpus, **how):
     params = parameter.RayParams()
-    told(f"init {num_cpus} {getattr(params, 'no_monitor', False)}")
+    told(f"init {address} {num_cpus} {getattr(params, 'no_monitor', False)}")
     print("to nobody")
     if os.environ["HOW"] == "fails":
         raise OSError("no memory\\nat all")
     if os.environ["HOW"] == "hangs":
         while True:
             __import__("time").sleep(1)
-    if os.environ["HOW"] == "there" and num_cpus is not None:
-        raise ValueError("num_cpus must not be provided")
 
 def shutdown():
     told("shutdown")
@@ -43,7 +44,7 @@ def get_runtime_context():
 DRIVE = """
 import sys
 from balancer.offline import local_ray
-local_ray._START_S = 0.1
+local_ray._GIVE_UP_S = 0.1
 local_ray.main()
 """
 
@@ -73,24 +74,17 @@ def test_a_new_cluster_has_no_monitors_and_ends_with_its_input(told, monkeypatch
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with begun("new") as process:
         found = json.loads(process.stdout.readline())
-        assert found == {"address": "1.2.3.4:5", "was_there": False, "has_token": has_token}
-        assert told() == ["init 3 True"]
+        assert found == {"address": "1.2.3.4:5", "has_token": has_token}
+        assert told() == ["init local 3 True"]
         assert process.communicate()[0] == b""
-    assert (process.returncode, told()) == (0, ["init 3 True", "shutdown"])
-
-
-def test_a_cluster_of_others_is_left_at_once(told):
-    with begun("there") as process:
-        assert json.loads(process.stdout.readline())["was_there"]
-        process.wait()
-    assert told() == ["init 3 True", "init None False", "shutdown"]
+    assert (process.returncode, told()) == (0, ["init local 3 True", "shutdown"])
 
 
 def test_what_ray_raised_is_told(told):
     with begun("fails") as process:
         assert json.loads(process.stdout.readline()) == {"error": "no memory\nat all"}
         process.wait()
-    assert told() == ["init 3 True"]
+    assert told() == ["init local 3 True"]
 
 
 def test_a_start_that_takes_for_ever_is_given_up_once_input_ends(told):
@@ -116,11 +110,42 @@ def cluster(told, monkeypatch):
     made[0]._process.wait()
 
 
-@pytest.mark.parametrize(("how", "was_there"), [("new", False), ("there", True)])
-def test_a_process_connects_to_the_cluster_that_another_one_started(cluster, how, was_there):
+def test_a_process_connects_to_the_cluster_that_another_one_started(cluster):
     asked = []
-    (mine := cluster(how)).connect(SimpleNamespace(init=lambda **how: asked.append(how)))
-    assert (asked[0]["address"], mine.was_there) == ("1.2.3.4:5", was_there)
+    cluster("new").connect(SimpleNamespace(init=lambda **how: asked.append(how)))
+    assert asked[0]["address"] == "1.2.3.4:5"
+
+
+def test_a_cluster_ends_where_another_process_holds_its_input(told, cluster):
+    mine = cluster("new")
+    with subprocess.Popen(["sleep", "60"], pass_fds=[mine._process.stdin.fileno()]) as other:
+        mine.end()
+        mine._process.wait()
+        assert told()[-1] == "shutdown"
+        other.kill()
+
+
+def test_ray_leaves_the_handler_of_sigterm_as_it_was():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ahead.init(SimpleNamespace(init=lambda **_: signal.signal(signal.SIGTERM, signal.SIG_DFL)))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "needs Ray: pip install"), ("1 / 0", "Ray cannot be imported: ZeroDivisionError")]
+)
+def test_a_ray_that_cannot_be_imported_is_told(tmp_path, monkeypatch, content, told):
+    (tmp_path / "ray").mkdir()
+    if content is not None:
+        (tmp_path / "ray" / "__init__.py").write_text(content)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InputError, match=told):
+        Cluster("1.2.3.4:5")
 
 
 def test_why_there_is_no_cluster_is_told(cluster):

@@ -80,7 +80,7 @@ class Compiled:
             if self.seconds > max(TOLD_AFTER_S, 2 * self._said) and not self._quiet:
                 self._said = self.seconds
                 so_far = f"{self.kernels} so far of {_REACHED} that a command needs"
-                _say(f"compiling kernels, once on this machine: {so_far}, {self.seconds:.0f} s")
+                _say(f"compiling kernels that are not on disk yet: {so_far}, {self.seconds:.0f} s")
 
 
 def _listener(compiled: Compiled) -> Any:

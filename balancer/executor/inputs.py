@@ -78,6 +78,8 @@ class PhaseInputs:
             if (0 if tensor is None else len(tensor)) != size:
                 what = "own" if stream == own_name(self.phase) else f"outputs[{name!r}]"
                 rows = "is missing" if tensor is None else f"has {len(tensor)} rows"
+                if isinstance(tensor, list):
+                    rows = f"is a list of {len(tensor)}: torch.cat makes one tensor of it"
                 raise ValueError(f"{what} must have {size} rows on this rank, one for each element, but {rows}")
         return [given[stream] for stream in self.sizes]
 

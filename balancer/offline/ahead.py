@@ -38,7 +38,7 @@ def start_fork_server(*modules: str) -> None:
     multiprocessing.set_forkserver_preload(["balancer.offline.preloaded", *modules])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # that process is told no other way where modules are
-    resource_tracker.ensure_running()  # which would let the signal through again
+    resource_tracker.ensure_running()  # first, as starting it lets SIGINT through
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which a terminal sends to that process too
     try:
         forkserver.ensure_running()

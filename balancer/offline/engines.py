@@ -120,7 +120,7 @@ class _Shared:
             raise self._failed[min(self._failed)]
 
     def _fill(self) -> None:
-        """Have tasks at hand: one for each of the others while this process does one, and as many to lay up."""
+        """Have tasks at hand: one for each of the others while this process does one, and as many in reserve."""
         while not self._exhausted and len(self._ready) <= 2 * self._helpers.slots:
             if (following := next(self._tasks, None)) is None:
                 self._exhausted = True

@@ -1,7 +1,7 @@
 """A Ray cluster on this machine, started and ended by a process of its own; the one that plans goes on meanwhile.
 
-Run as a script, with the number of workers: it says where the cluster is, and ends it when its input does, that is, when
-the process that started it says so, or has ended. It imports nothing of the package.
+Run as a script, with the number of workers: it says where the cluster is, and stops it when its input ends, that is,
+when its parent process says so or has ended. It imports nothing of the package.
 """
 
 import contextlib

@@ -78,7 +78,7 @@ def plan_run(
     engine = engine or Serial()
     if resume or not isinstance(engine, Serial):
         what = "to resume" if resume else "for several processes"
-        raise InputError(f"{out}: is one file, which has no parts {what}: write a folder, {out}{os.sep}")
+        raise InputError(f"{out}: one file has no parts {what}; write a folder: {out}{os.sep}")
     digest, summary = PlanDigest(settings.steps_per_part), totals()
     counts = None if settings.shuffle is None else rows_of_files(log)
     with _writer(out, settings) as writer, sorted_rows(log, counts, settings, engine, None) as files:

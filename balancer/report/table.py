@@ -78,7 +78,8 @@ def print_summary(
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     planned = summary.samples - kept
     speed = f", {_rounded(planned / runtime_s)} samples a second" if runtime_s > 0 else ""
-    rate = speed if planned else "; all parts were there already"
+    there = f"; {kept:,} of them were planned before" if kept else ""
+    rate = f"{speed}{there}" if planned else "; all parts were there already"
     compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
     console.print(f"{how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
@@ -117,7 +118,9 @@ def print_comparison(console: Console, summaries: Mapping[str, RunSummary], titl
         table.add_row(name, *proven, *[""] * cut, "")
     console.print(table)
     if "sorted_batches" in summaries and len(summaries) > 1:
-        console.print("sorted_batches has other batches than the rest, and 'best possible' is theirs.", highlight=False)
+        console.print(
+            "sorted_batches has batches of its own; 'best possible' is for those of the others.", highlight=False
+        )
     console.print(f"{how_many(first)} by each strategy, {runtime_s:.2f} s", highlight=False)
 
 
@@ -304,7 +307,7 @@ def _rounded(value: float) -> str:
 def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
     return (
-        f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan mends that. The worst: "
+        f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan of whole samples mends that. The worst: "
         f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}; its rank takes "
         f"{phase.cap_ratio:.2f} times the mean.\n"
     )

@@ -530,7 +530,7 @@ def test_progress_for_machines_is_lines_on_standard_error(command, log, monkeypa
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (["--jobs", "2", "--out", "plan.parquet"], "is one file, which has no parts for several processes"),
+        (["--jobs", "2", "--out", "plan.parquet"], "one file has no parts for several processes"),
         (["--jobs", "99999999999999999999"], "--jobs must be <= 2147483647, got 99999999999999999999"),
         (["--engine", "spark"], "unknown --engine 'spark'; known engines are serial, processes, ray"),
         (["--engine", "serial", "--jobs", "2"], "--jobs 2 is for --engine processes"),

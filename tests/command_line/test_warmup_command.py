@@ -135,7 +135,7 @@ def test_a_command_says_that_it_compiles_and_what_it_took(monkeypatch, capsys):
     assert compiled.kernels == 1
     assert compiled.seconds > 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("balancer: compiling kernels, once on this machine: 1 so far of at most some 30")
+    assert lines[0].startswith("balancer: compiling kernels that are not on disk yet: 1 so far of at most some 30")
     assert lines[-1].startswith("balancer: compiled 1 kernel in")
 
 

@@ -111,7 +111,7 @@ def _lines(fit: CostFit, cost: IntegerCost, name: str) -> list[str]:
     if fit.uncertain:
         which = " and ".join(fit.uncertain)
         lines.append(
-            f"uncertain: {which}, by more than a quarter over resampled steps; measure more steps, of more different lengths"
+            f"uncertain: {which}, by more than a quarter over resampled steps; measure more steps, of other lengths too"
         )
     if fit.refusal is not None:
         lines.append(f"forced: {fit.refusal}")

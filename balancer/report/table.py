@@ -306,10 +306,10 @@ def _rounded(value: float) -> str:
 
 def _what_caps(name: str, phase: PhaseSummary) -> str:
     steps = f"{phase.capped_steps:,} of {counted(phase.steps, 'step')}"
+    worst = f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}"
     return (
-        f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan of whole samples mends that. The worst: "
-        f"row {phase.cap_row:,} (from 0), length {phase.cap_length:,}, in step {phase.cap_step:,}; its rank takes "
-        f"{phase.cap_ratio:.2f} times the mean.\n"
+        f"{name}: in {steps} one sample alone costs more than a rank's fair share; no plan of whole samples mends "
+        f"that. The worst: {worst}; its rank takes {phase.cap_ratio:.2f} times the mean.\n"
     )
 
 

@@ -193,7 +193,8 @@ def begin_as_asked(words: list[str]) -> None:
     """Begin what a command line's words ask for; a guess, of which nothing but time depends."""
     if not _plans(words):
         return
-    given, on_ray = _given(words), _given(words).get("--engine") == "ray"
+    given = _given(words)
+    on_ray = given.get("--engine") == "ray"
     if _has_processes(words) or on_ray:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of Arrow and BLAS get in other processes' way
     if _has_processes(words) and METHOD == "forkserver":

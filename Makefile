@@ -7,7 +7,7 @@ comma := ,
 EXTRAS := test,lint$(if $(TORCH),$(comma)integrations)
 BIN := $(VENV)/bin
 
-.PHONY: demo pictures site docs release test nightly lint coverage wheel bench clean
+.PHONY: demo pictures site docs release test test-numba nightly lint coverage wheel bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("seqbalancer needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -57,6 +57,10 @@ nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten t
 	$(BIN)/python tests/fuzz/guided.py --seconds 120 --out out/fuzz
 	$(BIN)/python -m pytest -q -n 2 -m "hypothesis or nightly or more_by_night" --hypothesis-profile=nightly --ignore=tests/executor
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -W error -m pytest -q -n 2
+	$(BIN)/python tools/test_numba.py
+
+test-numba: $(VENV)/installed  ## Kernels and golden digests with the oldest numba, the pinned one and the newest
+	$(BIN)/python tools/test_numba.py
 
 lint: $(VENV)/installed  ## Formatting, linting, types, and the direction of imports
 	$(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 collect_ignore_glob = [
     "tests/integrations/run_*",

@@ -42,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import all that planning needs when the first of it is asked for; the command line starts others before."""
+    """Import all that planning needs when the first of it is asked for."""
     if name in ("load_plan", "load_plans", "load_steps"):  # they bring in file formats, which planning does not need
         from balancer.offline import load
 

@@ -1,6 +1,6 @@
 """``python -m balancer`` is the command ``balancer``."""
 
-from balancer.cli.start import main
+from balancer.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What the first calls of a fresh machine cost: processor seconds and functions compiled, each with an empty cache.
+"""What the first calls of a fresh machine cost: processor seconds and kernels compiled, each with an empty cache.
 
     python benchmarks/cold_start.py                     # this checkout
     python benchmarks/cold_start.py --against 55fd994   # and the ratio to another commit, in turns
@@ -41,25 +41,33 @@ CASES = {
 MEASURED = """
 import json, time
 begun = time.process_time()
-try:
-    {code}
-except SystemExit:
-    pass
-spent, roots = time.process_time() - begun, 0
-import sys
-from numba.core.dispatcher import Dispatcher
-for name, module in list(sys.modules.items()):
-    if name.split(".")[0] in ("solvers", "balancer"):
-        for key, value in vars(module).items():
-            if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.py_func.__name__ == key:
-                roots += len(value.signatures)
-print(json.dumps([spent, roots]))
+from numba.core import event
+
+
+class Listener(event.Listener):
+    kernels = depth = 0
+
+    def on_start(self, event):
+        self.kernels += self.depth == 0
+        self.depth += 1
+
+    def on_end(self, event):
+        self.depth -= 1
+
+
+listener = Listener()
+with event.install_listener("numba:compile", listener):
+    try:
+        {code}
+    except SystemExit:
+        pass
+print(json.dumps([time.process_time() - begun, listener.kernels]))
 """
 SMALL = "import numba; numba.njit(lambda values: values.sum() + values.max())(__import__('numpy').arange(3.0))"
 
 
 def measured(code, root):
-    """Run a case in a process of its own on the package below `root`: [processor seconds, functions compiled]."""
+    """Run a case in a process of its own on the package below `root`: [processor seconds, kernels compiled]."""
     with tempfile.TemporaryDirectory() as empty:
         environment = os.environ | {"NUMBA_CACHE_DIR": empty, "PYTHONPATH": str(root)}
         done = subprocess.run([sys.executable, "-c", MEASURED.format(code=code)], env=environment, cwd=root,
@@ -85,9 +93,9 @@ def main():
             table = Table(
                 "first call",
                 "seconds",
-                "functions",
+                "kernels",
                 "numba's own first, s",
-                *(["before, s", "functions", "ratio"] if options.against else []),
+                *(["before, s", "kernels", "ratio"] if options.against else []),
             )
             for name, code in CASES.items():
                 if options.only and not any(text in name for text in options.only):

@@ -24,7 +24,7 @@ from balancer.cost import flops
 from balancer.cost.named import module
 from balancer.problem.items import qwen2vl_patches
 from balancer.simulate import CLUSTERS
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data" / "docs_msdev_interleaved.parquet"
 

@@ -15,7 +15,7 @@ from balancer.offline.steps import compare_log, plan_log
 from balancer.planning.strategies import STRATEGIES
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 DATA = Path(__file__).parent.parent / "data"
 HIDDEN = 4096 * 2  # bytes of a token that an encoder puts out, in bfloat16

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline import samples
 
 import solvers
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 STEP, STEPS = 3, (0, 3, 4, 6)
 HELD = (4, 8, 16, 32)

@@ -1,6 +1,6 @@
-"""Pipelines: makespans over proven bounds, beside others' methods; memory's price; speed; CP-SAT on DFLOP's objective.
+"""Pipelines: makespans over proven bounds, beside others' methods; memory's price; speed.
 
-Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [min_max] [orders]. What is planned is
+Run: python benchmarks/pipeline.py [table] [methods] [price] [speed] [orders]. What is planned is
 frozen here (INSTANCES, STEPS) and in data/omni_mix_dev.parquet: InternViT-6B (images of a sample are alike),
 Whisper-large-v3's encoder and Qwen2-72B by FLOPs at 40 % of an H100, tensor parallel 8, the backward twice the forward,
 no hop, samples of up to 8,192 tokens. Seconds are of this thread, after compilation and with the linear program's
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pipeline_methods  # noqa: F401 # which puts methods to compare with into the registry
 import pyarrow.parquet as pq
 
 import solvers
@@ -128,11 +129,11 @@ def table(log):
 
 
 def methods(log):
-    print("\n| stages (encoder's), replicas, slots, samples a slot | " + " | ".join(FREE) + " |")
-    print("|---|" + "--:|" * len(FREE))
+    print("\n| stages (encoder's), replicas, slots, samples a slot | " + " | ".join(solvers.PIPELINERS) + " |")
+    print("|---|" + "--:|" * len(solvers.PIPELINERS))
     for instance in INSTANCES[:5]:
         means = []
-        for method in FREE:
+        for method in solvers.PIPELINERS:
             ratios = []
             for step in instance.steps:
                 given, _ = problem(log, instance, step)
@@ -141,7 +142,6 @@ def methods(log):
         print(f"| {instance} | " + " | ".join(f"{x:.4f}" for x in means) + " |", flush=True)
 
 
-FREE = tuple(name for name in solvers.PIPELINERS if name not in solvers.pipeline.USES_CLOCK)
 LIMITS = (1.05, 1.1, 1.2, 1.4, 1.6)
 
 
@@ -223,18 +223,6 @@ def speed():
             print(f"| {slots}, {devices}, {chunks} | {name} | {min(took) / times / slots / stages * 1e9:.1f} |")
 
 
-def min_max(log):
-    """DFLOP's objective by CP-SAT beside schedules, all priced by the exact makespan: 512 samples, 4 replicas."""
-    print("\n| step | vector LPT | CP-SAT, 10 s | 100 s | `auto`, 0.1 s |\n|--:|--:|--:|--:|--:|")
-    instance = Instance(4, 1, 8, 16, 4)
-    for step in STEPS[:3]:
-        given, _ = problem(log, instance, step)
-        found = [solve(given, instance, "vector_lpt"), solve(given, instance, "min_max", 10),
-                 solve(given, instance, "min_max", 100), solve(given, instance, budget=0.1)]  # fmt: skip
-        ratios = [f"{result.makespan / proven(given, instance):.4f}" for result, _ in found]
-        print(f"| {step} | " + " | ".join(ratios) + " |", flush=True)
-
-
 @kernel
 def _free_order(durations, most, urgency):
     """Makespan where every device runs what can start first, of that what is most urgent; ``most`` are in flight."""
@@ -298,7 +286,7 @@ def main() -> None:
     solve(problem(log, INSTANCES[0], 0)[0], INSTANCES[0], budget=1e-3)  # compiles
     parts = {
         "table": lambda: table(log), "methods": lambda: methods(log), "price": lambda: price(log),
-        "speed": speed, "min_max": lambda: min_max(log), "orders": lambda: orders(log),
+        "speed": speed, "orders": lambda: orders(log),
     }  # fmt: skip
     for name, run in parts.items():
         if not asked or name in asked:

@@ -2,12 +2,11 @@
 
 Every run has a folder of its own, and all folders must be the same byte for byte. Cores are pinned: one for one
 process, as many as there are workers for the others, of which the driver is one. *Ray* is a cluster that the command
-starts while it plans, with a worker less; *Ray, there before* one of all workers that runs already, to which the driver
-hands out. *Side by side* are runs of one process at once, a core each, that have nothing to do with one another: what
-the machine gives at most. All take turns, and the shortest of their runs counts. Before that, sources are compiled to
-bytecode, as pip does when it installs, and kernels to machine code, as a first command does. What 10**9 and 10**10 rows
-take on more cores is arithmetic from the last figures: the rows' time over the cores at the rate that two have, and
-what the driver does for each part, one after the other.
+starts; *Ray, there before* one that runs already. *Side by side* are runs of one process at once, a core each, that
+have nothing to do with one another: what the machine gives at most. All take turns; the shortest of the runs counts.
+Before that, sources are compiled to bytecode, as pip does when it installs, and kernels to machine code, as a first
+command does. What 10**9 and 10**10 rows take on more cores is arithmetic from the last figures: the rows' time over the
+cores at the rate that two have, and what the driver does for each part, one after the other.
 
 Run: python benchmarks/plan_cluster.py [--rows N ...] [--runs N] [--workers W] [--placement P] [--method M] [--no-ray],
 on Linux.
@@ -38,8 +37,14 @@ LOG = ROOT / "data" / "omni_mix_dev.parquet"
 LENGTH = ["text_tokens", "image_tokens", "audio_tokens"]
 ROWS_A_PART = 1_000_000
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-RUN = "from balancer.cli.start import main; main()"
-COMPILE = "from solvers._as_python import compile_at_once; compile_at_once(); " + RUN
+RUN = "from balancer.cli.main import main; main()"
+CLUSTER = """
+import json, os, sys, ray
+context = ray.init(num_cpus=int(sys.argv[1]), log_to_driver=False, logging_level="error")
+print(json.dumps([context.address_info["address"], os.environ.get("RAY_AUTH_MODE", "disabled")]), flush=True)
+sys.stdin.read()
+"""
+COMPILE = "from solvers._jit import compile_at_once; compile_at_once(); " + RUN
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -126,15 +131,14 @@ def timed(command: list[str], cores: int) -> tuple[float, int]:
 @contextlib.contextmanager
 def cluster(workers: int) -> Iterator[str]:
     """Have a Ray cluster, which shares the cores of all others, and yield its address."""
-    command = [sys.executable, "-P", str(ROOT / "balancer" / "offline" / "local_ray.py"), str(workers)]
+    command = [sys.executable, "-c", CLUSTER, str(workers)]
     cores = sorted(os.sched_getaffinity(0))[:workers]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cores)
     ) as process:
         assert process.stdout
-        found = json.loads(process.stdout.readline())
-        os.environ["RAY_AUTH_MODE"] = "token" if found["has_token"] else "disabled"
-        yield found["address"]
+        address, os.environ["RAY_AUTH_MODE"] = json.loads(process.stdout.readline())
+        yield address
     del os.environ["RAY_AUTH_MODE"]
 
 
@@ -161,10 +165,9 @@ def digest_of(folder: Path) -> str:
 def driver_s_a_part(engine: str, workers: int) -> float:
     """Return the processor's seconds that the driver spends on each part, of 1,000 small ones."""
     from balancer.io.logs import open_log
-    from balancer.offline.engines import Cluster, Processes, _Remote, _Shared
+    from balancer.offline.engines import Cluster, Processes, _dealt, _Workers
     from balancer.offline.run import plan_run
     from balancer.offline.settings import LogSettings
-    from balancer.offline.workers import Workers
     from balancer.problem.phases import Phase
     from balancer.problem.settings import PlanSettings
     from balancer.problem.setup import Setup
@@ -173,12 +176,8 @@ def driver_s_a_part(engine: str, workers: int) -> float:
 
     class Handed(Processes):  # and a driver that does no part itself
         def run(self, work, tasks, tick):
-            with Workers(work, self.jobs) as them:
-                yield from _Shared(them, work, tasks, tick, works=lambda: False).results()
-
-    class HandedToRay(Cluster):
-        def run(self, work, tasks, tick):
-            yield from _Shared(_Remote(self._ray, work, None), work, tasks, tick, works=lambda: False).results()
+            with _Workers(work, self.jobs) as them:
+                yield from _dealt(tasks, them, tick)
 
     if engine == "ray":
         import ray
@@ -191,7 +190,7 @@ def driver_s_a_part(engine: str, workers: int) -> float:
         spent = []
         for per_part in (1, 1000):  # what is left of 1,000 parts, less that of one
             before = time.process_time()
-            who = HandedToRay() if engine == "ray" else Handed(workers)
+            who = Cluster() if engine == "ray" else Handed(workers)
             settings = LogSettings(setup, 16, steps_per_part=per_part)
             plan_run(open_log(log), settings, RunSummary, f"{folder}/{per_part}/", engine=who)
             spent.append(time.process_time() - before)

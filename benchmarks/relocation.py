@@ -1,6 +1,6 @@
 """Relocation: volume across nodes and inside them against what must move, loads over the cap, and time.
 
-Run: python benchmarks/relocation.py [equal | frontier | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes
+Run: python benchmarks/relocation.py [equal | exact]. Ten seeds a row, 8 ranks a node, eps 50 ppm, volumes
 are costs: median and worst. `across` is volume across nodes over its bound; `inside` is volume moved inside nodes over
 the sum of max(0, load - cap) of the ranks at home, and over its own proven bound; `ms` is the CPU time of the call.
 """
@@ -97,30 +97,6 @@ def equal() -> None:
                       f"{spread(across)} | {fell} | {spread(ms, 1)} |", flush=True)  # fmt: skip
 
 
-def frontier() -> None:
-    """The frontier's points beside a relocation of its own at the same cap."""
-    print(
-        "| ranks | cost | eps, % | across, % of all | bound | alone at this cap | inside | alone |\n" + "|--:" * 8 + "|"
-    )
-    for num_ranks in (64, 2560):
-        for kind in ("linear", "quadratic"):
-            costs, home, nodes = instance(num_ranks, 60, kind, 0)
-            solvers.relocation_frontier(costs, home, nodes, eps=50e-6)
-            started = time.process_time()
-            front = solvers.relocation_frontier(costs, home, nodes, eps=50e-6)
-            seconds = time.process_time() - started
-            total = int(costs.sum()) / 100
-            for k in range(0, len(front), 2):
-                alone = solvers.relocate(costs, home, nodes, cap=int(front.makespans[k]))
-                print(
-                    f"| {num_ranks:,} | {kind} | {100 * float(front.eps(k)):.3f} | "
-                    f"{front.inter_node_volumes[k] / total:.3f} | {front.inter_bounds[k] / total:.3f} | "
-                    f"{alone.inter_node_volume / total:.3f} | {front.intra_node_volumes[k] / total:.3f} | "
-                    f"{alone.intra_node_volume / total:.3f} |"
-                )
-            print(f"\n{len(front)} points in {1e3 * seconds:.1f} ms\n")
-
-
 def exact() -> None:
     """Small instances: how far from the optimum, and how far the bound is below it."""
     print("| nodes x ranks | items a rank | cost | eps, % | across: auto, optimum, bound | "
@@ -145,4 +121,4 @@ def exact() -> None:
 
 
 if __name__ == "__main__":
-    {"equal": equal, "frontier": frontier, "exact": exact}.get("".join(sys.argv[1:]), table)()
+    {"equal": equal, "exact": exact}.get("".join(sys.argv[1:]), table)()

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import balancer
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
 
 SHAPES = [(4096, 64), (16384, 256)]

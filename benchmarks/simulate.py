@@ -19,7 +19,7 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import as_range
 from balancer.simulate import CLUSTERS, PhaseModel, StepTime, simulate_log
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 LAST = list(STRATEGIES)[-1]

@@ -16,7 +16,7 @@ import numpy as np
 from all_exchanges import all_exchanges, check_rank
 
 from balancer import Phase, Topology, balance, orchestrate
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 SAMPLES_PER_RANK = 60
 PLACEMENTS = ("relocate", "rearrange", "any")

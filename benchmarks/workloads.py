@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 
 compile_at_once()
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from balancer import SequenceGroups
-from balancer.executor import Dispatcher
+from balancer.executor import Dispatcher, count_labels
 
 STEPS, SAMPLES_A_RANK, TOKENS_A_RANK = 6, 6, 80
 WORDS, WIDTH, HEADS, LAYERS = 29, 32, 4, 2
@@ -130,11 +130,11 @@ class Model(nn.Module):
         super().__init__()
         self.embed, self.head, self.blocks = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS), Blocks()
 
-    def loss_sum(self, ids, labels, place, real, over_group):
-        """Sum of the losses of the real tokens; what attends is left to `over_group`."""
+    def loss_sum(self, ids, labels, place, counted, over_group):
+        """Sum of the losses of the tokens that are counted; what attends is left to `over_group`."""
         wave = place.position[:, None] * torch.logspace(0, -3, WIDTH // 2)
         x = self.blocks(self.embed(ids) + torch.cat([wave.sin(), wave.cos()], dim=-1), place, over_group)
-        return functional.cross_entropy(self.head(x)[real], labels[real], reduction="sum")
+        return functional.cross_entropy(self.head(x)[counted], labels[counted], reduction="sum")
 
 
 def batch_of(rank, step):
@@ -142,25 +142,29 @@ def batch_of(rank, step):
     random = np.random.default_rng([step, rank])
     lengths = random.integers(4, 24, SAMPLES_A_RANK) * np.where(random.random(SAMPLES_A_RANK) < 0.15, 10, 1)
     words = [torch.from_numpy(random.integers(0, 3, length + 1).cumsum() % WORDS) for length in lengths]
-    return {"ids": [row[:-1] for row in words], "labels": [row[1:] for row in words]}
+    labels = [row[1:].clone() for row in words]
+    for row in labels:
+        row[: len(row) // 3] = -100  # what nobody learns, which no loss counts
+    return {"ids": [row[:-1] for row in words], "labels": labels}
 
 
 def alone(model, batches):
     """The loss of a step on one process, sample by sample; gradients are left in the model."""
-    loss, tokens = 0.0, sum(len(ids) for batch in batches for ids in batch["ids"])
+    loss, tokens = 0.0, sum(count_labels(batch["labels"], shift=False) for batch in batches)
     for batch in batches:
         for ids, labels in zip(batch["ids"], batch["labels"], strict=True):
             place = Place(torch.zeros_like(ids), torch.arange(len(ids)))
-            real = torch.ones(len(ids), dtype=torch.bool)
-            one = model.loss_sum(ids, labels, place, real, lambda *x: attend(*x[:3], x[3].sees(x[3]))) / tokens
+            one = (
+                model.loss_sum(ids, labels, place, labels != -100, lambda *x: attend(*x[:3], x[3].sees(x[3]))) / tokens
+            )
             one.backward()
             loss += one.item()
     return loss
 
 
 def together(model, step, attention):
-    """A rank's part of the loss of a step, slot by slot: these are the lines that sequence groups take."""
-    loss, lengths = 0.0, torch.from_numpy(step.plan.lengths.copy())
+    """A rank's losses of a step, summed slot by slot, and how many: these are the lines that sequence groups take."""
+    loss, tokens, lengths = 0.0, 0, torch.from_numpy(step.plan.lengths.copy())
     for slot, (start, stop) in enumerate(pairwise(step.slot_bounds())):
         if start == stop:  # this rank is in no group of the slot
             continue
@@ -176,10 +180,11 @@ def together(model, step, attention):
             return attention(query, key, value, place, group)
 
         ids, labels = torch.cat(step["ids"][start:stop]), torch.cat(step["labels"][start:stop])
-        one = model.loss_sum(ids, labels, place, position < lengths[sample], over_group) / lengths.sum()
+        counted = (position < lengths[sample]) & (labels != -100)  # neither padding nor what is masked
+        one = model.loss_sum(ids, labels, place, counted, over_group)
         one.backward()
-        loss += one.item()
-    return loss
+        loss, tokens = loss + one.item(), tokens + int(counted.sum())
+    return torch.tensor([loss, tokens], dtype=torch.float64)
 
 
 def train(rank, way, steps=STEPS):
@@ -193,8 +198,11 @@ def train(rank, way, steps=STEPS):
     told = []
     for number in range(steps):
         step = dispatcher.dispatch(batch_of(rank, number))
-        loss = torch.tensor(together(model, step, {"ulysses": ulysses, "ring": ring}[way]), dtype=torch.float64)
-        add_up(model, loss)
+        sums = together(model, step, {"ulysses": ulysses, "ring": ring}[way])
+        add_up(model, sums)
+        loss, tokens = sums[0] / sums[1], sums[1]
+        for parameter in model.parameters():
+            parameter.grad /= tokens
         wanted = alone(reference, [batch_of(other, number) for other in range(dist.get_world_size())])
         apart = difference(*([parameter.grad for parameter in each.parameters()] for each in (model, reference)))
         degrees = [[group.degree for group in step.plan.groups(slot)] for slot in range(step.plan.num_slots)]

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from balancer import Phase
-from balancer.executor import Dispatcher, anchored
+from balancer.executor import Dispatcher, anchored, count_labels, global_token_mean
 
 STEPS, SAMPLES_A_RANK, PIXELS, MERGED = 4, 4, 6, 4  # PIXELS a patch, MERGED patches a token
 
@@ -78,12 +78,14 @@ def batch_of(rank, step):
     tokens = [int(sum(row)) + len(text) for row, text in zip(made, words, strict=True)]
     labels = [torch.from_numpy(random.integers(0, WORDS, count)) for count in tokens]
     lengths = {"made": [row.tolist() for row in made], "tokens": tokens}
+    for row in labels:
+        row[: len(row) // 3] = -100  # what nobody learns, which no loss counts
     return {"pixels": pixels, "words": words, "labels": labels}, lengths
 
 
 def on_one_process(model, batches):
     """The loss of a step, image by image and sample by sample; gradients are left in the model."""
-    loss, total = 0.0, sum(len(labels) for data, _ in batches for labels in data["labels"])
+    loss, total = 0.0, sum(count_labels(data["labels"], shift=False) for data, _ in batches)
     for data, _ in batches:
         for images, words, labels in zip(data["pixels"], data["words"], data["labels"], strict=True):
             whole = [Patches(torch.zeros(len(image)), torch.ones(len(image))) for image in images]
@@ -114,11 +116,12 @@ def encoded(model, step):
 
 
 def together(model, step):
-    """What of the loss of a step is this rank's."""
+    """The loss of a step, whose gradients are to be summed over the ranks."""
     words, labels = (torch.cat([*step[name], torch.zeros(0, dtype=torch.int64)]) for name in ("words", "labels"))
     inputs = step.inputs("llm", {"vision": encoded(model, step)}, model.embed(words))
     loss = model.loss_sum(inputs.values, torch.as_tensor(inputs.lengths), labels)
-    return anchored(loss, inputs.values) / int(step.plan["llm"].lengths.sum())
+    counted = count_labels(step["labels"], shift=False)
+    return global_token_mean(anchored(loss, inputs.values), counted, gradients="summed")
 
 
 def train(rank, steps=STEPS):
@@ -134,7 +137,7 @@ def train(rank, steps=STEPS):
         loss = together(model, step)
         loss.backward()
         loss = loss.detach()
-        add_up(model, loss)
+        add_up(model)
         wanted = on_one_process(reference, [batch_of(other, number) for other in range(dist.get_world_size())])
         apart = difference(*([parameter.grad for parameter in each.parameters()] for each in (model, reference)))
         degrees = np.bincount(step.plan["vision"].group_table.degree_of_sample, minlength=5)[[1, 2, 4]].tolist()

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from balancer import Phase
-from balancer.executor import Dispatcher, anchored, global_token_mean
+from balancer.executor import Dispatcher, anchored, count_labels, global_token_mean
 
 LOG = Path(__file__).resolve().parent.parent / "data" / "omni_mix_dev.parquet"
 RANKS, STEPS, SAMPLES_A_RANK, SHRINK = 4, 20, 8, 4
@@ -140,7 +140,7 @@ def unbalanced_loss(model, data, lengths):
     vision, audio, text = encoded(model, data["patches"], data["frames"], data["text"])
     labels = torch.cat(data["labels"])
     loss = model.loss_sum(*in_reading_order(vision, audio, text, lengths), labels)
-    return global_token_mean(loss, len(labels)), (len(vision), len(audio), len(labels))
+    return global_token_mean(loss, count_labels(data["labels"], shift=False)), (len(vision), len(audio), len(labels))
 
 
 def balanced_loss(model, step):
@@ -149,7 +149,7 @@ def balanced_loss(model, step):
     inputs = step.inputs("llm", {"vision": vision, "audio": audio}, text)
     labels = torch.cat(step["labels"]) if step["labels"] else torch.empty(0, dtype=torch.int64)
     loss = anchored(model.loss_sum(inputs.values, inputs.lengths.tolist(), labels), inputs.values)
-    return global_token_mean(loss, len(labels)), (len(vision), len(audio), len(labels))
+    return global_token_mean(loss, count_labels(step["labels"], shift=False)), (len(vision), len(audio), len(labels))
 
 
 def average_gradients(parameters):
@@ -185,13 +185,14 @@ def train(rank, balance, steps=STEPS):
     return Run(losses, gradients[0], gradients[-1], np.asarray(seconds), np.asarray(tokens))
 
 
-def add_up(model, loss):
-    """Add up what each rank has of the gradients and the loss, in place."""
+def add_up(model, *sums):
+    """Add up what each rank has of the gradients, and of other sums, in place."""
     for parameter in model.parameters():
         if parameter.grad is None:  # where the rank had nothing to compute
             parameter.grad = torch.zeros_like(parameter)
         dist.all_reduce(parameter.grad)
-    dist.all_reduce(loss)
+    for each in sums:
+        dist.all_reduce(each)
 
 
 def difference(ones, others):

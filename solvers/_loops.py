@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 
 __all__ = [
     "copy", "copy_table", "draw", "first_at_most", "first_largest", "first_smallest", "largest_of", "numbers",
@@ -10,14 +10,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-@inlined
+@helper
 def copy(target, source):
     """``target[:len(source)] = source``; an assignment of slices compiles an error text, with its strings."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@inlined
+@helper
 def copy_table(target, source):
     """``target[:len(source)] = source``, of two dimensions."""
     for i in range(source.shape[0]):
@@ -32,7 +32,7 @@ def draw(state, below):
     return (state[0] >> 8) % below
 
 
-@inlined
+@helper
 def numbers(count):
     """The numbers from 0 to `count` - 1: int64[count]."""
     values = np.empty(count, dtype=np.int64)
@@ -54,7 +54,7 @@ def first_at_most(values, low, most):
     return low
 
 
-@inlined
+@helper
 def first_largest(values):
     """Where the largest of `values`, at least one, stands first."""
     best = 0
@@ -64,7 +64,7 @@ def first_largest(values):
     return best
 
 
-@inlined
+@helper
 def first_smallest(values):
     """Where the smallest of `values`, at least one, stands first."""
     best = 0
@@ -74,7 +74,7 @@ def first_smallest(values):
     return best
 
 
-@inlined
+@helper
 def largest_of(values):
     """The largest of `values`, at least one."""
     best = values[0]
@@ -83,7 +83,7 @@ def largest_of(values):
     return best
 
 
-@inlined
+@helper
 def smallest_of(values):
     """The smallest of `values`, at least one."""
     best = values[0]
@@ -92,7 +92,7 @@ def smallest_of(values):
     return best
 
 
-@inlined
+@helper
 def sum_of(values):
     """The sum of int64 `values`."""
     total = np.int64(0)

@@ -1,7 +1,9 @@
 """Checks of what callers hand in: done here once, so that no kernel has to."""
 
+import functools
 import operator
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -12,7 +14,7 @@ from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, as_argu
 from solvers.groups import read_only
 
 __all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_index", "as_int64", "as_integer", "as_labels",
-           "first_overflow", "unknown"]  # fmt: skip
+           "as_share",           "first_overflow", "unknown"]  # fmt: skip
 
 INT64_MAX = 2**63 - 1
 _MAX_ITEMS = 2**31 - 1
@@ -98,6 +100,27 @@ def as_budget(time_budget: float) -> float:
     if not 0 < seconds < float("inf"):
         raise ArgumentError("time_budget", "be positive and finite (seconds)", repr(time_budget))
     return seconds
+
+
+def as_share(name: str, value: Any) -> Fraction:
+    """Return a share, 0.001 or ``"0.1%"``, as an exact fraction >= 0; a float is the decimal that Python prints."""
+    if isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(name, "be a number", repr(value))
+    try:
+        if isinstance(value, float | np.floating | str):
+            share = _printed(value if isinstance(value, str) else str(float(value)))
+        else:
+            share = value if isinstance(value, Fraction) else Fraction(value)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        raise ArgumentTypeError(name, "be {a finite number or Fraction}", repr(value)) from None
+    if share.numerator < 0:
+        raise ArgumentError(name, "be >= 0", repr(value))
+    return share
+
+
+@functools.lru_cache  # a run has one, and asks for it at every step
+def _printed(number: str) -> Fraction:
+    return Fraction(number[:-1]) / 100 if number.endswith("%") else Fraction(number)
 
 
 def as_int64(name: str, values: ArrayLike) -> NDArray[np.int64]:

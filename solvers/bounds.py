@@ -44,24 +44,25 @@ name            why no assignment does better
                 (:mod:`solvers.partition.patterns`)
 ``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
 ``cp_sat``      proven by CP-SAT's search
-``arc_flow``    HiGHS found that one below, no flow takes all items along (:mod:`solvers.partition.arc_flow`)
 =============== =======================================================================================================
 
 The plain bounds hold under every constraint that only takes assignments away. Items that must stay together count as
 one item. An initial load counts as one item more. With speeds the plain bounds do not hold, and are not used.
 """
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import kernel
+from solvers.arguments import INT64_MAX
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
 
-__all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "late_bound", "lifted_bound",
-           "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
+__all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "goal_above", "late_bound",
+           "lifted_bound", "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
 
 
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
@@ -76,6 +77,11 @@ class Bound(NamedTuple):
 
     value: int
     name: str
+
+
+def goal_above(bound: Bound, stop_at: Fraction) -> int:
+    """Return the largest makespan whose gap to `bound` is at most `stop_at`: small enough for a search to end."""
+    return min(bound.value + bound.value * stop_at.numerator // stop_at.denominator, INT64_MAX)
 
 
 @kernel

@@ -17,10 +17,11 @@ from solvers.errors import (
     ArgumentTypeError,
     ContradictionError,
     InfeasibilityCertificate,
+    InfeasibleError,
     UsageError,
 )
 
-__all__ = ["OBJECTIVES", "ConstrainedProblem", "Constraints", "is_vector"]
+__all__ = ["OBJECTIVES", "ConstrainedProblem", "Constraints", "check_enough_items", "is_vector"]
 
 OBJECTIVES = ("sum", "max")
 """How the largest loads of several cost components are combined to one makespan."""
@@ -246,6 +247,15 @@ def _caps_table(caps: ArrayLike, sizes: Ints, m: int, one_quantity: bool) -> Int
         where = None if shape == () else group if one_quantity or len(shape) == 2 else quantity
         raise ArgumentError("caps", "be >= 0", table[group, quantity], where)
     return np.ascontiguousarray(np.minimum(table, sizes.sum(axis=0)))  # more than all there is caps nothing
+
+
+def check_enough_items(n: int, m: int, least: int) -> None:
+    """Raise InfeasibleError where n items are fewer than m groups of at least `least` hold."""
+    if least * m > n:
+        raise InfeasibleError(
+            f"{{min_items}}: {m} {{groups}} of at least {least} need {least * m} {{items}}, there are {n}",
+            InfeasibilityCertificate("min_items", range(n), range(m), least * m, n),
+        )
 
 
 def _check_counts(given: Constraints, n: int, m: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ They compose, so one kernel applies the threshold a of ``l2`` after every one of
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 
 __all__ = ["DUAL_FEASIBLE", "groups_needed", "runs_of_equal_sizes", "threshold_bound"]
@@ -59,7 +59,7 @@ def threshold_bound(sizes, values, counts, cap, unit):
     return best
 
 
-@inlined
+@helper
 def _fekete_schepers_values(sizes, cap, k, values):
     """u^(k) scaled by k * cap: where (k + 1) size / cap is whole the size stays, else it is rounded down."""
     for j in range(len(sizes)):
@@ -67,7 +67,7 @@ def _fekete_schepers_values(sizes, cap, k, values):
         values[j] = k * sizes[j] if scaled % cap == 0 else cap * (scaled // cap)
 
 
-@inlined
+@helper
 def _ccm1_values(sizes, cap, k, values):
     """f_2^k of Carlier, Clautiaux & Moukrim, which takes the cap to 2 floor(cap / k)."""
     for j in range(len(sizes)):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -79,9 +80,10 @@ def check_partition(
         plain |= _dual_feasible_bounds(result.lower_bound)
         check_constrained(problem, result, plain, TRUSTED_BOUNDS)
         return
-    if constraints.beyond_counts:
+    if (replace(constraints, min_items=0) if padded else constraints).beyond_counts:
         raise ValueError(
-            f"padded and mixed costs take no constraint but equal_counts, got {', '.join(constraints.names())}"
+            "padded and mixed costs take no constraint but equal_counts (padded ones min_items too), got "
+            f"{', '.join(constraints.names())}"
         )
     array, largest, total = as_costs(costs)
     if padded:
@@ -97,8 +99,11 @@ def check_partition(
         if wrong.any():
             group = int(np.argmax(wrong))
             raise CertificateError(f"equal counts: group {group} holds {counts[group]} items, not {few} to {many}")
+    if counts.min(initial=min_items) < min_items:
+        group = int(np.argmin(counts))
+        raise CertificateError(f"min_items: group {group} holds {counts[group]} items, not {min_items} at least")
     if rows is None:
-        _check_bound(array, result, m, equal_counts, padded)
+        _check_bound(array, result, m, equal_counts, padded, min_items)
     else:
         _check_mixed_bound(array, rows, result, m, equal_counts)
 
@@ -142,7 +147,7 @@ def _check_loads(
 
 
 def _check_bound(
-    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool
+    costs: NDArray[np.int64], result: PartitionResult, num_groups: int, equal_counts: bool, padded: bool, least: int = 0
 ) -> None:
     bound, name = result.lower_bound, result.bound_name
     require_status(result.status, result.lower_bound, result.makespan)
@@ -153,7 +158,7 @@ def _check_bound(
     require(name in known, f"lower_bound is by an unknown argument {name!r}; known here are {', '.join(known)}")
     descending = np.sort(costs)[::-1].tolist()
     if padded:
-        proven = _padded_bound(descending, num_groups, equal_counts)
+        proven = _padded_bound(descending, num_groups, equal_counts, least)
     elif name == "subset_sum":
         proven = _subset_sum_bound(descending, num_groups, equal_counts) if descending else 0
     else:
@@ -257,8 +262,8 @@ def _folding_bound(costs: list[int], m: int) -> int:
     return max(padded[i] + padded[-1 - i] for i in range(m))
 
 
-def _padded_bound(rows: list[int], m: int, equal_counts: bool) -> int:
-    """Return the optimum: no number of rows times their longest below it lets m runs cover all rows."""
+def _padded_bound(rows: list[int], m: int, equal_counts: bool, least: int) -> int:
+    """Return the optimum: no number of rows times their longest below it lets m runs of `least` cover all rows."""
     if not rows:
         return 0
     few, more = divmod(len(rows), m)
@@ -267,11 +272,12 @@ def _padded_bound(rows: list[int], m: int, equal_counts: bool) -> int:
     low, high = rows[0], rows[0] * len(rows)
     while low < high:
         middle = (low + high) // 2
-        covered = 0
-        for _ in range(m):
+        covered, short = 0, False
+        for behind in reversed(range(m)):
             if covered < len(rows):
-                covered += middle // rows[covered] if rows[covered] else len(rows)
-        low, high = (low, middle) if covered >= len(rows) else (middle + 1, high)
+                fit = middle // rows[covered] if rows[covered] else len(rows)
+                covered, short = min(covered + fit, len(rows) - least * behind), short or fit < least
+        low, high = (low, middle) if covered >= len(rows) and not short else (middle + 1, high)
     return low
 
 
@@ -353,7 +359,7 @@ _BOUNDS: dict[str, Callable[[list[int], int], int]] = {
 _COUNTED_BOUNDS: dict[str, Callable[[list[int], int], int]] = {"filler": _filler_bound, "folding": _folding_bound}
 """Those that only equal counts prove."""
 
-TRUSTED_BOUNDS = frozenset({"arc_flow", "cp_sat", "patterns", "search"})
+TRUSTED_BOUNDS = frozenset({"cp_sat", "patterns", "search"})
 """Bounds that a search proved, which the check believes."""
 
 _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {

@@ -8,15 +8,14 @@ from pathlib import Path
 import numba
 
 import solvers
-from solvers._helper_code import KernelCompiler
 
 __all__ = ["compiled_and_plain", "from_python", "run_python"]
 
 
 def from_python(function):
-    """Wrap a helper of `solvers` in a kernel of its own; without the JIT it is a Python function anyway."""
+    """Wrap a helper of `solvers`, which is Python by itself, in a kernel of its own."""
 
-    @numba.njit(pipeline_class=KernelCompiler)
+    @numba.njit
     def kernel(*arguments):
         return function(*arguments)
 

@@ -4,9 +4,13 @@ This file also puts its folder on ``sys.path`` (pytest's default import mode), s
 """
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from solvers._jit import Kernel
 
 _SLOW_IS_FINE = [HealthCheck.too_slow]  # NUMBA_DISABLE_JIT=1 makes kernels a hundred times slower
 
@@ -22,3 +26,20 @@ def _commands_tell_nothing_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None
     """What a command prints must not depend on the state of the kernels' cache, nor on how busy the machine is."""
     monkeypatch.setattr("balancer.cli.run.TOLD_AFTER_S", float("inf"))
     monkeypatch.setattr("balancer.cli.run.LINE_AFTER_S", float("inf"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_kernel_is_compiled_for_one_signature() -> Iterator[None]:
+    """Whatever the tests have called: another signature takes seconds more at somebody's first call."""
+    yield
+    kernels = {
+        value
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] in ("solvers", "balancer")
+        for value in vars(module).values()
+        if isinstance(value, Kernel)
+    }
+    several = {
+        f"{kernel.__module__}.{kernel.__name__}": kernel.signatures for kernel in kernels if len(kernel.signatures) > 1
+    }
+    assert not several

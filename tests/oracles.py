@@ -43,11 +43,12 @@ def _optimum(
     num_groups: int,
     equal_counts: bool,
     loads: Callable[[Sequence[int], Sequence[int], int], list[int]],
+    least: int = 0,
 ) -> int:
     best = None
     for groups in all_assignments(len(costs), num_groups):
         counts = counts_of(groups, num_groups)
-        if equal_counts and max(counts) - min(counts) > 1:
+        if min(counts) < least or (equal_counts and max(counts) - min(counts) > 1):
             continue
         makespan = max(loads(costs, groups, num_groups))
         best = makespan if best is None else min(best, makespan)
@@ -59,8 +60,8 @@ def optimal_makespan(costs: Sequence[int], num_groups: int, equal_counts: bool =
     return _optimum(costs, num_groups, equal_counts, loads_of)
 
 
-def optimal_padded_makespan(costs: Sequence[int], num_groups: int, equal_counts: bool = False) -> int:
-    return _optimum(costs, num_groups, equal_counts, padded_loads_of)
+def optimal_padded_makespan(costs: Sequence[int], num_groups: int, equal_counts: bool = False, least: int = 0) -> int:
+    return _optimum(costs, num_groups, equal_counts, padded_loads_of, least)
 
 
 # --- constructive methods --------------------------------------------------------------------------------------------

@@ -91,35 +91,3 @@ def planted(num_groups: int, cap: int, seed: int, most_cuts: int = 4) -> list[in
         sizes += [b - a for a, b in zip([0, *cuts], [*cuts, cap], strict=True)]
     chance.shuffle(sizes)
     return sizes
-
-
-def smallest_largest_segment(costs: Sequence[int], num_groups: int, nonempty: bool = False) -> int | None:
-    """By dynamic programme over (groups, items): the smallest largest load, or None if there is no split."""
-    n = len(costs)
-    table: list[int | None] = [0] + [None] * n  # with no group yet, only no items are covered
-    for _ in range(num_groups):
-        following: list[int | None] = [None] * (n + 1)
-        for end in range(n + 1):
-            for start in range(end + (0 if nonempty else 1)):
-                before = table[start]
-                if before is not None:
-                    value = max(before, sum(costs[start:end]))
-                    now = following[end]
-                    following[end] = value if now is None else min(now, value)
-        table = following
-    return table[n]
-
-
-def fewest_segments(costs: Sequence[int], cap: int, max_items: int | None = None) -> int:
-    """By dynamic programme over prefixes."""
-    fewest = [0]
-    for end in range(1, len(costs) + 1):
-        fewest.append(
-            1
-            + min(
-                fewest[start]
-                for start in range(end)
-                if sum(costs[start:end]) <= cap and (max_items is None or end - start <= max_items)
-            )
-        )
-    return fewest[-1]

@@ -31,7 +31,7 @@ from solvers.errors import (
     as_argument,
     as_words,
 )
-from solvers.packing import cut_shares, pack, schedule_micro_batches, split_contiguous
+from solvers.packing import cut_shares, pack, schedule_micro_batches
 
 SAMPLES = Wording(
     {
@@ -250,11 +250,6 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[WordedError], str, str]] = {
         "rank 1 has 2 samples for --micro-batches = 3 micro-batches, as many as every rank has, short by 1; "
         "--allow-empty permits empty micro-batches",
     ),
-    "empty": (
-        lambda: split_contiguous([1], 2, nonempty=True), InfeasibleError,
-        "no group may be empty, but there are 1 items for 2 groups",
-        "no rank may be empty, but there are 1 samples for 2 ranks",
-    ),
     "relocation caps": (
         lambda: solvers.relocate([1, 2], [0, 0], [0, 1], sizes=[5, 5], caps=[5, 4]), InfeasibleError,
         "caps: the sizes of all items sum to 10, and the 2 ranks hold 9: 1 too much",
@@ -314,7 +309,7 @@ WORDS = {
     "levels", "max_items", "method", "min_items", "min_slots", "node_of_rank", "num_devices", "num_ranks", "num_slots",
     "num_stages", "objective", "order", "row_costs", "shared", "size", "sizes", "slots", "slots_multiple_of", "speeds",
     "stages", "targets", "time_budget", "times", "volumes", "weights", "a finite number or Fraction",
-    "allow_empty=True", "method='auto'", "method='exact'", "method='min_max'", "method='order_only'", "num_slots=None",
+    "allow_empty=True", "method='auto'", "method='exact'", "num_slots=None",
     "over_long='drop'", "over_long='own'",
 }  # fmt: skip
 """What borders may call otherwise, besides the names of arguments."""

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import solvers
+from solvers.groups import read_only
 from solvers.packing import schedule_micro_batches
 from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
 from solvers.rearrangement._send_bounds import node_view
 from solvers.rearrangement._swap_search import SwapSearch
-from solvers.rearrangement._transport import dual_value, kept_by, solve_transport
+from solvers.rearrangement._transport import dual_value_kernel, kept_by, solve_transport
 from solvers.relocation import _place
 from solvers.relocation._exchange import settle
 from solvers.relocation._problem import RelocationProblem
@@ -48,7 +49,7 @@ def transport(num_groups: int, room: int, seed: int, work: int = UNLIMITED) -> t
     price = np.empty(num_places, dtype=np.int64)
     left = solve_transport(*rows, starts, assignment, price, True, work)
     assert (np.bincount(assignment, minlength=num_places) == room).all()
-    return int(kept_by(*rows, assignment)), int(dual_value(*rows, starts, price)), work - left
+    return int(kept_by(*rows, assignment)), int(dual_value_kernel(*rows, starts, price)), work - left
 
 
 @pytest.mark.parametrize("room", [1, 2, 8])
@@ -164,7 +165,9 @@ def test_longest_first_with_room(data: st.DataObject) -> None:
     costs, sizes = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
     where = np.empty(len(costs), dtype=np.int32)
     order = np.arange(len(costs), dtype=np.int32)
-    failed = _lpt_with_room(costs, sizes, order, np.array(room, dtype=np.int64), equal_counts, where)
+    failed = _lpt_with_room(
+        read_only(costs), read_only(sizes), order, np.array(room, dtype=np.int64), equal_counts, where
+    )
     naive = naive_lpt(costs.tolist(), sizes.tolist(), room, equal_counts)
     assert (None if failed >= 0 else where.tolist()) == naive
 
@@ -193,7 +196,7 @@ def test_items_that_arrive_in_a_node_and_items_that_are_too_large(data: st.DataO
                 to = min(near, key=lambda q: (held[q] - room[q], q))
                 expected[i], held[r], held[to] = to, held[r] - sizes[i], held[to] + sizes[i]
     found = where.copy()
-    fix_sizes(found, sizes, nodes, starts, ranks, loads.copy(), room, by_size)
+    fix_sizes(found, read_only(sizes), nodes.astype(np.int32), starts, ranks, loads.copy(), room, by_size)
     assert found.tolist() == expected.tolist()
 
     goal = np.array([data.draw(st.integers(0, int(nodes.max()))) for _ in sizes], dtype=np.int32)

@@ -121,7 +121,7 @@ def test_a_packed_heap_reads_nothing_past_its_size() -> None:
 
 # --- how kernels run -------------------------------------------------------------------------------------------------
 
-AT_ONCE = "from solvers._as_python import compile_at_once; compile_at_once()\n"
+AT_ONCE = "from solvers._jit import compile_at_once; compile_at_once()\n"
 """Without it, what these processes do would run as Python."""
 
 DIGESTS = """
@@ -211,13 +211,12 @@ def test_no_folder_to_cache_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param("import shutil; shutil.rmtree({cache!r})", id="folder deleted after import"),
-        pytest.param("import shutil; shutil.rmtree({cache!r}); open({cache!r}, 'w')", id="folder became a file"),
+        pytest.param("open({cache!r}, 'w').close()", id="a file in its place"),
         pytest.param("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", id="disk full"),
     ],
 )
 def test_a_cache_that_fails_after_import_is_no_error(tmp_path: Path, before: str) -> None:
-    """numba checks the folder at import, by making an empty file; what fails later must not fail the solver."""
+    """Whatever keeps kernels from being written must not fail the solver."""
     pytest.importorskip("resource")
     cache = str(tmp_path / "cache")
     # Standard output is no file here but a pipe, which no limit on file sizes touches.
@@ -226,14 +225,14 @@ def test_a_cache_that_fails_after_import_is_no_error(tmp_path: Path, before: str
 
 
 def test_a_broken_cache_is_no_error(tmp_path: Path) -> None:
-    """As a machine that lost power leaves it: index files of length 0."""
+    """As a machine that lost power leaves it: files of length 0."""
     code = SCAN.format(before="")
     environment = {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path)}
     assert run_python(code, **environment) == "4 7\n"
-    indices = list(tmp_path.rglob("*.nbi"))
-    assert indices
-    for index in indices:
-        os.truncate(index, 0)
+    kernels = list(tmp_path.rglob("*.kernel"))
+    assert kernels
+    for kernel in kernels:
+        os.truncate(kernel, 0)
     assert run_python(code, **environment) == "4 7\n"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import solvers
-from solvers.packing import cut_shares, pack, schedule_micro_batches, split_fewest
+from solvers.packing import cut_shares, pack, schedule_micro_batches
 
 COSTS, TOKENS, RANKS = [5, 4, 9, 3, 7, 2], [4, 3, 12, 2, 6, 1], [0, 1, 1, 0, 1, 0]
 PIPE = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]]
@@ -14,7 +14,6 @@ VOLUMES, NODES = [[0, 5, 1], [4, 1, 0], [2, 0, 7]], [0, 0, 1]
 RESULTS = {
     "partition": lambda: solvers.lpt(COSTS, 2),
     "packing": lambda: pack(COSTS, 10),
-    "split": lambda: split_fewest(COSTS, 10),
     "schedule": lambda: schedule_micro_batches(COSTS, TOKENS, num_ranks=2, cap=10, over_long="own"),
     "shares": lambda: cut_shares(COSTS, TOKENS, RANKS, num_ranks=2, cap=10, over_long="drop"),
     "rearrangement": lambda: solvers.rearrange(VOLUMES, NODES),
@@ -47,5 +46,4 @@ def test_results_are_frozen_and_compare_by_content(what):
 
 
 def test_what_results_say_besides():
-    assert RESULTS["split"]().gap == 0.0
     assert RESULTS["schedule"]().num_ranks == RESULTS["shares"]().num_ranks == 2

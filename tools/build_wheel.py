@@ -19,22 +19,6 @@ BASELINE = {
     "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+sahf,+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,"
     "+movbe,+xsave",
 }
-COLLECT = """
-import shutil, sys
-from pathlib import Path
-import balancer, solvers
-from solvers._kernel_cache import KernelCache
-balancer.warmup()
-for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ("balancer", "solvers")]:
-    for kernel in vars(module).values():
-        cache = getattr(kernel, "_cache", None)
-        if isinstance(cache, KernelCache) and kernel.py_func.__module__ == module.__name__:
-            folder = Path(sys.argv[1], module.__name__)
-            for kind in ("nbi", "nbc"):
-                for file in Path(cache.cache_path).glob(f"{cache._impl.filename_base}.*{kind}"):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(file, folder)
-"""
 
 
 def main() -> None:
@@ -50,8 +34,12 @@ def main() -> None:
             shutil.copy(ROOT / file, copy)
         target = BASELINE if platform.machine() in ("x86_64", "AMD64") else {}
         environment = os.environ | target | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(copy)}
+        words = [sys.executable, "-c", "import balancer; balancer.warmup()"]
+        subprocess.run(words, cwd=copy, env=environment, check=True)
         kernels = copy / "solvers" / "_kernels"
-        subprocess.run([sys.executable, "-c", COLLECT, str(kernels)], cwd=copy, env=environment, check=True)
+        kernels.mkdir()
+        for file in cache.rglob("*.kernel"):
+            shutil.copy(file, kernels)
         words = ["pip", "wheel", "--no-deps", "--wheel-dir", str(wheels), str(copy)]
         subprocess.run([sys.executable, "-m", *words], check=True)
 

@@ -12,16 +12,18 @@ import click
 from balancer.cli.layouts import layout_arguments
 from balancer.cli.options import add_options, cluster_option, json_option, module_options, rate_options
 from balancer.cli.parser import command
-from balancer.cli.pictures import PictureFiles, check_folder
+from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
 from balancer.cli.settings import by_phase
 from balancer.errors import InputError
-from balancer.io._atomic import reported, write_whole
+from balancer.io._atomic import target_of, write_whole
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
 
 __all__ = ["configure_command"]
+
+_DOING = "write the layout"
 
 
 def _own_options(command: Any) -> Any:
@@ -76,7 +78,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, None, None)
     if out is not None:
-        check_folder(out)
+        target_of(out, _DOING)
         for what, path in (("log", log), ("page", page)):
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
@@ -88,8 +90,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     runtime_s = time.perf_counter() - started
     if out is not None:
         text = json.dumps(found.winner.layout.to_json() | {"found": _told(found)}, indent=2) + "\n"
-        with reported(out, "write the layout"):
-            write_whole(out, text.encode())
+        write_whole(out, text.encode(), _DOING)
     if page is not None:
         from balancer.report.layout_page import write_layout_page
 

@@ -13,7 +13,6 @@ from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
-from solvers.relocation import KNEE, is_knee
 
 __all__ = ["add_options", "budget_option", "cluster_option", "comparison_options", "engine_options", "json_option",
            "method_option", "module_options", "planning_options", "rate_options"]  # fmt: skip
@@ -22,15 +21,16 @@ _SEVERAL: dict[str, Any] = {"multiple": True}
 
 
 class _Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
-    """A number, or ``knee``."""
+    """A number; of a word that 0.2.0 took it is said what to give."""
 
     name = "tolerance"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return KNEE if is_knee(value) else float(value)
+            return float(value)
         except ValueError:
-            self.fail(f"must be a number or {KNEE}, got {value!r}", param, ctx)
+            gone = "; knee is gone (see the change log), 0.003 is near it" if value == "knee" else ""
+            self.fail(f"must be a number, got {value!r}{gone}", param, ctx)
 
 
 def add_options(command: Any, options: Iterable[Any]) -> Any:
@@ -109,7 +109,7 @@ budget_option = click.option(
     default=0.01,
     show_default=True,
     metavar="S",
-    help="Solver work in seconds, per step and phase; counted, not timed, except with exact and arc_flow.",
+    help="Solver work in seconds, per step and phase; counted, not timed, except with exact.",
 )
 
 
@@ -146,8 +146,7 @@ def _batch_options(command: Any) -> Any:
         ),
         click.option(
             "--eps", type=_Tolerance(), default=EPS, show_default=True, metavar="E",
-            help="With relocate, how much larger the makespan may be so that less moves, as a fraction; or knee: in "
-            "each step that of 0.1 to 5 % beyond which 0.1 % more saves less than 0.5 % of the volume.",
+            help="With relocate, how much larger the makespan may be so that less moves, as a fraction.",
         ),
     )  # fmt: skip
     return add_options(command, options)

@@ -9,6 +9,7 @@ import click
 
 from balancer.cli.options import add_options
 from balancer.errors import InputError
+from balancer.io._atomic import target_of
 from balancer.plan.step_plan import StepPlan
 from balancer.report.page_data import PageData
 from balancer.report.summary import RunSummary
@@ -42,12 +43,11 @@ class PictureFiles:
             if os.path.splitext(self.page)[1].lower() not in (".html", ".htm"):
                 raise InputError(f"--html {self.page}: a page is written as .html; choose such a name")
             require_matplotlib("--html")
-            check_folder(self.page)
+            target_of(self.page, "write the page")
         if self.plot is not None:
             from balancer.report.canvas import check_plot
 
             check_plot(self.plot)
-            check_folder(self.plot)
         if self.step is not None and self.page is None:
             raise InputError("--step needs --html, the page that draws it")
         if self.step is not None and self.step < 0:
@@ -66,15 +66,6 @@ class PictureFiles:
         for what, path in (("page", self.page), ("figure", self.plot)):
             if path is not None and not as_json:
                 click.echo(printable(f"{what} written to {path}"))
-
-
-def check_folder(path: str) -> None:
-    """Refuse a path that cannot be written to before the work, not after it."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise InputError(f"{path}: cannot be written: there is no folder {folder}; make it first")
-    if os.path.isdir(path):
-        raise InputError(f"{path}: cannot be written: is a folder; choose another name")
 
 
 @dataclass(slots=True)

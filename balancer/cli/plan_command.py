@@ -14,12 +14,12 @@ from balancer.cli.settings import Job, engine_of, open_job, refuse
 from balancer.errors import InputError
 from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
-from balancer.offline.engines import Engine
+from balancer.offline.continued import left_of
+from balancer.offline.engines import Engine, LostWorkerError
 from balancer.offline.run import is_folder, plan_run
 from balancer.offline.steps import plan_log
-from balancer.problem.settings import EPS, PLACEMENTS
+from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
-from solvers.relocation import is_knee
 
 __all__ = ["plan_command"]
 
@@ -32,13 +32,22 @@ _FEW_FILES = 100
 @click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
 @click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
 @click.option("--shuffle", type=int, metavar="SEED", help="Every epoch in an order of its own, drawn from SEED.")
+@click.option(
+    "--continue",
+    "continued",
+    metavar="PLAN",
+    type=click.Path(),
+    help="Plan what is left of PLAN's epochs, in their order, on other ranks; with --at-step.",
+)
+@click.option("--at-step", type=int, metavar="S", help="Steps of PLAN that were trained.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
 @click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
 @engine_options
 @json_option
 def plan_command(
-    log: str, out: str | None, resume: bool, as_json: bool, compare_placements: bool, **options: Any
-) -> None:
+    log: str, out: str | None, resume: bool, as_json: bool, compare_placements: bool, continued: str | None,
+    at_step: int | None, **options: Any,
+) -> None:  # fmt: skip
     """Plan every global batch of LOG: which sample goes to which rank.
 
     LOG is a file (Parquet, CSV, JSONL, Arrow, NumPy, Megatron's .idx), a pattern of such files, or a folder of Parquet
@@ -54,6 +63,11 @@ def plan_command(
     engine = engine_of(options)
     if resume and (out is None or not is_folder(out)):
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
+    if (continued is None) != (at_step is None):
+        raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
+    if continued is not None and at_step is not None:
+        refuse(options, ("epochs", "shuffle"), "--continue, which goes on in the order of PLAN")
+        options |= left_of(continued, log, at_step)
     job = open_job(log, options)
     with timed() as seconds:
         summary, kept = _planned(job, out, engine, resume, as_json)
@@ -77,10 +91,11 @@ def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_
             found = plan_run(
                 job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick, kept=kept.append
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LostWorkerError) as error:
         if out is None or not is_folder(out):
             raise
-        raise KeyboardInterrupt(f"the same command with --resume goes on from the parts in {out}") from None
+        remedy = f"the same command with --resume goes on from the parts in {out}"
+        raise type(error)("; ".join((*error.args, remedy))) from None
     return found.in_order(phase.name for phase in job.settings.setup.phases), sum(kept)
 
 
@@ -89,7 +104,7 @@ def _num_samples(job: Job) -> int | None:
     if len(job.log.files) > _FEW_FILES or is_remote(job.log.path):
         return None
     counts = rows_of_files(job.log)
-    return None if counts is None else sum(counts) * job.settings.epochs
+    return None if counts is None else sum(counts) * job.settings.epochs - job.settings.first_sample
 
 
 def _other_placements(job: Job) -> dict[str, RunSummary]:
@@ -98,8 +113,7 @@ def _other_placements(job: Job) -> dict[str, RunSummary]:
     for placement in PLACEMENTS:
         if placement != setup.settings.placement:
             others[placement] = RunSummary()
-            eps = EPS if is_knee(setup.settings.eps) else setup.settings.eps
-            settings = replace(setup.settings, placement=placement, objective="sum", eps=eps)
+            settings = replace(setup.settings, placement=placement, objective="sum")
             for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
                 others[placement].add_step(plan)
     return others

@@ -1,5 +1,6 @@
 """``balancer report``: a plan file checked against its log, and what it gains."""
 
+import os
 from typing import Any
 
 import click
@@ -10,10 +11,14 @@ from balancer.cli.pictures import Pictures, picture_options
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import engine_of
 from balancer.errors import InputError
+from balancer.io.measurements import read_rank_times
 from balancer.offline.check import check_run
 from balancer.offline.engines import Serial
 from balancer.offline.load import log_of
+from balancer.plan.step_plan import StepPlan
+from balancer.report.measured import MeasuredSteps
 from balancer.report.summary import RunSummary
+from balancer.report.text import printable
 
 __all__ = ["report_command"]
 
@@ -22,19 +27,35 @@ __all__ = ["report_command"]
 @click.argument("plan", type=click.Path())
 @click.option("--log", type=click.Path(), help="The log that PLAN was made from, if it is not where PLAN says.")
 @picture_options("the load of ranks", "the one in which the plan saves most")
+@click.option(
+    "--measured", metavar="FILE", help="Set what ranks took (columns step, rank, seconds) beside what PLAN predicts."
+)
 @engine_options
 @json_option
 def report_command(
-    plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None, **options: Any
-) -> None:
+    plan: str, log: str | None, as_json: bool, page: str | None, plot: str | None, step: int | None,
+    measured: str | None, **options: Any,
+) -> None:  # fmt: skip
     """Check PLAN against its log and report what it gains; every number is recomputed, none copied."""
     engine = engine_of(options)
     pictures = Pictures.of(page, plot, step)
-    if (page or plot) and not isinstance(engine, Serial | None):
-        raise InputError("--html and --plot look at every step, which one process does: leave --engine and --jobs out")
+    if (page or plot or measured) and not isinstance(engine, Serial | None):
+        raise InputError(
+            "--html, --plot and --measured look at every step, which one process does: leave --engine and --jobs out"
+        )
+    steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
+
+    def each(of_step: StepPlan) -> None:
+        pictures.add(of_step)
+        steps.add(of_step)
+
     with timed() as seconds:
         with progress(as_json) as tick:
-            summary = check_run(plan, RunSummary, log, engine=engine, tick=tick, each=pictures.add)
+            summary = check_run(plan, RunSummary, log, engine=engine, tick=tick, each=each)
         pictures.write(summary, plan, log or log_of(plan))
-    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, None)
+    fit = None if measured is None else steps.fit()
+    more = None if fit is None else {"measured": fit.as_json()}
+    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, None, more=more)
+    for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):
+        click.echo(printable(line))
     pictures.files.say(as_json)

@@ -54,7 +54,7 @@ class Compiled:
     @contextlib.contextmanager
     def watched(cls, quiet: bool = False) -> Iterator["Compiled"]:
         """Count in the context; say on standard error that it compiles, how far it is, and what it took."""
-        from numba.core import event
+        from numba.core import event  # noqa: TID251 (numba documents this module)
 
         compiled = cls(quiet)
         try:
@@ -84,7 +84,7 @@ class Compiled:
 
 
 def _listener(compiled: Compiled) -> Any:
-    from numba.core import event
+    from numba.core import event  # noqa: TID251 (numba documents this module)
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
@@ -129,14 +129,15 @@ def print_run(
     out: str | None,
     others: dict[str, RunSummary] | None = None,
     kept: int = 0,
+    more: dict[str, Any] | None = None,
 ) -> None:
     """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`.
 
-    So many samples were `kept` from a run before.
+    So many samples were `kept` from a run before. JSON has what is `more`, too.
     """
     compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
-        document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {})
+        document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {}) | (more or {})
         if kept:
             document["samples_per_second"] = (summary.samples - kept) / runtime_s or None
         if others:

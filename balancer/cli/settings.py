@@ -397,6 +397,10 @@ def _sequence_groups(
     return (*phases[:-1], replace(phases[-1], max_tokens_per_rank=None)), cut
 
 
+_OF_ORDER = ("epochs", "shuffle", "first_epoch", "first_sample")
+"""Which samples of a log are planned, in which order."""
+
+
 def open_job(log: str, options: dict[str, Any]) -> Job:
     """Read the options that say how a log is planned, and make its first plan, so that kernels are ready."""
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
@@ -419,7 +423,7 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
     phases, groups = _sequence_groups(options, _phases(options, columns))
     cut = groups or _micro_batches(options, stages) or slots
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
-    of_batches |= {name: value for name in ("epochs", "shuffle") if (value := options.pop(name, None)) is not None}
+    of_batches |= {name: value for name in _OF_ORDER if (value := options.pop(name, None)) is not None}
     plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
     settings = LogSettings(Setup(topology, phases, plan, layout), **of_batches)
     opened = opened or open_log(log)
@@ -480,6 +484,8 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     phases = settings.setup.phases
     num_ranks = settings.setup.topology.num_ranks
     name, ranks = log.path.name, f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
+    if settings.first_epoch or settings.first_sample:
+        ranks += f", from sample {settings.first_sample:,} of epoch {settings.first_epoch} on"
     if settings.epochs > 1 or settings.shuffle is not None:
         seed = "" if settings.shuffle is None else f", shuffled by {settings.shuffle}"
         ranks += f", {counted(settings.epochs, 'epoch')}{seed}"

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,10 +13,10 @@ import click
 from balancer.cli.options import json_option
 from balancer.cli.parser import command
 from balancer.cli.run import Compiled, bar_of
+from balancer.offline.engines import cores
 from balancer.planning.warmup import first_calls
 from balancer.problem.settings import COUNTED_METHODS
 from balancer.report.text import counted
-from solvers._as_python import collected_once
 
 __all__ = ["warmup_command"]
 
@@ -39,7 +38,7 @@ def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
     started = time.perf_counter()
     calls = len(list(_calls(purpose)))
     kernels, seconds = 0, 0.0
-    workers = min(jobs or _cores(), calls)
+    workers = min(jobs or cores(), calls)
     context = multiprocessing.get_context("spawn")
     with bar_of("first calls made", calls, as_json) as tick, ProcessPoolExecutor(workers, mp_context=context) as pool:
         for done in as_completed([pool.submit(_make, purpose, index) for index in range(calls)]):
@@ -54,10 +53,6 @@ def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
     click.echo(f"{what}, {elapsed:.0f} s by {workers} process{'es' * (workers > 1)}")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
     yield from first_calls(_METHODS_FOR[purpose])
     if purpose != "plan" and find_spec("torch") is not None:
@@ -68,6 +63,6 @@ def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
 
 def _make(purpose: str, index: int) -> tuple[int, float]:
     """Make one of the calls; return how many kernels that compiled, and the seconds it took."""
-    with Compiled.watched(quiet=True) as compiled, collected_once():
+    with Compiled.watched(quiet=True) as compiled:
         list(_calls(purpose))[index]()
     return compiled.kernels, compiled.seconds

@@ -2,9 +2,10 @@
 
 import copy
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,19 @@ from solvers.arguments import as_int64
 from solvers.errors import UsageError, Wording
 from solvers.packing.schedule import schedule_micro_batches
 
-__all__ = ["as_lengths", "balanced_partitions", "cap_called", "capped_groups", "fewest_groups", "fill_empty",
-           "first_fit_count", "inverse", "put_in_place", "unbalance"]  # fmt: skip
+__all__ = [
+    "Patched",
+    "as_lengths",
+    "balanced_partitions",
+    "cap_called",
+    "capped_groups",
+    "fewest_groups",
+    "fill_empty",
+    "first_fit_count",
+    "inverse",
+    "put_in_place",
+    "unbalance",
+]  # fmt: skip
 
 _BUDGET = 0.01
 
@@ -118,10 +130,29 @@ def unbalance(lengths: Any, partitions: Sequence[Sequence[int]], prefix: str) ->
     }
 
 
-def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+class Patched(list[str]):
+    """What was replaced, by name; as a context manager, what was there before is put back at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._undone = ExitStack()
+
+    def note(self, name: str, undo: Callable[..., Any], *given: Any) -> None:
+        """Take in a name, and what puts back what was there."""
+        self.append(name)
+        self._undone.callback(undo, *given)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._undone.close()
+
+
+def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], names: Iterable[str]) -> Patched:
     """Put our functions in place of theirs, also where modules of the package have imported them already.
 
-    Returns what was replaced, ``module.name``; ValueError where the module lacks one of the names.
+    Returns what was replaced, ``module.name``, and undoes it; ValueError where the module lacks one of the names.
     """
     names = list(names)
     if missing := [name for name in names if not hasattr(theirs, name)]:
@@ -131,12 +162,12 @@ def put_in_place(package: str, theirs: ModuleType, ours: Mapping[str, Any], name
             module=theirs.__name__, missing=", ".join(missing),
         )  # fmt: skip
     originals = {name: getattr(theirs, name) for name in names}
-    replaced = []
+    replaced = Patched()
     for title, module in sorted(sys.modules.items()):
         if module is None or not (title == package or title.startswith(f"{package}.")):
             continue
         for name in names:
             if vars(module).get(name) is originals[name]:
                 setattr(module, name, ours[name])
-                replaced.append(f"{title}.{name}")
+                replaced.note(f"{title}.{name}", setattr, module, name, originals[name])
     return replaced

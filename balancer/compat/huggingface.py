@@ -1,27 +1,35 @@
-"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): a mixin, and what to balance by."""
+"""Balanced batches in Hugging Face's Trainer, and in what is built on it (TRL): mixins, a callback, lengths."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.compat._resumed import check_resumed
+from balancer.compat._watch import Watch
 from balancer.compat.sampler import BalancedBatchSampler
 from balancer.planning.rank_batches import RankBatches
 from solvers.errors import ArgumentTypeError, UsageError
 
-__all__ = ["BalancedTrainerMixin", "sample_lengths"]
+__all__ = ["BalancedTrainerMixin", "DispatchedTrainerMixin", "add_balance_callback", "sample_lengths"]
 
 _ROWS = 10_000  # of a column that are looked at together
+_TRIED = 16  # rows among which two of unlike length are looked for
+_STRATEGY = "train_sampling_strategy"
 
 
 class BalancedTrainerMixin:
     """Stands before a Trainer class, and makes its training batches those of a :class:`BalancedBatchSampler`.
 
     Batch size, accumulation, seed, dropping the last batch, workers and collator are the Trainer's own arguments.
-    A run resumed from a checkpoint goes on as if it had not stopped.
+    A run resumed from a checkpoint goes on as if it had not stopped; on other ranks too, where accumulation keeps the
+    global batch, as the Trainer counts steps. Another global batch, seed or data set is refused.
 
     Attributes
     ----------
@@ -54,7 +62,8 @@ class BalancedTrainerMixin:
         args = trainer.args
         return BalancedBatchSampler(
             sample_lengths(trainer.train_dataset, self.sample_length, args.length_column_name),
-            trainer._train_batch_size, args.world_size, args.process_index, **{
+            trainer._train_batch_size,  # noqa: SLF001 (what a batch size that the Trainer searches for is now)
+            args.world_size, args.process_index, **{
                 "gradient_accumulation_steps": args.gradient_accumulation_steps,
                 "seed": args.seed if args.data_seed is None else args.data_seed,
                 "drop_last": args.dataloader_drop_last,
@@ -66,12 +75,111 @@ class BalancedTrainerMixin:
         trainer: Any = super()
         _check(self)
         sampler = self.balanced_sampler()
-        _check_loss(self, sampler)
-        prepared = trainer.get_train_dataloader()
-        # What is not used must not be saved or seen as the loader in use.
-        held = getattr(self.accelerator, "_dataloaders", [])  # type: ignore[attr-defined]
-        held[:] = [loader for loader in held if loader is not prepared]
-        return _with_batches(prepared, sampler)
+        if isinstance(sampler, BalancedBatchSampler):
+            sampler.check_dataset(self.train_dataset)  # type: ignore[attr-defined]
+        _check_loss(self, isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts, "balance")
+        check_resumed(self)
+        return _with_batches(trainer.get_train_dataloader(), sampler)
+
+
+class DispatchedTrainerMixin:
+    """Stands before a Trainer class, and exchanges the mini-batches of its own loader by a `Dispatcher`, step by step.
+
+    The Trainer's collator, one that pads or one that packs, comes behind the exchange, and says what is balanced: rows
+    times the longest, or tokens. No rank is without a sample. On one process nothing is changed.
+
+    Attributes
+    ----------
+    sample_length : str
+        The fields whose lengths add up to that of a sample, ``"prompt_ids+chosen_ids"`` say.
+    dispatch : mapping
+        What else :class:`balancer.executor.Dispatcher` takes; a ``cost`` there is taken, whatever the collator does.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As training begins: settings under which samples cannot change ranks without changing what is learnt.
+
+    Examples
+    --------
+    ::
+
+        class BalancedTrainer(DispatchedTrainerMixin, Trainer):
+            sample_length = "input_ids"
+    """
+
+    sample_length: str = "input_ids"
+    dispatch: Mapping[str, Any] = MappingProxyType({})
+
+    def get_train_dataloader(self) -> Any:
+        """Return the Trainer's own loader, behind which samples are exchanged and then collated."""
+        from balancer.executor import Dispatcher, PrefetchDispatcher
+
+        trainer: Any = super()
+        check_resumed(self)
+        if self.args.world_size == 1:  # type: ignore[attr-defined]
+            return trainer.get_train_dataloader()
+        _check_parallel(self)
+        _check_loss(self, bool(self.dispatch.get("equal_counts", False)), "dispatch")
+        collate, self.data_collator = self.data_collator, _as_fields  # type: ignore[has-type]
+        try:
+            loader = trainer.get_train_dataloader()
+        finally:
+            self.data_collator = collate
+        given: dict[str, Any] = {"length": self.sample_length, "min_samples_per_rank": 1} | dict(self.dispatch)
+        if "cost" not in given:
+            given["cost"] = "padded" if _pads(collate, loader, self.sample_length) else "linear"
+        return PrefetchDispatcher(loader, Dispatcher(**given), collate=collate)
+
+
+def _as_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Collate as a dispatcher takes it: by field a list with an entry a sample, nothing padded."""
+    import torch
+
+    fields = {name: [sample[name] for sample in samples] for name in (samples[0] if samples else ())}
+    return {
+        name: entries
+        if isinstance(entries[0], str | bytes | bool | int | float)
+        else list(map(torch.as_tensor, entries))
+        for name, entries in fields.items()
+    }
+
+
+def _pads(collate: Callable[[list[Any]], Any], loader: Any, length: str) -> bool:
+    """Whether a collator pads: it is given two rows of unlike length, as the exchange would hand them in."""
+    from balancer.executor.padding import padding_of
+    from balancer.executor.prefetch import samples_of
+
+    if not hasattr(loader.dataset, "__len__"):
+        raise UsageError(
+            "of a dataset without a length no row can be tried, to see whether the collator pads",
+            ("give dispatch = dict(cost='padded') where it does", "else dispatch = dict(cost='linear')"),
+        )
+    rows = [loader.dataset[row] for row in range(min(len(loader.dataset), _TRIED))]
+    with _own_random_numbers():
+        samples = samples_of(loader.collate_fn(rows))
+        sizes = [sum(len(sample[name]) for name in length.split("+")) for sample in samples]
+        tried = [samples[sizes.index(min(sizes))], samples[sizes.index(max(sizes))]]
+        collated = collate([dict(sample) for sample in tried])
+    if not any(name in collated for name in length.split("+")):
+        raise UsageError(
+            "the collator returns none of {fields}, so that whether it pads is not known",
+            "give dispatch = dict(cost='padded'), or 'linear' where it packs", fields=length,
+        )  # fmt: skip
+    padding = padding_of(tried, collated)
+    return padding is not None and padding.share > 0
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Let a collator that draws random numbers draw some that training never misses."""
+    import torch
+
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (collators draw from it)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _with_batches(loader: Any, sampler: RankBatches) -> Any:
@@ -87,19 +195,43 @@ def _with_batches(loader: Any, sampler: RankBatches) -> Any:
 
 
 def _check(trainer: Any) -> None:
-    """Refuse what cannot be balanced by lengths that are known beforehand, or by ranks that are not data-parallel."""
+    """Refuse what cannot be balanced by lengths that are known beforehand."""
     if trainer.train_dataset is None or not hasattr(trainer.train_dataset, "__len__"):
         raise UsageError(
             "train_dataset must have a length: batches are balanced by lengths that are known beforehand",
-            "for a stream use balancer.executor.PrefetchDispatcher",
+            "for a stream use DispatchedTrainerMixin",
         )
+    _check_parallel(trainer)
+    if _strategy(trainer.args) == "sequential":
+        raise UsageError(
+            "train_sampling_strategy='sequential' is not seen by the sampler that this mixin puts in",
+            "leave it out, and give balance = dict(..., shuffle=False) for the order of the dataset",
+        )
+
+
+def _check_parallel(trainer: Any) -> None:
+    """Refuse ranks that are not data-parallel, and batches that are chosen by length already."""
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     sizes = {name: getattr(parallel, f"{name}_size", 1) for name in ("tp", "cp", "sp")}
     if over := [name for name, size in sizes.items() if size not in (None, 1)]:
-        raise UsageError(f"{over[0]}_size must be 1: which processes share a batch is not known to this mixin")
+        raise UsageError(
+            f"{over[0]}_size of parallelism_config must be 1: which processes share a batch is not known to this mixin"
+        )
+    if (strategy := _strategy(trainer.args)) in ("group_by_length", "batch_rebalance"):
+        option = f"train_sampling_strategy={strategy!r}" if hasattr(trainer.args, _STRATEGY) else f"{strategy}=True"
+        raise UsageError(
+            "{option} chooses samples by length, and this mixin has batches of all lengths balanced",
+            "leave it out, or the mixin", option=option,
+        )  # fmt: skip
 
 
-def _check_loss(trainer: Any, sampler: RankBatches) -> None:
+def _strategy(args: Any) -> str:
+    """Return how the Trainer is to sample, whichever of its arguments says so."""
+    grouped = "group_by_length" if getattr(args, "group_by_length", False) else "random"
+    return str(getattr(args, _STRATEGY, grouped))
+
+
+def _check_loss(trainer: Any, equal_counts: bool, settings: str) -> None:
     """Refuse ranks with unequal numbers of samples or tokens where the loss is not normalised over all of them."""
     if trainer.args.world_size == 1:
         return
@@ -109,13 +241,16 @@ def _check_loss(trainer: Any, sampler: RankBatches) -> None:
             "average_tokens_across_devices must be True: a loss normalised on each rank depends on which samples meet "
             "there"
         )
-    equal = isinstance(sampler, BalancedBatchSampler) and sampler.equal_counts
-    if not counted and not equal:
+    if not counted and not equal_counts:
         raise UsageError(
             "the model takes no num_items_in_batch, so that its loss is a mean over each rank's batch, and batches "
             "must be of one size",
-            ("give balance = dict(equal_counts=True)", "or a compute_loss_func that divides by num_items_in_batch"),
-        )
+            (
+                "give {settings} = dict(..., equal_counts=True)",
+                "or a compute_loss_func that divides by num_items_in_batch",
+            ),
+            settings=settings,
+        )  # fmt: skip
 
 
 def sample_lengths(
@@ -175,3 +310,47 @@ def _length_of(name: str, row: int, value: Any) -> int:
     raise ArgumentTypeError(
         "sample_length", f"name a column of whole numbers or of lists; row {row} of {name!r}", repr(value)[:40]
     )
+
+
+def add_balance_callback(
+    trainer: Any, steps: str | os.PathLike[str] | None = None, lengths: Callable[..., Iterable[int]] | None = None
+) -> None:
+    """Add a callback that logs four numbers of what balances the Trainer's batches, over the steps so far.
+
+    ``balancer/imbalance_before``, ``balancer/imbalance``, ``balancer/moved_share``, ``balancer/plan_ms``, of the
+    :class:`balancer.plan.balance_report.BalanceReport` of the dispatcher or sampler behind its loader, go where its
+    losses go, whenever those do. Ranks send each other nothing. Kernels are compiled or loaded as training begins.
+
+    Parameters
+    ----------
+    trainer : transformers.Trainer
+    steps : path, optional
+        Also time every micro-batch of each rank, into ``steps.RANK.csv``: see :class:`balancer.executor.StepTimer`.
+    lengths : callable, optional
+        As there.
+
+    Raises
+    ------
+    ValueError
+        As training begins: nothing balances the loader's batches, and nothing is timed.
+    """
+    from transformers import Trainer, TrainerCallback
+
+    watch = Watch(steps, lengths)
+
+    class BalanceCallback(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            watch.find(given["train_dataloader"])
+            watch.begin(given["model"], args.process_index)
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            watch.at(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+            if "loss" in (logs or {}) and (numbers := watch.numbers()):
+                Trainer.log(trainer, numbers)  # not what a subclass makes of it, which takes its metrics along
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            watch.end()
+
+    trainer.add_callback(BalanceCallback())

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from balancer.compat._partitions import Patched
 from balancer.compat.grid import micro_batch_grid
 from balancer.compat.verl import WORKLOAD
 from balancer.planning.planner import balance
@@ -164,21 +165,33 @@ def _on_all_ranks(packs: list[_Pack], degrees: Sequence[int]) -> list[_Pack]:
     return packs
 
 
-def patch() -> None:
+def patch() -> Patched:
     """Make an installed Megatron-core's ``sequence_packing_scheduler="dp_balanced"`` and ``"default_dynamic_cp"`` this.
+
+    Returns
+    -------
+    list of str
+        The names that are this now. As a context manager, Megatron's own are put back at the end.
 
     Raises
     ------
     ImportError
-        Megatron-core is not installed, or its release has no packing schedulers.
+        Megatron-core is not installed, or its release has no packing schedulers of these names.
     """
     from megatron.core.datasets import data_schedule
 
     if not hasattr(data_schedule, "scheduler_map"):
         raise ImportError("this release of megatron-core has no scheduler_map: a newer one has packing schedulers")
-    known = data_schedule.scheduler_map
-    for name in {"dp_balanced", "default_dynamic_cp"} & set(known):
+    known, replaced = data_schedule.scheduler_map, Patched()
+    names = [name for name in ("dp_balanced", "default_dynamic_cp") if name in known]
+    if not names:
+        raise ImportError(
+            "scheduler_map of this release of megatron-core has neither dp_balanced nor default_dynamic_cp"
+        )
+    for name in names:
         if issubclass(known[name], BalancedPackingScheduler):
             continue
+        replaced.note(name, known.__setitem__, name, known[name])
         # Behind ours in the order of resolution: what samples need and how they move stays Megatron's.
         known[name] = type("BalancedPackingScheduler", (BalancedPackingScheduler, known[name]), {})
+    return replaced

@@ -1,8 +1,11 @@
 """Balanced batches for any data loader: lengths in, the batches of a rank out, and nothing is exchanged."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+import time
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,17 +13,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.compat._partitions import fill_empty
 from balancer.cost import CostModel, parse_cost
+from balancer.plan.balance_report import BalanceReport
+from balancer.planning.epoch_position import Position
+from balancer.planning.planned_ahead import planned_ahead
 from balancer.planning.planner import balance
 from balancer.planning.rank_batches import RankBatches
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
-from solvers.arguments import as_count, as_int64, as_integer
+from solvers.arguments import as_count, as_int64, as_integer, as_share
 from solvers.errors import ArgumentError, WordedError, Wording
 
 __all__ = ["BalancedBatchSampler"]
 
 _NAMES = {"sample": "row", "samples": "rows", "rank": "micro-batch", "ranks": "micro-batches",
           "max_tokens_per_rank": "micro_batch_tokens"}  # fmt: skip
+
+
+_BLOCK = 1 << 14  # positions whose rows are found together: a hundred take 1 ms by themselves, all of these 5
+
+
+@lru_cache(maxsize=4)  # of a step that begins in one block and ends in the next, and of the last one's first rows
+def _shuffled(block: int, total: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the rows at the positions of a block of an epoch's order."""
+    return shuffled(np.arange(block * _BLOCK, min((block + 1) * _BLOCK, total)), total, seed, epoch)
 
 
 class BalancedBatchSampler(RankBatches):
@@ -59,6 +75,10 @@ class BalancedBatchSampler(RankBatches):
         Further quantities by name: what each sample has of it, and the cap on a micro-batch's sum.
     time_budget : float
         Seconds' worth of work for the solver in a global batch, counted and not timed.
+    dataset : sized, optional
+        What the lengths are of: another number of samples is an error, not rows that are never trained.
+    stop_at : float, str or Fraction
+        The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``; 0: only at the optimum.
 
     Raises
     ------
@@ -69,8 +89,9 @@ class BalancedBatchSampler(RankBatches):
 
     Notes
     -----
-    `set_epoch` before every epoch makes its order; `state_dict` and `load_state_dict` make a resumed run go on with
-    the batch behind the last. No rank's batch is ever empty.
+    `set_epoch` before every epoch makes its order. `state_dict` counts samples of the epoch, not ranks: a sampler with
+    other `num_replicas`, `batch_size`, accumulation or costs that loads it goes on with exactly the samples that were
+    not trained. No rank's batch is ever empty. A thread plans the next two steps.
 
     Examples
     --------
@@ -96,17 +117,21 @@ class BalancedBatchSampler(RankBatches):
         micro_batch_tokens: int | None = None,
         caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
         time_budget: float = 0.01,
+        dataset: Sized | None = None,
+        stop_at: float | str | Fraction = STOP_AT,
     ) -> None:
         super().__init__(as_count("num_replicas", num_replicas), rank)
         self.lengths = GlobalBatch.of(lengths, 1).lengths
         self.gradient_accumulation_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
         self._groups = self.num_ranks * self.gradient_accumulation_steps
-        self.samples_per_step = as_count("batch_size", batch_size) * self._groups
+        self._samples_per_step = as_count("batch_size", batch_size) * self._groups
         self.shuffle, self.seed, self._drop = bool(shuffle), as_integer("seed", seed), bool(drop_last)
         self.equal_counts = bool(equal_counts)
+        self._report = BalanceReport()
+        self.cost = parse_cost(cost)
         self._options: dict[str, Any] = {
-            "cost": parse_cost(cost), "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
-            "time_budget": time_budget,
+            "cost": self.cost, "equal_counts": self.equal_counts, "max_tokens_per_rank": micro_batch_tokens,
+            "time_budget": time_budget, "stop_at": as_share("stop_at", stop_at),
         }  # fmt: skip
         self._caps = {name: (as_int64(name, values), cap) for name, (values, cap) in (caps or {}).items()}
         for name, (values, _) in self._caps.items():
@@ -114,6 +139,7 @@ class BalancedBatchSampler(RankBatches):
                 raise ArgumentError(
                     "caps", f"have one value for each of {len(self.lengths)} samples", len(values), name
                 )
+        self.check_dataset(dataset)
         if len(self.lengths) == 0:
             raise ArgumentError("lengths", "hold at least one sample", "none")
         if drop_last and len(self.lengths) < self.samples_per_step:
@@ -121,26 +147,38 @@ class BalancedBatchSampler(RankBatches):
                 "lengths", f"fill a global batch of {self.samples_per_step} with drop_last", len(self.lengths)
             )
 
-    def __len__(self) -> int:
-        """Batches of an epoch: of the rank, or of all ranks together."""
-        micro_steps = self.num_steps * self.gradient_accumulation_steps
-        return micro_steps * (self.num_ranks if self.rank is None else 1)
+    def check_dataset(self, dataset: Sized | None) -> None:
+        """Raise ValueError if a dataset does not have as many samples as there are lengths."""
+        if dataset is not None and len(dataset) != len(self.lengths):
+            raise ArgumentError(
+                "lengths", f"have one for each of the {len(dataset)} samples of the dataset", len(self.lengths)
+            )
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a full global batch."""
+        return self._samples_per_step
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps of an epoch."""
-        full, rest = divmod(len(self.lengths), self.samples_per_step)
-        return full + (rest > 0 and not self._drop)
+        return len(self._firsts(0))
 
     def plan_step(self, step: int, epoch: int = 0) -> list[list[list[int]]]:
-        """Return the rows of a step as [micro-step][rank] -> ids."""
-        rows = self._rows(step, epoch)
+        """Return the rows of a step as [micro-step][rank] -> ids; steps are counted from the epoch's beginning."""
+        return self._plan(step * self.samples_per_step, epoch)
+
+    def _plan(self, first: int, epoch: int) -> list[list[list[int]]]:
+        """Return the same of the step that begins with the sample at position `first` of the epoch's order."""
+        rows = self._rows(first, epoch)
         caps = {name: (values[rows], cap) for name, (values, cap) in self._caps.items()} or None
         words = Wording(_NAMES, {"row": lambda sample: int(rows[sample])})
         try:
             plan = balance(self.lengths[rows], self._groups, caps=caps, **self._options)
         except WordedError as error:
-            raise error.in_words(words).within(f"epoch {epoch}, step {step}") from None
+            step, into = divmod(first, self.samples_per_step)
+            where = f"the step from sample {first} on" if into else f"step {step}"
+            raise error.in_words(words).within(f"epoch {epoch}, {where}") from None
         groups = [plan.samples_on_rank(group).tolist() for group in range(self._groups)]
         fill_empty(groups)
         heaviest_first = np.argsort(-plan.loads, kind="stable").tolist()
@@ -150,29 +188,67 @@ class BalancedBatchSampler(RankBatches):
             grid.append([rows[sorted(groups[group])].tolist() for group in slots[:: -1 if slot % 2 else 1]])
         return grid
 
-    def _rows(self, step: int, epoch: int) -> NDArray[np.int64]:
+    def report(self) -> BalanceReport:
+        """Return what balancing did over the steps that this iterated over so far, those fetched ahead included.
+
+        It is compared with rows as they are drawn, so many to each rank in turn; ranks wait in every micro-step.
+        """
+        return self._report
+
+    def _planned(self, first: int, epoch: int) -> tuple[list[list[list[int]]], BalanceReport]:
+        """Plan a step, and report on it."""
+        began = time.perf_counter()
+        grid = self._plan(first, epoch)
+        plan_s = time.perf_counter() - began
+        drawn = GlobalBatch.of(self.lengths[self._rows(first, epoch)], self._groups)
+        batches = [batch for slot in grid for batch in slot]
+        given = self.lengths[list(chain.from_iterable(batches))]
+        placed = np.repeat(np.arange(self._groups, dtype=np.int32), [len(batch) for batch in batches])
+        before, after = (
+            self.cost.loads(self.cost.sample_costs(lengths), group, self._groups).reshape(-1, self.num_ranks)
+            for lengths, group in ((drawn.lengths, drawn.home.rank_of_sample), (given, placed))
+        )
+        return grid, BalanceReport.of_loads(before, after, plan_s)
+
+    def _rows(self, first: int, epoch: int) -> NDArray[np.int64]:
         """Return the rows of a global batch, with those that the last one takes again from the beginning."""
-        total, first = len(self.lengths), step * self.samples_per_step
-        count = min(self.samples_per_step, total - first)
+        total, count = len(self.lengths), self._count(first)
         short = -count % self._groups if self.equal_counts else max(0, self._groups - count)
         positions = np.arange(first, first + count + short) % total
-        return shuffled(positions, total, self.seed, epoch) if self.shuffle else positions
+        if not self.shuffle:
+            return positions
+        blocks = positions // _BLOCK
+        rows = np.empty_like(positions)
+        for block in np.unique(blocks).tolist():
+            inside = blocks == block
+            rows[inside] = _shuffled(block, total, self.seed, epoch)[positions[inside] % _BLOCK]
+        return rows
 
-    def _micro_steps(self, epoch: int, ranks: Sequence[int], done: int) -> Iterator[tuple[int, list[list[int]]]]:
-        for step in range(done // self.gradient_accumulation_steps, self.num_steps):
-            for slot, batches in enumerate(self.plan_step(step, epoch)):
-                number = step * self.gradient_accumulation_steps + slot
-                if number >= done:
-                    yield number, [batches[rank] for rank in ranks]
+    def _count(self, first: int) -> int:
+        """Return how many samples a step has that begins there, without those that it takes again."""
+        return min(self.samples_per_step, len(self.lengths) - first)
+
+    def _firsts(self, first: int) -> range:
+        """Return where steps begin, from there on."""
+        size = self.samples_per_step
+        return range(first, len(self.lengths) - (size - 1 if self._drop else 0), size)
+
+    def _steps(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[list[list[int]]]]]:
+        firsts = self._firsts(begin.samples)
+        plans = planned_ahead(partial(self._planned, epoch=begin.epoch or 0), firsts)
+        for first, (grid, report) in zip(firsts, plans, strict=True):
+            self._report += report
+            yield self._count(first), [[batches[rank] for rank in ranks] for batches in grid]
+
+    def _sizes(self, begin: Position) -> Iterator[tuple[int, int]]:
+        return ((self._count(first), self.gradient_accumulation_steps) for first in self._firsts(begin.samples))
 
     @cached_property  # loaders ask for the state at every batch
-    def _identity(self) -> dict[str, Any]:
-        hashed = hashlib.sha256(self.lengths.tobytes())
-        for values, _ in self._caps.values():
-            hashed.update(values.tobytes())
+    def _data(self) -> dict[str, Any]:
         return {
-            "lengths": hashed.hexdigest(), "samples_per_step": self.samples_per_step, "num_replicas": self.num_ranks,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps, "drop_last": self._drop,
-            "seed": self.seed if self.shuffle else None, "caps": {name: cap for name, (_, cap) in self._caps.items()},
-            **{name: str(value) for name, value in self._options.items()},
-        }  # fmt: skip
+            "lengths": hashlib.sha256(self.lengths.tobytes()).hexdigest(),
+            "seed": self.seed if self.shuffle else None,
+        }
+
+    def _order(self, epoch: int) -> dict[str, Any]:
+        return self._data

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.compat._partitions import (
+    Patched,
     as_lengths,
     balanced_partitions,
     cap_called,
@@ -336,7 +337,7 @@ _REPLACED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", 
              "prepare_dynamic_batch", "restore_dynamic_batch", "get_reverse_idx", "log_seqlen_unbalance")  # fmt: skip
 
 
-def patch() -> list[str]:
+def patch() -> Patched:
     """Put these functions in place of an installed verl's, in every module that has them.
 
     Call it before training begins, in each process: in Ray, by ``runtime_env={"worker_process_setup_hook": patch}``.
@@ -344,7 +345,7 @@ def patch() -> list[str]:
     Returns
     -------
     list of str
-        What was replaced: ``module.name``.
+        What was replaced: ``module.name``. As a context manager, verl's own are put back at the end.
 
     Raises
     ------

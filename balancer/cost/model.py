@@ -179,10 +179,13 @@ class CostModel:
         """Elements that each rank holds, padding included where rows are padded (not before a convolution alone)."""
         return (padded_loads if self.padded else group_loads)(lengths, rank_of_sample, num_ranks)
 
-    def lower_bound(self, costs: NDArray[np.int64], num_ranks: int, equal_counts: bool = False) -> Bound:
+    def lower_bound(
+        self, costs: NDArray[np.int64], num_ranks: int, equal_counts: bool = False, min_samples: int = 0
+    ) -> Bound:
         """Best closed-form lower bound on the makespan, from the costs that :meth:`sample_costs` returned."""
         if self.c:
             return mixed_bound(costs[:, 0], costs[:, 1], num_ranks, equal_counts)
         if self.padded:
-            return Bound(padded(costs, num_ranks, equal_counts=equal_counts).makespan, "padded")
+            found = padded(costs, num_ranks, equal_counts=equal_counts, min_items=min_samples)
+            return Bound(found.makespan, "padded")
         return makespan_bound(costs, num_ranks, equal_counts)

@@ -10,7 +10,7 @@ from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
-from balancer.problem.settings import PlanSettings, one_of
+from balancer.problem.settings import STOP_AT, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError
@@ -41,6 +41,7 @@ def as_setup(
             raise TypeError(f"{name} must name a column, got {settings[name]!r}")
     given = {name: value for name, value in settings.items() if name in _PLANNED}
     given["placement"] = given.get("placement") or PlanSettings().placement
+    given.setdefault("stop_at", STOP_AT)
     short = {name: value for name, value in settings.items() if name in IN_SHORT}
     tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
     cut = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)

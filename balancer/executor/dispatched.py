@@ -43,14 +43,18 @@ class Dispatched(Mapping[str, Any]):
     rank : int
     data : dict or the one field
         The balanced mini-batch, as it was handed in.
+    exchange_s : float
+        Seconds of this rank's host in the exchange.
     """
+
+    exchange_s: float = 0.0
 
     def __init__(
         self, plan: StepPlan, peers: Peers, gathered: Gathered, stream_of_field: Mapping[str, str],
         batch: MiniBatch | None, features: Features, device: torch.device, groups: Mapping[range, Any],
     ) -> None:  # fmt: skip
         self.step, self.rank = plan, peers.rank
-        self._peers, self._features, self._device, self._groups = peers, features, device, groups
+        self.peers, self._features, self._device, self._groups = peers, features, device, groups
         self._streams = _streams_from_home(plan, peers)
         self._last = list(self._streams.values())[-1]
         self._inputs: dict[str, PhaseInputs] = {}
@@ -188,11 +192,11 @@ class Dispatched(Mapping[str, Any]):
     def _results_home(self, results: Mapping[str, Any], stream: HomeStream) -> dict[str, Field]:
         batch, failure = None, None
         try:
-            if self._peers.leads:
+            if self.peers.leads:
                 batch = _read_results(results, len(stream.here))
         except Exception as error:  # whatever it is, the other ranks must hear of it
             failure = error
-        gathered = gather(self._peers, batch, Status.FAILED if failure else Status.READY, failure)
+        gathered = gather(self.peers, batch, Status.FAILED if failure else Status.READY, failure)
         if failure is not None:
             raise failure
         routes = {}
@@ -207,13 +211,13 @@ class Dispatched(Mapping[str, Any]):
         payloads = []
         for name, route in routes.items():
             values: Values | None = None
-            if self._peers.leads:
+            if self.peers.leads:
                 known = name in fields and fields[name].spec.form
                 values = fields[name].on(self._device) if known else route.home.nothing(self._device)
             payloads.append(route.payload(values, forth, self._device))
         if not payloads:
             return None, {}
-        memory, moved = self._peers.move(payloads, self._device, packed)
+        memory, moved = self.peers.move(payloads, self._device, packed)
         arrived = {
             name: route.arrived(values, forth, self._device)
             for (name, route), values in zip(routes.items(), moved, strict=True)
@@ -256,7 +260,7 @@ class Dispatched(Mapping[str, Any]):
         """
         taken = self._taken_by(phase)
         tensors = taken.in_order(outputs, own)
-        return taken.brought(tensors, self._peers, self._features, self._device, differentiable)
+        return taken.brought(tensors, self.peers, self._features, self._device, differentiable)
 
     def _taken_by(self, phase: str) -> PhaseInputs:
         """Return how all that a phase takes travels, composed once."""
@@ -266,7 +270,7 @@ class Dispatched(Mapping[str, Any]):
         if phase not in self._inputs:
             laid_out = self.step.setup.layout is not None
             self._inputs[phase] = (
-                LaidOutInputs.on(self.step, phase, self._peers)
+                LaidOutInputs.on(self.step, phase, self.peers)
                 if laid_out
                 else PhaseInputs.of(self.step, phase, self.rank)
             )

@@ -1,5 +1,6 @@
 """The dispatcher: lengths gathered, a plan agreed on, every byte moved once. It decides nothing."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,13 +21,15 @@ from balancer.executor.home_streams import stream_names
 from balancer.executor.meshes import read_meshes, tensor_groups
 from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
+from balancer.executor.same_batches import SameBatches
+from balancer.plan.balance_report import BalanceReport
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
 from balancer.problem.topology import Topology
-from solvers._as_python import compile_at_once
+from solvers._jit import compile_at_once
 from solvers.arguments import as_index
 
 __all__ = ["Dispatcher"]
@@ -76,8 +79,12 @@ class Dispatcher:
         Where fields are brought before the exchange; by default they stay where they are. Text stays on the host.
     timeout : timedelta
         How long a rank is waited for, in any one collective, before it is held lost.
+    same_batches : bool
+        True: all ranks draw the same mini-batches on purpose. Else that is an error, as soon as it is seen in three
+        steps: the loader then deals nothing out, and every rank trains on all of the data.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
+        ``stop_at`` (here ``"0.1%"`` by default: a search ends once it has proven so small a gap),
         ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the fields of
         :class:`balancer.MicroBatches`, as errors call them: ``micro_batch_tokens``, ``schedule``, ``allow_empty``,
         ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
@@ -115,6 +122,7 @@ class Dispatcher:
         exchange: str = "auto",
         device: torch.device | str | None = None,
         timeout: timedelta = TIMEOUT,
+        same_batches: bool = False,
         **settings: Any,
     ) -> None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -150,8 +158,10 @@ class Dispatcher:
         self.features = Features(self.peers)
         check_groups(self.peers, self.setup)
         self.peers.join(tensor_groups(self.setup, groups, group, timeout))
+        self._same_batches = SameBatches(size, same_batches)
         self._groups = self.peers.groups_of(self.setup.rank_sets())
         self.current: Dispatched | None = None
+        self._reports: dict[str, BalanceReport] = {phase.name: BalanceReport() for phase in self.setup.phases}
         compile_at_once()  # so that no later step waits for it
 
     @property
@@ -231,15 +241,39 @@ class Dispatcher:
         gathered = self.tell(batch, Status.FAILED if failure else Status.READY, failure)
         if failure is not None:
             raise failure
-        self.current = self.exchanged(batch, gathered, self.peers, self.features)
-        return self.current
+        return self.hand_out(self.exchanged(batch, gathered, self.peers, self.features))
+
+    def hand_out(self, step: Dispatched) -> Dispatched:
+        """Make a step the current one, and count it; one made ahead that nobody takes is not counted."""
+        self.current, plan = step, step.step
+        for name, phase in plan.phases.items():
+            self._reports[name] += BalanceReport.of_plan(phase.plan, plan.runtime_s, step.exchange_s)
+        return step
+
+    def report(self, phase: str | None = None) -> BalanceReport:
+        """Return what balancing did over the steps that were handed out so far, as their plans say; nothing is sent.
+
+        Parameters
+        ----------
+        phase : str, optional
+            Of several phases, which; by default the last. Seconds of planning and exchange are those of all phases.
+
+        Raises
+        ------
+        KeyError
+            There is no such phase.
+        """
+        if phase is not None and phase not in self._reports:
+            raise KeyError(f"no phase {phase!r}; phases are {', '.join(self._reports)}")
+        return self._reports[phase or list(self._reports)[-1]]
 
     def tell(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
         """Gather lengths: the first half of :meth:`dispatch`."""
-        if self._correction is None:
-            return gather(self.peers, batch, status, failure)
-        gathered = gather(self.peers, batch, status, failure, self._correction.message())
-        self.setup = self._correction.heard(gathered.besides)
+        correction = self._correction
+        gathered = gather(self.peers, batch, status, failure, None if correction is None else correction.message())
+        if correction is not None:
+            self.setup = correction.heard(gathered.besides)
+        self._same_batches.heard(gathered, self.setup)
         return gathered
 
     def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
@@ -255,8 +289,9 @@ class Dispatcher:
         if device is None:
             on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())
             device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        began = time.perf_counter()
         step = Dispatched(plan, self.peers, gathered, self._stream_of_field, batch, features, device, self._groups)
-        step._peers = onward
+        step.peers, step.exchange_s = onward, time.perf_counter() - began
         return step
 
     def read(self, samples: Any, lengths: Mapping[str, ArrayLike | Ragged]) -> MiniBatch:

@@ -137,7 +137,7 @@ def _read_dense(name: str, form: str, values: Tensor) -> Field:
 def _read_nested(name: str, nested: Tensor) -> Field:
     if nested.layout is not torch.jagged:
         return _read_list(name, nested.unbind(), "strided")
-    if getattr(nested, "_ragged_idx", 1) != 1:
+    if isinstance(nested.shape[1], int):  # which the ragged dimension's size is not
         raise ValueError(f"field {name!r} must be ragged in the dimension after the first; transpose it")
     if nested.lengths() is not None:  # rows with holes between them
         return _read_list(name, nested.unbind(), "jagged")

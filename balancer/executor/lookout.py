@@ -32,7 +32,9 @@ class Lookout:
     """
 
     def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:
-        self._store = dist.PrefixStore(f"seqbalancer/{name}", dist.distributed_c10d._get_default_store())
+        # The job's own store: another one needs an address, which a job that is there already does not tell.
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 (no public name)
+        self._store = dist.PrefixStore(f"seqbalancer/{name}", store)
         self.members, self._me, self._timeout = members, dist.get_rank(), timeout.total_seconds()
         self._answers, self._one_at_a_time = True, threading.Lock()
         self._verdict: list[int] | None = None

@@ -6,19 +6,25 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from itertools import count, islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
+from balancer.cost import parse_cost
 from balancer.executor.dispatched import Dispatched
 from balancer.executor.dispatcher import Dispatcher
 from balancer.executor.errors import ExecutorError, listed
 from balancer.executor.gathering import Gathered
 from balancer.executor.message import MiniBatch, Status
+from balancer.executor.padding import warn_of_padding
+from balancer.planning.epoch_position import Position
+from balancer.planning.rank_batches import RankBatches
+from solvers.errors import UsageError
 
 __all__ = ["PrefetchDispatcher"]
 
@@ -28,18 +34,16 @@ UNEVEN = ("continue", "stop")
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """Where a rank's loader is after a step, as resuming needs it."""
+_BEGINNING = Position(epoch=None)
 
-    steps: int = 0
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a rank is after a step: its batches are the steps that were made."""
+
+    at: Position = _BEGINNING
     ended: bool = False
     loader: Any = field(default=None, compare=False)  # its own state, if it has one
-    epoch: int | None = None  # as set_epoch said
-
-
-_POSITION = tuple(spec.name for spec in fields(_Position))
-_NEEDED = ("steps", "ended", "loader")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +51,7 @@ class _Made:
     """A step that is ready, or why there is none."""
 
     step: Dispatched | None
-    position: _Position
+    place: _Place
     event: Any = None
     failure: BaseException | None = None
 
@@ -102,7 +106,6 @@ class PrefetchDispatcher:
 
     batch_size, num_workers, prefetch_factor = None, 0, None  # as a DataLoader of steps has them
     collate_fn = itemgetter(0)
-    end_of_dataloader, remainder = False, -1  # as Accelerate asks for them
 
     def __init__(
         self,
@@ -125,20 +128,25 @@ class PrefetchDispatcher:
         if overlap and (reason := why_not_overlap(on_cuda, loader)):
             raise RuntimeError(reason)
         self.loader, self.dispatcher = loader, dispatcher
-        self._lengths, self._depth, self._uneven, self._on_cuda = lengths, depth, uneven, on_cuda
+        self.lengths, self.depth, self.uneven, self.on_cuda = lengths, depth, uneven, on_cuda
         self._overlap, self._collate = overlap, collate
-        self._maker = dispatcher
+        self._may_pad = parse_cost(dispatcher.setup.phases[-1].cost).additive  # and nobody has been told
+        self.maker = dispatcher
         if overlap:
-            self._maker = copy.copy(dispatcher)
-            self._maker.peers = dispatcher.peers.twin()
-        self._start = self._position = _Position()
+            self.maker = copy.copy(dispatcher)
+            self.maker.peers = dispatcher.peers.twin()
+        self._start = self._place = _Place()
         self._running = False
-        sizes = self._maker.peers.gather(np.asarray([_length_of(loader)]))
+        self.batches = _batches_of(loader)
+        own = -1 if self.batches is not None else _length_of(loader)  # theirs may change as a state is loaded
+        sizes = self.maker.peers.gather(np.asarray([own]))
         self._length = int(sizes.min() if uneven == "stop" or sizes.min() < 0 else sizes.max())
 
     # As a DataLoader of steps.
 
     def __len__(self) -> int:
+        if self.batches is not None:
+            return len(self.loader)  # type: ignore[arg-type]
         if self._length < 0:
             raise TypeError("there is no length, as the loader of some rank has none")
         return self._length
@@ -160,31 +168,85 @@ class PrefetchDispatcher:
 
         A state that was loaded of another epoch is dropped: that epoch was over.
         """
-        if self._start.epoch not in (None, epoch):
-            self._start = _Position()
-        self._start = replace(self._start, epoch=epoch)
+        if self._start.at.epoch not in (None, epoch):
+            self._start = _Place()
+        self._start = replace(self._start, at=replace(self._start.at, epoch=epoch))
+        if not self._running:
+            self._place = self._start
         _tell_epoch(self.loader, epoch, set())
 
     # Resuming.
 
+    def skip_to(self, step: int) -> None:
+        """Begin, at the next iteration, with a step of that number: those before it are drawn, and not exchanged."""
+        self._start = _Place(Position(self._start.at.epoch, -1 if step else 0, 0, step))
+
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is: after the step that was yielded last, whatever has been made ahead.
 
-        A loader that has a state is asked for it; of others, what was drawn is drawn again and left out, which is exact
-        if they give the same mini-batches again. Where no loader has a state, one rank's will do for all.
+        Batches of a :class:`BalancedBatchSampler` or :class:`PlannedBatchSampler` are asked for their place, which is
+        one of any number of ranks and workers. Of other loaders one that has a state is asked for it; of those without,
+        what was drawn is drawn again and left out, which is exact if they give the same mini-batches again. Where no
+        loader has a state, one rank's will do for all.
         """
-        return {name: getattr(self._position, name) for name in _POSITION}
+        place, loader = self._place, self._place.loader
+        if self.batches is not None and place.at.batches:
+            loader = self.batches.state_dict(batches=place.at.batches)
+        workers = None if loader is None or self.batches is not None else _workers_of(self.loader)
+        of = {"ranks": self.dispatcher.peers.size, "workers": workers}
+        return place.at.saved(of) | {"ended": place.ended, "loader": loader}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating."""
+        """Go on, at the next iteration, behind the step at which the state was taken; all ranks, before iterating.
+
+        Raises
+        ------
+        ValueError
+            What is no state, or one of another release; one of another number of ranks, or of a loader with another
+            number of workers, where batches are not those of a sampler of this package.
+        RuntimeError
+            It is being iterated over.
+        """
         if self._running:
             raise RuntimeError("load_state_dict must be called before iterating, or after")
-        if missing := [name for name in _NEEDED if name not in state]:
-            raise ValueError(f"the state must be one that state_dict returned, but has no {', '.join(missing)}")
-        at = _Position(**{name: state[name] for name in _POSITION if name in state})
-        if at.loader is not None and 0 <= _length_of(self.loader) <= at.steps:
-            at = replace(at, ended=True)  # some loaders in a state at their end begin again
-        self._start = self._position = at
+        at = Position.loaded(state)
+        if missing := [name for name in ("ended", "loader") if name not in state]:
+            raise UsageError("the state must be one that state_dict returned, but has no {names}",
+                             names=", ".join(missing))  # fmt: skip
+        place = _Place(at, bool(state["ended"]), state["loader"])
+        if self.batches is not None:
+            place = replace(place, ended=False)
+            if place.loader is not None:
+                self.batches.load_state_dict(place.loader)
+        else:
+            self._check_dealt(state["of"], place)
+            if place.loader is not None and 0 <= _length_of(self.loader) <= at.batches:
+                place = replace(place, ended=True)  # some loaders in a state at their end begin again
+        self._start = self._place = place
+
+    def _check_dealt(self, of: Mapping[str, Any], place: _Place) -> None:
+        """Refuse a state that only a loader alike can go on from: which rows it deals to whom, it alone knows."""
+        theirs, mine = of.get("ranks"), self.dispatcher.peers.size
+        if self.loader is not None and theirs != mine:
+            raise UsageError(
+                "the state is of {theirs} ranks and there are {mine}: which rows the loader dealt to each of those is "
+                "known to it alone, so that some would be trained twice and others never",
+                (
+                    "resume on {theirs} ranks",
+                    "or give it batches whose place is one of any number of ranks: "
+                    "balancer.compat.BalancedBatchSampler, or a plan file (balancer plan LOG --continue PLAN --at-step "
+                    "S --ranks {mine})",
+                ),
+                theirs=theirs, mine=mine,
+            )  # fmt: skip
+        saved_with, workers = of.get("workers"), _workers_of(self.loader)
+        if place.loader is not None and saved_with != workers:
+            raise UsageError(
+                "the state is of a loader with num_workers={theirs}, here it has {mine}, and a loader's own state "
+                "fixes them",
+                ("make it with num_workers={theirs} until the epoch ends", "or give it a BalancedBatchSampler"),
+                theirs=saved_with, mine=workers,
+            )  # fmt: skip
 
     # Iterating.
 
@@ -192,29 +254,36 @@ class PrefetchDispatcher:
         if self._running:
             raise RuntimeError("it is being iterated over already; one loop at a time")
         self._running = True
-        iteration = _Iteration(self)
+        iteration = _Iteration(self, self._start)
         steps = iteration.ahead() if self._overlap else iteration.steps()
-        accelerate = getattr(self.loader, "gradient_state", None)  # which asks the loader that came last
+        told: contextlib.AbstractContextManager[Iterator[_Made]] = contextlib.nullcontext(steps)
+        if hasattr(self.loader, "gradient_state"):  # Accelerate's, which asks the loader that came last for its end
+            told = _told_accelerate(steps)
         try:
-            made = next(steps)
-            if accelerate is not None:
-                accelerate._add_dataloader(self)
-            while made.step is not None:
-                after = None if accelerate is None else next(steps)
-                self.end_of_dataloader = after is not None and after.step is None
-                self._position, self.dispatcher.current = made.position, made.step
-                _take_over(made)
-                yield made.step.data if self._collate is None else self._collate(_samples(made.step.data))
-                made = after or next(steps)
-            if made.failure is not None:
-                raise made.failure
-            self._position = _Position()  # the next iteration is a new epoch
+            with told as all_made:
+                for made in all_made:
+                    if made.failure is not None:
+                        raise made.failure
+                    if made.step is None:
+                        break
+                    self._place = made.place
+                    self.dispatcher.hand_out(made.step)
+                    _take_over(made)
+                    yield self._collated(made.step.data)
+            self._place = _Place()  # the next iteration is a new epoch
         finally:
-            if accelerate is not None:
-                accelerate._remove_dataloader(self)
-            self._running = self.end_of_dataloader = False
-            self._start = _Position(epoch=self._start.epoch)
+            self._running = False
+            self._start = _Place(Position(self._start.at.epoch))
             iteration.stop()
+
+    def _collated(self, data: Any) -> Any:
+        if self._collate is None:
+            return data
+        samples = samples_of(data)
+        collated = self._collate(samples)
+        if self._may_pad and isinstance(data, Mapping):
+            self._may_pad = not warn_of_padding(samples, collated)
+        return collated
 
 
 class _Steps:
@@ -236,7 +305,7 @@ class _Steps:
         """Return a step, which is the next one, or the first after those that are skipped."""
         if self._steps is None or number != self._next:
             self._steps = None  # which ends it
-            self._of._start = _Position(number, epoch=self._of._start.epoch)
+            self._of.skip_to(number)
             self._steps = iter(self._of)
         self._next = number + 1
         return next(self._steps)  # its end is that of the DataLoader
@@ -284,43 +353,43 @@ def _take_over(made: _Made) -> None:
 class _Iteration:
     """One iteration: mini-batches drawn, lengths gathered, planned and exchanged, in this thread or in another."""
 
-    def __init__(self, of: PrefetchDispatcher) -> None:
-        self._of = of
+    def __init__(self, of: PrefetchDispatcher, start: _Place) -> None:
+        self._of, self._start = of, start
         self._closing = threading.Event()
-        self._queue: queue.Queue[_Made] = queue.Queue(of._depth)
+        self._queue: queue.Queue[_Made] = queue.Queue(of.depth)
         self._thread: threading.Thread | None = None
 
     def steps(self) -> Iterator[_Made]:
         """Make step after step; the last says that there is none, or why."""
-        of, at, step = self._of, self._of._start, None
-        batches = _drawn(of.loader, at)
+        of, place = self._of, self._start
+        batches = _drawn(of.loader, place, of.batches)
         while True:
-            status, batch, failure = self._draw(batches, at)
-            at, step = replace(at, ended=at.ended or status is Status.ENDED), None
+            status, batch, failure = self._draw(batches, place)
+            place, step = replace(place, ended=place.ended or status is Status.ENDED), None
             try:
-                gathered = of._maker.tell(batch, status, failure)
+                gathered = of.maker.tell(batch, status, failure)
                 if failure is None and not self._is_over(gathered):
-                    at = replace(at, steps=at.steps + 1)
-                    if status is Status.READY and of.loader is not None:
-                        at = replace(at, loader=_state_of(of.loader))
-                    step = of._maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
+                    if status is Status.READY and of.loader is not None and of.batches is None:
+                        place = replace(place, loader=_state_of(of.loader))
+                    step = of.maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
+                    place = replace(place, at=_behind(place.at, step.step.batch_size))
             except Exception as error:
-                failure = error
-            yield _Made(step, at, failure=failure)  # the failure is raised where the step was asked for
+                step, failure = None, error
+            yield _Made(step, place, failure=failure)  # the failure is raised where the step was asked for
             if step is None:
                 return
 
-    def _draw(self, batches: Iterator[Any], at: _Position) -> tuple[Status, MiniBatch | None, Exception | None]:
+    def _draw(self, batches: Iterator[Any], place: _Place) -> tuple[Status, MiniBatch | None, Exception | None]:
         if self._closing.is_set():
             return Status.CLOSING, None, None
         if self._of.loader is None:
             return Status.READY, None, None
         try:
-            drawn = _NONE if at.ended else next(batches, _NONE)
+            drawn = _NONE if place.ended else next(batches, _NONE)
             if drawn is _NONE:
                 return Status.ENDED, None, None
-            further = {} if self._of._lengths is None else self._of._lengths(drawn)
-            return Status.READY, self._of._maker.read(drawn, further), None
+            further = {} if self._of.lengths is None else self._of.lengths(drawn)
+            return Status.READY, self._of.maker.read(drawn, further), None
         except Exception as error:  # the others must hear of it
             return Status.FAILED, None, error
 
@@ -330,13 +399,13 @@ class _Iteration:
                 raise ExecutorError(f"{listed(left)} left the loop; all ranks must leave it at the same step", left)
             return True
         ended = [status is Status.ENDED for status in gathered.statuses]
-        return all(ended) or (self._of._uneven == "stop" and any(ended))
+        return all(ended) or (self._of.uneven == "stop" and any(ended))
 
     # With a thread.
 
     def ahead(self) -> Iterator[_Made]:
         """As :meth:`steps`, made by a thread up to `depth` steps ahead."""
-        device = torch.cuda.current_device() if self._of._on_cuda else None
+        device = torch.cuda.current_device() if self._of.on_cuda else None
         arguments = (device, torch.get_num_threads())
         self._thread = threading.Thread(target=self._work, args=arguments, name="seqbalancer", daemon=True)
         self._thread.start()
@@ -372,12 +441,59 @@ class _Iteration:
 _NONE = object()
 
 
-def _drawn(loader: Any, start: _Position) -> Iterator[Any]:
+def _drawn(loader: Any, start: _Place, batches: RankBatches | None) -> Iterator[Any]:
     """Draw from a loader, from where a state says it was."""
     if loader is not None:
-        if start.loader is not None:
+        if start.loader is not None and batches is None:
             loader.load_state_dict(start.loader)
-        yield from islice(loader, start.steps if start.loader is None else 0, None)
+        yield from islice(loader, start.at.batches if start.loader is None else 0, None)
+
+
+def _behind(at: Position, samples: int) -> Position:
+    """Return the place behind a step of so many samples."""
+    done = -1 if at.samples < 0 else at.samples + samples
+    return Position(at.epoch, done, 0, at.batches + 1)
+
+
+class _Handed(IterableDataset[_Made]):
+    """Steps as a data set that is read once."""
+
+    def __init__(self, steps: Iterator[_Made]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[_Made]:
+        return (made for made in self._steps if made.step is not None or made.failure is not None)
+
+
+@contextlib.contextmanager
+def _told_accelerate(steps: Iterator[_Made]) -> Iterator[Iterator[_Made]]:
+    """Have a loader of Accelerate's hand out the steps: it tells ``accumulate`` which is the last, having one more."""
+    from accelerate.data_loader import prepare_data_loader
+
+    first = next(steps)  # the loader that they are drawn from must have begun: the one that begins last is asked
+    loader = DataLoader(_Handed(chain([first], steps)), batch_size=None, generator=torch.Generator())
+    prepared = prepare_data_loader(loader, num_processes=1, process_index=0)
+    try:
+        yield iter(prepared)
+    finally:
+        prepared.end()
+
+
+def _batches_of(loader: Any) -> RankBatches | None:
+    """Return the batches of this package that a loader draws, if it does: Accelerate's wrap them in others."""
+    inner, seen = [loader], set()
+    while inner:
+        one = inner.pop(0)
+        if isinstance(one, RankBatches):
+            return one
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            inner += [getattr(one, name, None) for name in ("batch_sampler", "sampler")]
+    return None
+
+
+def _workers_of(loader: Any) -> int | None:
+    return getattr(loader, "num_workers", None)
 
 
 def _state_of(loader: Any) -> Any:
@@ -406,7 +522,7 @@ def _tell_epoch(teller: Any, epoch: int, told: set[int]) -> None:
         _tell_epoch(getattr(teller, name, None), epoch, told)
 
 
-def _samples(data: Any) -> list[Any]:
+def samples_of(data: Any) -> list[Any]:
     """Return a mini-batch sample by sample."""
     if not isinstance(data, Mapping):
         return list(data)

@@ -1,10 +1,12 @@
 """From a plan file straight to a loader: each rank reads the samples that it will run, and nothing is exchanged."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,22 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from balancer.errors import InputError, PlanError
+from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.planning.epoch_position import Position
 from balancer.planning.rank_batches import RankBatches
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import slots_from_json
-from solvers.arguments import as_count
+from solvers.arguments import as_count, as_integer
+from solvers.errors import ArgumentError, UsageError
 
 __all__ = ["PlannedBatchSampler"]
 
+
+_NAMES = ("file", "format", "unit")  # of a log's files, whose contents are what counts
 
 Held = tuple[NDArray[np.int64], NDArray[np.int32], int]  # rows, their slots, and how many slots there are
 
@@ -42,7 +49,9 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
     micro_batches : bool
         Yield every micro-batch by itself, as many a step on every rank. Some may be empty.
     start_step : int
-        Where to begin the first epoch: to resume, the number of steps done. Or load the sampler's state.
+        Where to begin the first epoch: to resume, the number of steps done; batches are counted from there. Or load
+        the sampler's state: that of any number of ranks, if a step of this plan begins where it stands. Of one for
+        which that is so, ``balancer plan LOG --continue PLAN --at-step S`` plans the rest.
 
     Raises
     ------
@@ -66,45 +75,93 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         micro_batches: bool = False,
         start_step: int = 0,
     ) -> None:
-        if start_step < 0:
-            raise ValueError(f"start_step must be >= 0, got {start_step}")
         self.phase, self.micro_batches = phase, micro_batches
-        self.start_step = self._start_step = start_step
         self._slots: MicroBatches | SequenceGroups | None = None
         self._shared: dict[str, LongShort] = {}
         self._phases = [SINGLE_PHASE]
-        self._epochs = 1
         self._source: PlanFile | list[DispatchPlan]
         if isinstance(plan, str | os.PathLike):
             self._source = open_plan(plan)
             description = self._source.description
             try:
-                steps, num_ranks = description.get("steps"), sum(description["topology"]["node_sizes"])
+                num_ranks = sum(description["topology"]["node_sizes"])
                 if given := description["settings"]["micro_batches"]:
                     self._slots = slots_from_json(given)
                 self._phases = [phase["name"] for phase in description["phases"]]
                 sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
                 self._shared = {name: LongShort.of(size) for name, size in sizes.items() if size is not None}
-                self._epochs = as_count("epochs", description.get("epochs", 1))
-                self.num_steps = None if steps is None else steps // self._epochs
-            except (KeyError, TypeError, ValueError) as error:
+                self._epochs = PlanEpochs.of(description)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
         else:
             self._source = plans = [plan] if isinstance(plan, DispatchPlan) else list(plan)
-            self.num_steps = len(plans)
+            self._epochs = PlanEpochs(1, len(plans), 0, None)
             num_ranks = plans[0].num_ranks if plans else as_count("rank", (rank or 0) + 1)
         super().__init__(num_ranks, rank)
+        start_step = as_integer("start_step", start_step)
+        if start_step > self.num_steps:
+            raise ArgumentError("start_step", f"be <= {self.num_steps}, the steps of an epoch", start_step)
+        self._begin_at(replace(self._beginning(self._epochs.first_epoch), samples=self._bounds(0)[start_step]))
 
-    def _micro_steps(self, epoch: int, ranks: Sequence[int], done: int) -> Iterator[tuple[int, list[list[int]]]]:
-        start, self._start_step = self._start_step, 0
-        steps = self.num_steps or 0
-        first = epoch % self._epochs * steps
-        number = 0
-        for step, held in enumerate(islice(self._steps(ranks), first, None if self._epochs == 1 else first + steps)):
-            for batches in self._cut(held):
-                if number >= done and step >= start:
-                    yield number, batches
-                number += 1
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch; of a plan that goes on where another was left, of what it has of the first."""
+        return self._epochs.steps_in_first
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a full global batch; 0 where plans are not of a file."""
+        return self._epochs.samples_per_step
+
+    def _bounds(self, number: int) -> list[int]:
+        """Return between which samples the steps of an epoch of the plan lie."""
+        if isinstance(self._source, PlanFile):
+            return self._epochs.bounds(number)
+        return [0, *accumulate(plan.batch_size for plan in self._source)]
+
+    def _beginning(self, epoch: int) -> Position:
+        return Position(epoch, self._bounds(self._number(epoch))[0])
+
+    def _number(self, epoch: int) -> int:
+        """Return which epoch of the plan an epoch is; a plan that goes on where another was left is run once."""
+        epochs = self._epochs
+        last = epochs.first_epoch + epochs.count - 1
+        if epochs.continues and not epochs.first_epoch <= epoch <= last:
+            raise UsageError(
+                "epoch must be within {first}..{last}, as the plan goes on where another was left, got {epoch}",
+                "plan the whole log for these ranks for other epochs", first=epochs.first_epoch, last=last, epoch=epoch,
+            )  # fmt: skip
+        return epochs.number(epoch)
+
+    def _checked(self, at: Position) -> Position:
+        bounds = self._bounds(self._number(at.epoch or 0))
+        if at.samples < bounds[-1] and at.samples not in bounds:
+            raise UsageError(
+                "the state stands behind sample {samples} of epoch {epoch}, where no step of this plan begins",
+                "plan what is left for these ranks: balancer plan LOG --continue PLAN --at-step S --ranks {ranks}, "
+                "where PLAN is the plan that was trained, and S the steps of it that were",
+                samples=at.samples, epoch=at.epoch, ranks=self.num_ranks,
+            )  # fmt: skip
+        return at
+
+    def _steps(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[list[list[int]]]]]:
+        for samples, held in self._held(begin, ranks):
+            yield samples, list(self._cut(held))
+
+    def _sizes(self, begin: Position) -> Iterator[tuple[int, int]]:
+        if self.micro_batches:
+            return ((samples, held[0][2]) for samples, held in self._held(begin, [0]))
+        bounds = self._bounds(self._number(begin.epoch or 0))
+        return ((stop - start, 1) for start, stop in pairwise(bounds) if start >= begin.samples)
+
+    def _held(self, begin: Position, ranks: Sequence[int]) -> Iterator[tuple[int, list[Held]]]:
+        """Yield how many samples each step has from there on, and what of them is whose."""
+        number = self._number(begin.epoch or 0)
+        bounds, first = self._bounds(number), self._epochs.first_step(number)
+        steps = islice(self._all_steps(ranks), first, first + len(bounds) - 1)
+        for (start, stop), held in zip(pairwise(bounds), steps, strict=False):
+            if start >= begin.samples:
+                yield stop - start, held
 
     def _cut(self, held: list[Held]) -> Iterator[list[list[int]]]:
         """Yield the batches of each rank that a step has."""
@@ -118,20 +175,29 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             yield [rows[cuts[slot] : cuts[slot + 1]].tolist() for (rows, _, _), cuts in pairs]
 
     def __len__(self) -> int:
-        if self.micro_batches or self.num_steps is None:
+        if self.micro_batches:
             raise TypeError("the number of micro-batches is known only by reading the plan")
-        ahead = self.num_steps - (self.start_step if self.epoch == 0 else 0)
-        return max(0, ahead) * (self.num_ranks if self.rank is None else 1)
+        return super().__len__()
 
     @cached_property
-    def _identity(self) -> dict[str, Any]:
-        if isinstance(self._source, PlanFile):
-            digest = self._source.description.get("digest")
-        else:
-            digest = hashlib.sha256("".join(plan.digest() for plan in self._source).encode()).hexdigest()
-        return {"plan": digest, "phase": self.phase, "micro_batches": self.micro_batches}
+    def _data(self) -> dict[str, Any]:
+        """What the rows are: the log's files where it is known, else the lengths."""
+        if not isinstance(self._source, PlanFile):
+            found = hashlib.sha256(b"".join(plan.lengths.tobytes() for plan in self._source)).hexdigest()
+            return {"lengths": found, "phase": self.phase}
+        description = self._source.description
+        if (sources := description.get("sources")) is None:
+            return {"plan": description.get("digest"), "phase": self.phase}
+        contents = [{name: value for name, value in source.items() if name not in _NAMES} for source in sources]
+        found = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+        return {"log": found, "phase": self.phase, "shuffle": self._epochs.shuffle}
 
-    def _steps(self, ranks: Sequence[int]) -> Iterator[list[Held]]:
+    def _order(self, epoch: int) -> dict[str, Any]:
+        if self._epochs.shuffle is None:
+            return self._data
+        return self._data | {"order": self._epochs.first_epoch + self._number(epoch)}
+
+    def _all_steps(self, ranks: Sequence[int]) -> Iterator[list[Held]]:
         """Yield of each step what each rank has: its rows in dispatch order, their slots, and how many there are."""
         if isinstance(self._source, PlanFile):
             yield from self._steps_of_file(self._source, ranks)
@@ -157,8 +223,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             yield from (self._rows({}, ranks) for _ in range(done, number))
             yield self._rows(phases, ranks)
             done = number + 1
-        if may_lack and self.num_steps is not None:
-            yield from (self._rows({}, ranks) for _ in range(done, self.num_steps * self._epochs))
+        if may_lack:
+            yield from (self._rows({}, ranks) for _ in range(done, self._epochs.steps))
 
     def _rows(self, phases: Mapping[str, PlanStep], ranks: Sequence[int]) -> list[Held]:
         """Return what ranks have of a step; its phases have as many micro-batches as the one with most.

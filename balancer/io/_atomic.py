@@ -1,7 +1,8 @@
 """Replacing files as a whole or not at all: locked temporary files, removal of those of killed runs, syncing.
 
-A new file grows under a temporary name, locked as long as its process lives, and is then renamed into place. A
-temporary whose lock is free is what a killed run left; the next run that succeeds removes it.
+Whatever this package writes comes here: :func:`target_of` refuses what is no regular file. A new file grows under a
+temporary name, locked as long as its process lives, and is then renamed into place. A temporary whose lock is free is
+what a killed run left; the next write of that file that succeeds removes it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,38 @@ def check_regular(path: str | os.PathLike[str], remedy: str = "") -> None:
     """Refuse pipes and devices, which may never end; folders are not checked here."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"
-        raise InputError(f"{on_a_line(os.fspath(path))}: is {kind}, and no regular file{remedy}")
+        raise InputError(f"{on_a_line(os.fspath(path))}: is {_kind(mode)}, and no regular file{remedy}")
+
+
+def _kind(mode: int) -> str:
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket or device"
+
+
+def check_folder(where: str, folder: str, doing: str) -> None:
+    """Refuse a place below what is no folder."""
+    if not os.path.isdir(folder):
+        rule = "is not a folder" if os.path.lexists(folder) else "does not exist"
+        raise InputError(f"{where}: cannot {doing}: the folder {folder} {rule}")
+
+
+def target_of(where: str, doing: str) -> str:
+    """Return the file that a write replaces, which is what a link points to; refuse all but regular files.
+
+    Who works long before it writes asks before the work. Raises InputError.
+    """
+    if not where or "\0" in where:
+        raise InputError(f"{where!r}: cannot {doing}: this is not a path")
+    target = os.path.realpath(where)
+    if where.endswith((os.sep, "/")) or os.path.isdir(target):
+        raise InputError(f"{where}: cannot {doing}: it is one file, and this is a folder; choose another name")
+    with reported(where, doing):
+        check_folder(where, os.path.dirname(target), doing)
+        with suppress(FileNotFoundError):
+            mode = os.stat(where).st_mode  # of the name given: what /dev/stdout leads to has no other
+            if not stat.S_ISREG(mode):
+                rule = "only regular files are replaced; choose another name"
+                raise InputError(f"{where}: cannot {doing}: it is {_kind(mode)}, and {rule}")
+    return target
 
 
 def sync_file(file: BinaryIO) -> None:
@@ -82,6 +113,8 @@ def claim_temporary(folder: str, name: str, token: str) -> tuple[BinaryIO, str]:
     """Create ``.<name>.<token>.tmp``, locked and empty, or take over what a killed run left; never a living one's."""
     path = os.path.join(folder, f".{name}.{token}.tmp")
     while True:
+        if os.path.lexists(path) and not _is_regular(path):
+            raise InputError(f"{path}: is no regular file, and none of ours: remove it, or choose another folder")
         file = open(path, "ab")  # noqa: SIM115 (open until it is renamed)
         if _is_held(file):
             file.close()
@@ -105,17 +138,27 @@ def _is_held(file: BinaryIO) -> bool:
     return False
 
 
-def write_whole(path: str, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all; raises OSError."""
-    folder, name = os.path.split(path)
-    file, temporary, _ = open_temporary(folder or ".", name)
-    try:
-        with file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        remove_files([temporary])
-        raise
+def _is_regular(path: str) -> bool:
+    """Whether this is a regular file, and no link to one."""
+    return stat.S_ISREG(os.lstat(path).st_mode)
+
+
+def write_whole(path: str, content: bytes, doing: str) -> None:
+    """Write a file that is there as a whole or not at all; raises InputError, in which `doing` says what failed."""
+    target = target_of(path, doing)
+    with reported(path, doing):
+        folder, name = os.path.split(target)
+        file, temporary, token = open_temporary(folder, name)
+        try:
+            with file:  # whose lock is held until it is in its place
+                file.write(content)
+                file.flush()
+                leftovers = leftovers_of(folder, name, token, None)
+                os.replace(temporary, target)
+        except BaseException:
+            remove_files([temporary])
+            raise
+        remove_leftovers(leftovers)
 
 
 def leftovers_of(folder: str, name: str, own: str, part_name: re.Pattern[str] | None) -> list[str]:
@@ -129,11 +172,15 @@ def leftovers_of(folder: str, name: str, own: str, part_name: re.Pattern[str] | 
         match = re.fullmatch(rf"\.{re.escape(name)}\.([0-9a-f]{{8}})\.tmp", entry)
         if match is None or match[1] == own:
             continue
-        with suppress(OSError), open(os.path.join(folder, entry), "rb") as file:
-            if _lock(file):
-                gone.append(entry)
-            else:
-                alive.add(match[1])
+        path = os.path.join(folder, entry)
+        with suppress(FileNotFoundError):
+            if not _is_regular(path):
+                continue  # none of ours, and to open it might wait forever
+            alive.add(match[1])  # also where it may not be opened: nobody knows
+            with suppress(PermissionError), open(path, "rb") as file:
+                if _lock(file):
+                    alive.remove(match[1])
+                    gone.append(entry)
     if part_name is not None:
         parts = [match for entry in entries if (match := part_name.fullmatch(entry))]
         gone += [match[0] for match in parts if match[1] not in alive]
@@ -145,3 +192,13 @@ def remove_files(paths: Iterable[str]) -> None:
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
+
+
+def remove_leftovers(paths: Iterable[str]) -> None:
+    """Delete what :func:`leftovers_of` found, but for what another run has taken over since."""
+    for path in paths:
+        with suppress(OSError):
+            if _is_regular(path):
+                with open(path, "rb") as file:
+                    if not _is_held(file):
+                        os.unlink(path)

@@ -7,6 +7,9 @@ Two forms, both as CSV, Parquet or JSON lines:
 - a row a sample, columns ``step``, ``length``, ``seconds``: rows of one ``step`` are a step and agree on ``seconds``.
 
 Either may have a column ``degree``: how many ranks shared the step, as a sequence group.
+
+Beside a plan, what all its ranks took: a row a micro-batch of a rank, columns ``step``, ``rank``, ``seconds``, in one
+file or in several, such as a file a rank.
 """
 
 import csv
@@ -25,11 +28,15 @@ from numpy.typing import NDArray
 from balancer.errors import InputError
 from balancer.io.columns import check_column, listed
 from balancer.io.formats import json_rows
-from balancer.io.logs import open_log
+from balancer.io.logs import LengthLog, open_log
 
-__all__ = ["read_measurements"]
+__all__ = ["RankTimes", "read_measurements", "read_rank_times"]
+
+RankTimes = dict[int, dict[int, list[float]]]
+"""Of each measured step, by number, of each rank the seconds of its micro-batches in order."""
 
 _WIDE, _LONG = ("lengths", "seconds"), ("step", "length", "seconds")
+_OF_RANKS = ("step", "rank", "seconds")
 _DEGREE = "degree"
 _LONGEST = 2**31 - 1  # its square fits int64
 _FORMS = "a row a step needs columns lengths, seconds; a row a sample needs step, length, seconds"
@@ -47,20 +54,12 @@ def read_measurements(
     where = os.fspath(path)
     if log.files != (log.path,):
         raise InputError(f"{where}: measurements are read from one file, not from {len(log.files)}")
-    if log.format not in _READERS:
-        raise InputError(f"{where}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
+    _check_format(log)
     columns = next((form for form in (_WIDE, _LONG) if set(form) <= set(log.columns)), None)
     if columns is None:
         raise InputError(f"{where}: columns are {listed(log.columns)}; {_FORMS}")
     asked = (*columns, _DEGREE) if _DEGREE in log.columns else columns
-    for name in asked:
-        check_column(log, name)
-    try:
-        rows = list(_READERS[log.format](where, asked))
-    except InputError:
-        raise
-    except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
-        raise InputError(f"{where}: cannot be read: {str(error).splitlines()[0][:200]}") from error
+    rows = _rows(log, where, asked)
     degrees = [1] * len(rows) if asked is columns else [
         _as_integer(where, _DEGREE, i, row[-1], 1) for i, row in enumerate(rows)
     ]  # fmt: skip
@@ -70,6 +69,40 @@ def read_measurements(
     else:
         lengths, seconds, degrees = _from_samples(where, rows, degrees)
     return lengths, seconds, None if asked is columns else np.array(degrees, dtype=np.int64)
+
+
+def read_rank_times(path: str | os.PathLike[str]) -> RankTimes:
+    """Read what the ranks of steps took, of files in any of these formats; seconds are positive and finite."""
+    log = open_log(path)
+    _check_format(log)
+    if missing := [name for name in _OF_RANKS if name not in log.columns]:
+        have, needs = listed(log.columns), ", ".join(_OF_RANKS)
+        raise InputError(f"{log.path}: has no column {missing[0]!r}: what ranks took needs {needs}; columns are {have}")
+    times: RankTimes = {}
+    for where in map(os.fspath, log.files):
+        for row, (step, rank, taken) in enumerate(_rows(log, where, _OF_RANKS)):
+            of_step = times.setdefault(_as_integer(where, "step", row, step), {})
+            seconds = _as_seconds(where, row, taken)
+            of_step.setdefault(_as_integer(where, "rank", row, rank), []).append(seconds)
+    return times
+
+
+def _check_format(log: LengthLog) -> None:
+    if log.format not in _READERS:
+        raise InputError(f"{log.path}: measurements are read from CSV, Parquet and JSON lines, not from {log.format}")
+
+
+def _rows(log: LengthLog, where: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    for name in columns:
+        check_column(log, name)
+    try:
+        return list(_READERS[log.format](where, columns))
+    except InputError:
+        raise
+    except KeyError as error:
+        raise InputError(f"{where}: has no column {error}, which {log.files[0]} has") from error
+    except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
+        raise InputError(f"{where}: cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
 def _csv_rows(where: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -116,7 +149,8 @@ def _as_integer(where: str, column: str, row: int, value: object, least: int = 0
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= _LONGEST:
-        rule = f"{'degrees' if column == _DEGREE else 'lengths'} must be whole numbers from {least} to {_LONGEST}"
+        what = {_DEGREE: "degrees", "step": "steps", "rank": "ranks"}.get(column, "lengths")
+        rule = f"{what} must be whole numbers from {least} to {_LONGEST}"
         raise _wrong(where, column, row, value, rule)
     return number
 

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from balancer.errors import InputError
-from balancer.io._atomic import claim_temporary, leftovers_of, remove_files, reported, sync_file, sync_folder
+from balancer.io._atomic import (
+    check_folder,
+    claim_temporary,
+    leftovers_of,
+    remove_files,
+    remove_leftovers,
+    reported,
+    sync_file,
+    sync_folder,
+)
 from balancer.io.plan_format import (
     FORMAT,
     MANIFEST,
@@ -29,7 +38,6 @@ from balancer.io.plan_format import (
     to_json,
 )
 from balancer.io.plan_reader import read_footer
-from balancer.io.plan_writer import check_folder
 from balancer.io.store import as_path, exists, is_remote, names_in, remove, write
 
 __all__ = ["PlanFolder"]
@@ -153,18 +161,19 @@ class PlanFolder:
             sync_file(self._file)
             sync_folder(self._folder)
             leftovers = leftovers_of(self._folder, MANIFEST, self._token, PART_NAME)
-            beyond = [os.path.join(self._folder, name) for name in self._beyond({part["file"] for part in named})]
+            leftovers += self._begun()
             os.replace(self._temporary, os.path.join(self._folder, MANIFEST))
         sync_folder(self._folder)
         self._file.close()
-        remove_files(leftovers + beyond)
+        remove_leftovers(leftovers)
         shutil.rmtree(os.path.join(self._folder, self._scratch), ignore_errors=True)
         return Path(self._where)
 
-    def _beyond(self, named: set[str]) -> list[str]:
-        """Return what killed writers of this plan's parts left."""
+    def _begun(self) -> list[str]:
+        """Return the files of parts of this plan that were begun and are not whole; whoever wrote them has ended."""
         found = ((entry, _TEMPORARY.fullmatch(entry)) for entry in os.listdir(self._folder))
-        return [entry for entry, told in found if told and told[1] in named]
+        parts = [(entry, PART_NAME.fullmatch(told[1])) for entry, told in found if told]
+        return [os.path.join(self._folder, entry) for entry, part in parts if part and part[1] == self._token]
 
     def __enter__(self) -> PlanFolder:
         return self
@@ -173,19 +182,20 @@ class PlanFolder:
         if self._remote or self._file.closed:
             return
         self._file.close()
-        remove_files([self._temporary])
-        if self._made:
-            with suppress(OSError):  # it has parts
-                os.rmdir(self._folder)
+        with suppress(OSError):
+            remove_files([self._temporary])
+            remove_leftovers(self._begun())
+            if self._made:
+                os.rmdir(self._folder)  # if it has no parts
 
 
 def _make_folder(where: str, path: str) -> bool:
     """Create a plan folder if need be (True); refuse one whose manifest belongs to something else."""
     if not os.path.lexists(path):
-        check_folder(where, os.path.dirname(path))
+        check_folder(where, os.path.dirname(path), "write a plan here")
         os.mkdir(path)
         return True
-    check_folder(where, path)
+    check_folder(where, path, "write a plan here")
     if os.path.lexists(os.path.join(path, MANIFEST)):
         try:
             is_plan = manifest_of(where).get("format") == FORMAT  # of any version: the new plan takes its place

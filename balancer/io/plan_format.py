@@ -27,9 +27,19 @@ from balancer.io.store import exists, is_remote, read_whole
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
 FEATURES: frozenset[str] = frozenset(
-    {"epochs", "several sources", "sequence groups", "long and short", "pipeline stages", "layouts", "knee", "gaps"}
+    {
+        "epochs",
+        "continues",
+        "several sources",
+        "sequence groups",
+        "long and short",
+        "pipeline stages",
+        "layouts",
+        "knee",
+        "gaps",
+    }
 )
-"""What a plan file may hold beyond the columns below; a reader refuses one that names others."""
+"""What a plan file may hold beyond the columns below; a reader refuses one that names others. 0.2.0 wrote ``knee``."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
@@ -85,13 +95,13 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
     phases = description.get("phases")
     used = {
         "epochs": "epochs" in description,
+        "continues": "continues" in description,
         "several sources": "log" in description,
         "sequence groups": isinstance(cut, dict) and "degrees" in cut,
         "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
         "pipeline stages": isinstance(cut, dict) and "stages" in cut,
         "gaps": isinstance(cut, dict) and isinstance(cut.get("stages"), dict) and "gaps" in cut["stages"],
         "layouts": "layout" in description,
-        "knee": isinstance(settings, dict) and settings.get("eps") == "knee",
     }
     return [name for name, is_used in used.items() if is_used]
 

@@ -13,8 +13,8 @@ written and 137 read.
 from __future__ import annotations
 
 import base64
+import glob
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,7 +27,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from balancer.errors import InputError
-from balancer.io._atomic import leftovers_of, open_temporary, remove_files, reported, sync_file, sync_folder
+from balancer.io._atomic import (
+    leftovers_of,
+    open_temporary,
+    remove_files,
+    remove_leftovers,
+    reported,
+    sync_file,
+    sync_folder,
+    target_of,
+)
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
@@ -47,11 +56,8 @@ _OF_A_CALL = ("step", "phase", "slot")  # columns of which a number may be that 
 ROWS_PER_GROUP = 1_000_000  # 32 MB of buffers; a reader that skips by step skips in these units
 
 
-def check_folder(where: str, folder: str) -> None:
-    """Refuse a place for a plan below what is no folder."""
-    if not os.path.isdir(folder):
-        rule = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        raise InputError(f"{where}: cannot write a plan here: the folder {folder} {rule}")
+_STAGED = "seqbalancer-plan-"  # how folders begin that hold what goes to a store, in the system's for temporary files
+_HERE = "write a plan here"
 
 
 class _Sink:
@@ -180,24 +186,20 @@ class PlanWriter:
         self._phases: dict[str, int] = {}
         self._filled = self._last_step = 0
         self._where = os.fspath(path)
-        with reported(self._where, "write a plan here"):
+        with reported(self._where, _HERE):
             self._open_target()
         self._open = True
 
     def _open_target(self) -> None:
         where = self._where
-        if not where or "\0" in where:
-            raise InputError(f"{where!r}: cannot write a plan here: this is not a path")
-        target = os.path.realpath(where)  # what a link points to is replaced, not the link
-        if where.endswith((os.sep, "/")) or (not is_remote(where) and os.path.isdir(target)):
-            raise InputError(f"{where}: cannot write a plan here: it is one file, and this is a folder")
         if is_remote(where):  # a local file is copied to its store when it is complete
             as_path(where)
-            target = os.path.join(tempfile.mkdtemp(), "plan.parquet")
-        self._target, (self._folder, self._name) = target, os.path.split(target)
-        check_folder(where, self._folder)
-        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-            raise InputError(f"{where}: cannot write a plan here: a plan replaces regular files only")
+            if where.endswith("/"):
+                raise InputError(f"{where}: cannot {_HERE}: it is one file, and this is a folder")
+            self._target = os.path.join(tempfile.mkdtemp(prefix=_STAGED), "plan.parquet")
+        else:
+            self._target = target_of(where, _HERE)
+        self._folder, self._name = os.path.split(self._target)
         self._file, self._temporary, self._token = open_temporary(self._folder, self._name)
         self._sink = _Sink(self._file, self._schema)
 
@@ -317,13 +319,14 @@ class PlanWriter:
             if is_remote(self._where):
                 put(self._temporary, self._where)
                 self.discard()
+                _remove_staged()
                 return as_path(self._where)
             leftovers = leftovers_of(self._folder, self._name, self._token, None)
             self._shut()  # discard nothing from here on: an interrupt may find the plan in place
             os.replace(self._temporary, self._target)
         sync_folder(self._folder)
         self._file.close()
-        remove_files(leftovers)
+        remove_leftovers(leftovers)
         return Path(self._where)
 
     def discard(self) -> None:
@@ -357,3 +360,12 @@ class PlanWriter:
 
     def __exit__(self, *error: object) -> None:
         self.discard()
+
+
+def _remove_staged() -> None:
+    """Remove what killed runs left of plans that were on their way to a store."""
+    for folder in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_STAGED}*")):
+        with suppress(OSError):
+            if left := leftovers_of(folder, "plan.parquet", "", None):
+                remove_leftovers(left)
+                os.rmdir(folder)

@@ -35,7 +35,6 @@ def check_run(
     this process alone.
     """
     if engine is not None and not isinstance(engine, Serial):
-        engine.start(totals.__module__)
         return _in_parts(path, totals, log, engine, tick)
     plan_file = open_plan(path)
     per_part = None if is_saved(plan_file) else settings_of(plan_file).steps_per_part

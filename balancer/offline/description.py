@@ -10,7 +10,6 @@ from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, file_sha256, footer_sha256, unit_of
 from balancer.io.plan_reader import PlanFile
 from balancer.io.store import is_remote, size_and_tag
-from balancer.offline.ahead import begun_sha256
 from balancer.offline.settings import LogSettings
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import StepPlan
@@ -100,7 +99,7 @@ def sources_of(log: LengthLog, settings: LogSettings) -> list[dict[str, Any]]:
 def contents_of(file: Path) -> dict[str, Any]:
     """Return what tells the contents of a file from all others."""
     if not is_remote(file):
-        return {"size": file.stat().st_size, "sha256": begun_sha256(file) or file_sha256(file)}
+        return {"size": file.stat().st_size, "sha256": file_sha256(file)}
     size, tag = size_and_tag(file)
     return {"size": size, "etag": tag, "footer_sha256": footer_sha256(file)}
 

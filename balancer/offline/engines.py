@@ -1,34 +1,50 @@
 """Engines: who does the tasks of a run. Each takes tasks as they come and yields results as they are done."""
 
-import itertools
+import multiprocessing
 import os
+import pickle
+import signal
 import socket
-import time
+import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from itertools import islice
+from multiprocessing import connection
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
 
 from balancer.errors import InputError
-from balancer.offline import ahead
-from balancer.offline.workers import TRIES, Done, Task, Workers
 
-__all__ = ["ENGINES", "Cluster", "Engine", "Processes", "Serial", "Tick"]
+__all__ = ["ENGINES", "Cluster", "Engine", "LostWorkerError", "Processes", "Serial", "Task", "Tick", "cores"]
 
-Tick = Callable[[int], None]
-"""Takes note of so many samples more."""
+Task = tuple[int, Any]
+"""Something to do, and its number."""
 
 Tasks = Iterable[Task]
 """What is to do, numbered in ascending order."""
 
-_TEND_S = 0.05  # how often a process that works looks after others, who have a task that waits
+Tick = Callable[[int], None]
+"""Takes note of so many samples more."""
+
+_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+_PRELOADED = ["balancer.offline.check"]  # with all that plans and checks
 _CONNECT_S = 10.0
+
+
+class LostWorkerError(InputError):
+    """A process that worked was killed, or could not begin; whatever was finished before is kept."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Engine(Protocol):
     """Does tasks."""
-
-    def start(self, *modules: str) -> None:
-        """Begin what takes long to be there; `modules` are what tasks need besides planning."""
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """Call `work` with every task; yield number and result of each, in any order.
@@ -41,9 +57,6 @@ class Engine(Protocol):
 class Serial:
     """The process itself, one task after the other."""
 
-    def start(self, *modules: str) -> None:
-        """As :class:`Engine` has it: nothing."""
-
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it; ticks within tasks."""
         for number, task in tasks:
@@ -53,110 +66,23 @@ class Serial:
 class Processes:
     """Processes on this machine, `jobs` of them, of which this is one; by default one a core.
 
-    A worker that is killed costs what it was doing: another one takes its place, and its task is done again, up to four
-    times. Workers are not forked from this process, which may have threads, and locks that they hold; on Linux they are
-    forked from one that has imported what they need, and has no threads, elsewhere each begins by itself.
+    This one works, too: it hands tasks out between its own. A worker that is killed ends the run.
     """
 
     def __init__(self, jobs: int | None = None) -> None:
-        self.jobs = jobs or ahead.cores()
-
-    def start(self, *modules: str) -> None:
-        """As :class:`Engine` has it."""
-        if self.jobs > 1:
-            ahead.start_fork_server(*modules)
+        self.jobs = jobs or cores()
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
-        tasks = iter(tasks)
-        first = list(itertools.islice(tasks, self.jobs))  # no more of them work than there are tasks
-        with Workers(work, max(0, len(first) - 1)) as workers:
-            yield from _Shared(workers, work, itertools.chain(first, tasks), tick).results()
-
-
-class _Helpers(Protocol):
-    """Others who do tasks: :class:`Workers` has what these mean."""
-
-    @property
-    def slots(self) -> int: ...
-    def held(self) -> set[int]: ...
-    def wants(self, plenty: bool) -> bool: ...
-    def give(self, number: int, task: Any) -> None: ...
-    def done(self, wait: bool) -> Iterator[Done]: ...
-
-
-class _Shared:
-    """A run that this process shares with others: it hands tasks out and, if it `works`, does some itself.
-
-    Between the steps of a task of its own, which tick, it looks after the others.
-    """
-
-    def __init__(
-        self, helpers: _Helpers, work: Callable[..., Any], tasks: Tasks, tick: Tick,
-        works: Callable[[], bool] = lambda: True,
-    ) -> None:  # fmt: skip
-        self._helpers, self._work, self._tasks, self._tick = helpers, work, iter(tasks), tick
-        self._ready, self._finished, self._failed = deque[Task](), deque[Task](), dict[int, BaseException]()
-        self._works, self._exhausted, self._tended = works, False, 0.0
-
-    def results(self) -> Iterator[Task]:
-        """Yield number and result of every task."""
-        while True:
-            self._fill()
-            self._tend()
-            if self._failed:
-                self._exhausted = True
-                self._ready.clear()  # they come after all that were handed out
-            while self._finished:
-                yield self._finished.popleft()
-            held = self._helpers.held()
-            if self._ready and self._works():
-                self._do(*self._ready.popleft())
-            elif self._ready or (held and min(held) < min(self._failed, default=max(held) + 1)):
-                self._tend(wait=True)
-            else:
-                break
-        if self._failed:
-            raise self._failed[min(self._failed)]
-
-    def _fill(self) -> None:
-        """Have tasks at hand: one for each of the others while this process does one, and as many in reserve."""
-        while not self._exhausted and len(self._ready) <= 2 * self._helpers.slots:
-            if (following := next(self._tasks, None)) is None:
-                self._exhausted = True
-            else:
-                self._ready.append(following)
-
-    def _do(self, number: int, task: Any) -> None:
-        try:
-            self._finished.append((number, self._work(task, self._note)))
-        except Exception as error:
-            self._failed[number] = error
-
-    def _note(self, samples: int) -> None:
-        self._tick(samples)
-        if time.monotonic() - self._tended >= _TEND_S:
-            self._tend()
-
-    def _tend(self, wait: bool = False) -> None:
-        """Take what the others have done, and hand out what they want."""
-        for number, result, error in self._helpers.done(wait):
-            if error is None:
-                self._tick(_samples_of(result))
-                self._finished.append((number, result))
-            else:
-                self._failed[number] = error
-        while self._ready and not self._failed and self._helpers.wants(len(self._ready) > self._helpers.slots):
-            self._helpers.give(*self._ready.popleft())
-        self._tended = time.monotonic()
-
-
-def _samples_of(result: Any) -> int:
-    return int(result["totals"]["samples"]) if "totals" in result else 0
+        if self.jobs == 1:
+            yield from Serial().run(work, tasks, tick)
+            return
+        with _Workers(work, self.jobs - 1) as workers:
+            yield from _dealt(tasks, workers, tick, work)
 
 
 class Cluster:
-    """Workers of a Ray cluster; by default of one that is started on this machine, and ended when the work is done.
+    """Workers of a Ray cluster; this process hands out.
 
     Ray moves the tasks of a lost worker or node to others by itself. Its dashboard shows them under names such as
     ``part 17``.
@@ -164,7 +90,8 @@ class Cluster:
     Parameters
     ----------
     address : str, optional
-        Of a cluster that runs: what ``ray.init`` takes, such as ``"auto"``; else what ``RAY_ADDRESS`` says.
+        What ``ray.init`` takes, such as ``"auto"``. Without it that takes the cluster of ``RAY_ADDRESS``, or one that
+        runs on this machine, or starts one for as long as the run takes.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -175,112 +102,209 @@ class Cluster:
             raise InputError("the engine 'ray' needs Ray: pip install 'seqbalancer[ray]'") from None
         except Exception as error:  # an installation that is damaged
             raise InputError(f"Ray cannot be imported: {type(error).__name__}: {error}") from None
-        self._ray, self.address = ray, address or os.environ.get("RAY_ADDRESS")
-        self._local = ahead.begun_cluster()
-
-    def start(self, *modules: str) -> None:
-        """As :class:`Engine` has it: a cluster on this machine, if there is none."""
-        if self.address is None and self._local is None and not self._ray.is_initialized():
-            self._local = ahead.LocalCluster()
+        self._ray, self.address = ray, address
 
     def run(self, work: Callable[..., Any], tasks: Tasks, tick: Tick) -> Iterator[Task]:
         """As :class:`Engine` has it."""
-        self.start()
-        if self._local is not None and self._ray.is_initialized():  # by others, meanwhile
-            self._local.end()
-            self._local = None
-        mine = self._local is not None or not self._ray.is_initialized()
-        if mine and self._local is None:
+        is_mine = not self._ray.is_initialized()
+        if is_mine:
             self._connect()
-        helpers = _Remote(self._ray, work, self._local)
         try:
-            yield from _Shared(helpers, work, tasks, tick, helpers.leave_a_core).results()
+            with _Remote(self._ray, work) as workers:
+                yield from _dealt(tasks, workers, tick)
         finally:
-            helpers.cancel()
-            if mine:
+            if is_mine:
                 self._ray.shutdown()
-            if self._local is not None:
-                self._local.end()
-                self._local = None
 
     def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         try:
-            if host and port.isdecimal():  # Ray would go on trying for minutes
+            if host and port.isdecimal():  # Ray would go on trying for long
                 socket.create_connection((host, int(port)), _CONNECT_S).close()
-            ahead.init(self._ray, address=self.address, logging_level="warning")
-        except Exception as error:  # whatever it cannot connect to
-            raise _unreachable(f"the Ray cluster at {self.address!r:.100}", error) from None
-
-
-class _Remote:
-    """Workers of a Ray cluster: :class:`Workers` has what these methods mean."""
-
-    def __init__(self, ray: Any, work: Callable[..., Any], local: ahead.LocalCluster | None) -> None:
-        self._ray, self._work, self._local = ray, work, local
-        self._running, self._remote = dict[Any, int](), None
-        self.slots, self._has_helped = 1, False
-
-    def leave_a_core(self) -> bool:
-        """Whether there is a core for this process; of a cluster of others', until its first task is done."""
-        return not self._has_helped or self._local is not None
-
-    def held(self) -> set[int]:
-        return set(self._running.values())
-
-    def _is_there(self) -> bool:
-        if self._remote is None and (self._local is None or self._local.is_there()):
-            if self._local is not None:
-                try:
-                    self._local.connect(self._ray)
-                except Exception as error:  # whatever it could not start
-                    raise _unreachable("a local Ray cluster", error) from None
-            self._remote = self._ray.remote(self._work)
-            self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        return self._remote is not None
-
-    def wants(self, plenty: bool) -> bool:
-        return self._is_there() and len(self._running) < self.slots * (1 + plenty)
-
-    def give(self, number: int, task: Any) -> None:
-        remote: Any = self._remote
-        self._running[remote.options(name=f"part {number}", max_retries=TRIES - 1).remote(task)] = number
-
-    def done(self, wait: bool) -> Iterator[Done]:
-        if not self._running:
-            if wait and not self._is_there():
-                time.sleep(_TEND_S)
-            return
-        running = list(self._running)
-        found, _ = self._ray.wait(running, num_returns=1 if wait else len(running), timeout=None if wait else 0)
-        for reference in found:
-            number, self._has_helped = self._running.pop(reference), True
-            try:
-                yield number, self._ray.get(reference), None
-            except self._ray.exceptions.RayError as error:
-                yield number, None, _cause(number, error)
-
-    def cancel(self) -> None:
-        """Have tasks not be done any more."""
-        for reference in self._running:
-            self._ray.cancel(reference)
-
-
-def _unreachable(what: str, error: Exception) -> InputError:
-    reason = str(error).strip().splitlines() or [type(error).__name__]
-    return InputError(f"{what} cannot be had: {reason[0][:200]}")
-
-
-def _cause(number: int, error: Exception) -> BaseException:
-    """Return what a task raised; or, where it was lost, that it was."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, Exception):
-        return cause
-    return InputError(
-        f"part {number}: the Ray worker that had it was lost ({type(error).__name__}), and so were those that tried "
-        "again; look at the cluster, and resume"
-    )
+            self._ray.init(address=self.address, log_to_driver=False, logging_level="error")
+        except Exception as error:  # whatever it cannot connect to, or start
+            what = "a Ray cluster" if self.address is None else f"the Ray cluster at {self.address!r:.100}"
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise InputError(f"{what} cannot be had: {reason[0][:200]}") from None
 
 
 ENGINES = {"serial": Serial, "processes": Processes, "ray": Cluster}
 """Who can plan, by name."""
+
+
+class _Others(Protocol):
+    """Others who do tasks; what is given to them is known by a handle."""
+
+    slots: int  # how many of them work at once
+
+    def give(self, number: int, task: Any) -> Any: ...
+    def done(self, handles: Sequence[Any], is_idle: bool) -> Iterable[Any]: ...
+    def result(self, number: int, handle: Any) -> Any: ...
+
+
+def _dealt(
+    tasks: Tasks, others: _Others, tick: Tick, work: Callable[..., Any] | None = None
+) -> Iterator[Task]:  # fmt: skip
+    """Deal tasks out to others; with `work`, do some here.
+
+    Each of the others has one that waits besides the one it does, as long as there are plenty, so that none waits for
+    this process to come to the end of its own, and all end together.
+    """
+    tasks, ready, held, failed = iter(tasks), deque[Task](), dict[Any, int](), dict[int, Exception]()
+    while True:
+        ready.extend(islice(tasks, 0 if failed else max(0, 4 * others.slots - len(ready))))
+        own = ready.popleft() if ready and work else None
+        while ready and len(held) < others.slots * (2 if len(ready) > others.slots else 1):
+            number, task = ready.popleft()
+            held[others.give(number, task)] = number
+        if own is None and not any(number < min(failed, default=number + 1) for number in held.values()):
+            break
+        finished = [(own[0], *_tried(work, own[1], tick))] if own and work else []
+        for handle in others.done(list(held), is_idle=own is None):
+            number = held.pop(handle)
+            result, error = _tried(others.result, number, handle)
+            finished.append((number, result, error))
+            tick(_samples_of(result))
+        for number, result, error in finished:
+            if error is None:
+                yield number, result
+            else:
+                failed[number] = error
+                ready.clear()  # they come after all that were handed out
+    if failed:
+        raise failed[min(failed)]
+
+
+def _tried(call: Callable[..., Any], *given: Any) -> tuple[Any, Exception | None]:
+    """Return what a call gave, and what it raised."""
+    try:
+        return call(*given), None
+    except Exception as error:
+        return None, error
+
+
+def _samples_of(result: Any) -> int:
+    return int(result["totals"]["samples"]) if result and "totals" in result else 0
+
+
+class _Workers:
+    """Worker processes on this machine: :class:`_Others` has what their methods mean.
+
+    On Linux they are forked from a server that has imported what they need, and not from this process, which has
+    threads. They end with this process, whatever ends it, and, whatever they do, as soon as they are left. Threads hand
+    tasks out, so that this one does not wait for workers to begin, and that no Ctrl-C comes in between.
+    """
+
+    def __init__(self, work: Callable[..., Any], count: int) -> None:
+        context = multiprocessing.get_context(_METHOD)
+        if _METHOD == "forkserver":
+            context.set_forkserver_preload(_PRELOADED)
+        self.slots, self._work, self._threads = count, work, pa.cpu_count()
+        self._ours, self._theirs = context.Pipe()
+        self._pool = ProcessPoolExecutor(count, context, _begin, (self._theirs, dict(os.environ)))
+        self._hands = ThreadPoolExecutor(2 * count, initializer=_hear_no_interrupt)
+
+    def __enter__(self) -> Self:
+        pa.set_cpu_count(1)  # more threads would get in the workers' way
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ours.close()  # which they see
+        self._pool.shutdown(cancel_futures=True)
+        self._hands.shutdown()
+        self._theirs.close()
+        pa.set_cpu_count(self._threads)
+
+    def give(self, number: int, task: Any) -> Future[Any]:
+        return self._hands.submit(self._hand_out, task)
+
+    def _hand_out(self, task: Any) -> Any:
+        """Have a worker do a task; the first few calls start one each."""
+        try:
+            return self._pool.submit(_done, self._work, task).result()
+        except BrokenExecutor:
+            if self._ours.poll():  # one of them has begun
+                why = "a process that worked was killed, perhaps for want of memory; use fewer jobs"
+            else:
+                why = (
+                    "processes ended before they began to work, as what they printed says; a script whose runs have "
+                    "several processes must be a file, and start them under: if __name__ == '__main__'"
+                )
+            raise LostWorkerError(why) from None
+
+    def done(self, handles: Sequence[Future[Any]], is_idle: bool) -> Iterable[Future[Any]]:
+        return wait(handles, None if is_idle else 0, FIRST_COMPLETED).done
+
+    def result(self, number: int, handle: Future[Any]) -> Any:
+        return handle.result()
+
+
+def _hear_no_interrupt() -> None:
+    """Have processes that this thread starts not hear Ctrl-C, which a terminal sends them too."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _begin(driver: connection.Connection, environment: dict[str, str]) -> None:
+    """Make ready in a worker. Its own environment is the one of when the first worker began."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver hears it, and ends this process
+    threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environment)
+    pa.set_cpu_count(1)
+    driver.send_bytes(b"begun")
+
+
+def _end_with(driver: connection.Connection) -> None:
+    """End this process as soon as the driver is gone, or has closed its end."""
+    parent = multiprocessing.parent_process()
+    connection.wait([driver] if parent is None else [driver, parent.sentinel])
+    os._exit(1)
+
+
+def _done(work: Callable[[Any], Any], task: Any) -> Any:
+    """Do a task in a worker; what it raises can be read by the driver."""
+    try:
+        return work(task)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 (its own)
+        except Exception:
+            raise InputError(f"{type(error).__name__}: {error}") from None
+        raise
+
+
+class _Remote:
+    """Workers of a Ray cluster: :class:`_Others` has what their methods mean."""
+
+    def __init__(self, ray: Any, work: Callable[..., Any]) -> None:
+        self._ray, self._task, self._given = ray, ray.remote(work), set[Any]()
+        self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._given:
+            self._ray.cancel(handle)
+
+    def give(self, number: int, task: Any) -> Any:
+        handle = self._task.options(name=f"part {number}").remote(task)
+        self._given.add(handle)
+        return handle
+
+    def done(self, handles: Sequence[Any], is_idle: bool) -> Iterable[Any]:
+        return list(self._ray.wait(handles)[0])
+
+    def result(self, number: int, handle: Any) -> Any:
+        self._given.remove(handle)
+        try:
+            return self._ray.get(handle)
+        except self._ray.exceptions.RayTaskError as error:  # what the task raised
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise LostWorkerError(
+                f"part {number}: the Ray worker that had it was lost ({type(error).__name__}), and so were those that "
+                "tried again; look at the cluster"
+            ) from None

@@ -40,14 +40,9 @@ def fitted(log: LengthLog, settings: LogSettings) -> LogSettings:
     return replace(settings, steps_per_part=-(-round(per_part / rows) * rows // size))
 
 
-def _steps_per_epoch(num_rows: int, settings: LogSettings) -> int:
-    size = settings.samples_per_step
-    return num_rows // size if settings.drop_last else -(-num_rows // size)
-
-
 def num_parts(num_rows: int, settings: LogSettings) -> int:
     """Return how many parts the plan of a log of so many rows has."""
-    return -(-_steps_per_epoch(num_rows, settings) * settings.epochs // settings.steps_per_part)
+    return -(-settings.first_step_of(settings.epochs, num_rows) // settings.steps_per_part)
 
 
 def parts_of(
@@ -72,22 +67,23 @@ def parts_of(
     [(0, [(0, 8)]), (2, [(8, 10), (0, 4)]), (4, [(4, 10)])]
     """
     num_rows, size = sum(counts), settings.samples_per_step
-    per_epoch = _steps_per_epoch(num_rows, settings)
-    last = per_epoch * settings.epochs
+    last, epoch = settings.first_step_of(settings.epochs, num_rows), 0
     for number in range(num_parts(num_rows, settings)):
         first = number * settings.steps_per_part
         stop = min(first + settings.steps_per_part, last)
         stretches: list[Stretch | Scattered] = []
         step = first
         while step < stop:
-            in_epoch = step % per_epoch
-            steps = min(stop - step, per_epoch - in_epoch)
-            rows = in_epoch * size, min((in_epoch + steps) * size, num_rows)
+            while step >= settings.first_step_of(epoch + 1, num_rows):
+                epoch += 1
+            first_of_epoch = settings.first_step_of(epoch, num_rows)
+            steps = min(stop, settings.first_step_of(epoch + 1, num_rows)) - step
+            begin = settings.begin_of(epoch) + (step - first_of_epoch) * size
+            rows = begin, min(begin + steps * size, num_rows)
             if files is None:
                 stretches.append(Stretch(step, Span.of(log, counts, *rows)))
             else:
-                epoch = step // per_epoch
-                batch = number - epoch * per_epoch // settings.steps_per_part
+                batch = number - first_of_epoch // settings.steps_per_part
                 stretches.append(Scattered(step, batch, files[epoch]))
             step += steps
         yield Part(number, first, stop, tuple(stretches))

@@ -18,7 +18,7 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.pipelines import over_memory
 from balancer.planning.planner import replay_plan
-from balancer.planning.step import Step, encoder_problem, finished, with_knees
+from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
@@ -29,7 +29,6 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.step_times import GapTasks
 from solvers.bounds import Bound
 from solvers.errors import SolverError
-from solvers.relocation import is_knee
 from solvers.types import SolveStatus
 
 __all__ = ["Claims", "of_plan", "replay_step"]
@@ -122,8 +121,6 @@ def replay_step(
             fell_back=claims.fell_back(name), settle=claims.bound(name), status=claims.status(name),
         )  # fmt: skip
         last = last or plans[name]
-    if is_knee(step.settings.eps) and strategy == "orchestrated":
-        plans = with_knees(step, plans)
     return finished(step, plans, strategy, part_order=part_order)
 
 

@@ -21,9 +21,8 @@ from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
 from balancer.io.store import is_remote
-from balancer.offline.ahead import cores
 from balancer.offline.description import PlanDigest, describe, sources_of
-from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick
+from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, fitted, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
@@ -112,7 +111,6 @@ def _in_parts(
     counts: Sequence[int] | None, resume: bool, tick: Tick, kept: Tick,
 ) -> SomeTotals:  # fmt: skip
     """Plan a log part by part; write the parts and then their manifest, if there is a folder for them."""
-    engine.start(totals.__module__)  # while the log is hashed
     sources = [] if out is None else sources_of(log, settings)
     key = _key(sources, settings)
     with nullcontext() if out is None else PlanFolder(out, key, resume=resume) as folder:
@@ -150,7 +148,7 @@ def sorted_rows(
         yield None
     elif folder is not None:
         yield scattered(log, counts, settings, reader_of(log, settings), folder.scratch(), engine)
-    elif isinstance(engine, Cluster) and engine.address is not None:
+    elif isinstance(engine, Cluster):
         raise InputError(
             f"{log.path}: its shuffled rows are sorted into files, which all nodes must see: plan to a folder, and "
             "report by processes of one machine"

@@ -82,14 +82,15 @@ def _scatter(task: _Task, _: Any = None) -> dict[str, Any]:
     """Sort some rows by their position, and write a batch of those of each part."""
     settings, whole = task.settings, Block.concatenate(list(task.read(span=task.span)))
     rows = np.arange(task.span.first_row, task.span.first_row + len(whole))
-    positions = unshuffled(rows, task.num_rows, int(settings.shuffle or 0), task.epoch)
-    size, drop = settings.samples_per_step, settings.drop_last
-    per_epoch = task.num_rows // size if drop else -(-task.num_rows // size)
+    positions = unshuffled(rows, task.num_rows, int(settings.shuffle or 0), settings.first_epoch + task.epoch)
+    size, begin = settings.samples_per_step, settings.begin_of(task.epoch)
+    first_step, stop_step = (settings.first_step_of(epoch, task.num_rows) for epoch in (task.epoch, task.epoch + 1))
     order = np.argsort(positions, kind="stable")
-    order = order[: int(np.searchsorted(positions[order], per_epoch * size))]
-    parts = (task.epoch * per_epoch + positions[order] // size) // settings.steps_per_part
+    planned = np.searchsorted(positions[order], (begin, begin + (stop_step - first_step) * size)).tolist()
+    order = order[slice(*planned)]
+    parts = (first_step + (positions[order] - begin) // size) // settings.steps_per_part
     table = _as_arrow(whole.taken(order), positions[order], rows[order])
-    first, last = _parts_of_epoch(task.epoch, per_epoch, settings)
+    first, last = first_step // settings.steps_per_part, (stop_step - 1) // settings.steps_per_part
     bounds = np.searchsorted(parts, np.arange(first, last + 2)).tolist()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -99,14 +100,8 @@ def _scatter(task: _Task, _: Any = None) -> dict[str, Any]:
     if is_remote(task.file):
         write(task.file, content)
     else:
-        write_whole(task.file, content)
+        write_whole(task.file, content, "write rows of an epoch")
     return {}
-
-
-def _parts_of_epoch(epoch: int, per_epoch: int, settings: LogSettings) -> tuple[int, int]:
-    """Return the first and the last part that has steps of an epoch."""
-    first, last = epoch * per_epoch, (epoch + 1) * per_epoch - 1
-    return first // settings.steps_per_part, last // settings.steps_per_part
 
 
 def _as_arrow(block: Block, positions: NDArray[np.int64], rows: NDArray[np.int64]) -> Any:

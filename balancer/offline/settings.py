@@ -29,11 +29,16 @@ class LogSettings:
     # steps that are planned, digested, and in a folder written together; by default what has some 10**6 samples,
     # and where encoders run in gaps at most 16
     steps_per_part: int = 0
+    # where the first epoch begins: which one it is of the log's orders, and behind how many of its samples
+    first_epoch: int = 0
+    first_sample: int = 0
 
     def __post_init__(self) -> None:
         as_count("batch_per_rank", self.batch_per_rank)
         as_count("global batch (ranks * batch_per_rank)", self.samples_per_step)
         as_count("epochs", self.epochs)
+        as_integer("first_epoch", self.first_epoch)
+        as_integer("first_sample", self.first_sample)
         if self.shuffle is not None:
             as_integer("shuffle", self.shuffle)
         default = max(1, _SAMPLES_PER_PART // self.samples_per_step)
@@ -53,11 +58,26 @@ class LogSettings:
         """Steps of a row group of a plan file: what has some 10**6 rows."""
         return max(1, ROWS_PER_GROUP // (self.samples_per_step * len(self.setup.phases)))
 
+    def begin_of(self, epoch: int) -> int:
+        """Return behind how many samples of its order an epoch of the plan begins."""
+        return self.first_sample if epoch == 0 else 0
+
+    def steps_of(self, epoch: int, num_rows: int) -> int:
+        """Return how many steps an epoch of a log of so many rows has."""
+        rows = max(0, num_rows - self.begin_of(epoch))
+        return rows // self.samples_per_step if self.drop_last else -(-rows // self.samples_per_step)
+
+    def first_step_of(self, epoch: int, num_rows: int) -> int:
+        """Return the number of the first step of an epoch; of the one behind the last, how many steps there are."""
+        return 0 if epoch == 0 else self.steps_of(0, num_rows) + (epoch - 1) * self.steps_of(1, num_rows)
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as the plan file's description holds them."""
         of_log = {"batch_per_rank": self.batch_per_rank, "home": self.home, "drop_last": self.drop_last}
         if self.epochs > 1 or self.shuffle is not None:  # a feature of plan files, which others do without
             of_log |= {"epochs": self.epochs, "shuffle": self.shuffle}
+        if self.first_epoch or self.first_sample:
+            of_log |= {"continues": {"epoch": self.first_epoch, "sample": self.first_sample}}
         if self.steps_per_part != replace(self, steps_per_part=0).steps_per_part:
             of_log |= {"steps_per_part": self.steps_per_part}
         return self.setup.to_json() | of_log
@@ -68,4 +88,6 @@ class LogSettings:
         of_log = {name: description[name] for name in ("batch_per_rank", "home", "drop_last")}
         rare = "epochs", "shuffle", "steps_per_part"
         of_log |= {name: description[name] for name in rare if name in description}
+        if "continues" in description:
+            of_log["first_epoch"], of_log["first_sample"] = (description["continues"][at] for at in ("epoch", "sample"))
         return cls(Setup.from_json(description), **of_log)

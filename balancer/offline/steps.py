@@ -156,14 +156,14 @@ def _of(
 def _gathered(stretch: Scattered, settings: LogSettings) -> Iterator[_Batches]:
     """Yield global batches of one epoch that is shuffled, from the files into which its rows are sorted."""
     block, numbers = gathered(stretch)
-    for rows in _cuts(len(block), settings):
+    for rows in _cuts(0, len(block), settings):
         yield block[rows], numbers[rows]
 
 
-def _cuts(count: int, settings: LogSettings) -> Iterator[slice]:
+def _cuts(begin: int, end: int, settings: LogSettings) -> Iterator[slice]:
     """Cut rows that lie in memory where steps end: what phases find in them takes memory too."""
     size = settings.samples_per_step * max(1, _ROWS_AT_ONCE // settings.samples_per_step)
-    return (slice(first, min(first + size, count)) for first in range(0, count, size))
+    return (slice(first, min(first + size, end)) for first in range(begin, end, size))
 
 
 def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batches]:
@@ -174,20 +174,29 @@ def _in_order(blocks: Iterator[Block], settings: LogSettings) -> Iterator[_Batch
 
 def _batches(read: Callable[[], Iterator[Block]], settings: LogSettings, endless: bool) -> Iterator[_Batches]:
     """Yield the global batches of all epochs."""
-    size, drop = settings.samples_per_step, settings.drop_last
+    size = settings.samples_per_step
     if endless:
         blocks = itertools.chain.from_iterable(read() for _ in itertools.repeat(None))
-        yield from ((block, None) for block in whole_batches(blocks, size, drop))
+        yield from ((block, None) for block in whole_batches(blocks, size, settings.drop_last))
     elif settings.shuffle is None:
-        for _ in range(settings.epochs):
-            yield from _in_order(read(), settings)
+        for epoch in range(settings.epochs):
+            yield from _in_order(_behind(settings.begin_of(epoch), read()), settings)
     else:
         whole = Block.concatenate(list(read()))
-        last = len(whole) - len(whole) % size if drop else len(whole)
         for epoch in range(settings.epochs):
-            for rows in _cuts(last, settings):
-                numbers = shuffled(np.arange(rows.start, rows.stop), len(whole), settings.shuffle, epoch)
+            begin = settings.begin_of(epoch)
+            end = min(len(whole), begin + settings.steps_of(epoch, len(whole)) * size)
+            for rows in _cuts(begin, end, settings):
+                positions = np.arange(rows.start, rows.stop)
+                numbers = shuffled(positions, len(whole), settings.shuffle, settings.first_epoch + epoch)
                 yield whole.taken(numbers), numbers
+
+
+def _behind(begin: int, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Leave out the rows before the one numbered `begin`."""
+    for block in blocks:
+        if len(rest := block[max(0, begin - block.first_row) :]):
+            yield rest
 
 
 def _in_log(log: LengthLog, rows: Rows, error: ValueError | SolverError) -> InputError | SolverError:

@@ -32,7 +32,7 @@ from solvers.bounds import Bound
 from solvers.errors import UsageError
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.pipeline import MultiplexResult, PipelineRun
-from solvers.relocation import TradePoint, is_knee, plain_inter_bound, relocation_bound
+from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record, SolveStatus, relative_gap
 
 __all__ = ["DispatchPlan", "Slots"]
@@ -83,9 +83,7 @@ class DispatchPlan(Record):
     placement : str
         How samples came to ranks: a name in :data:`balancer.problem.settings.PLACEMENTS`.
     eps : float
-        How much larger relocation was allowed to make the makespan, as a fraction of it; at the knee, what that is.
-    trade : tuple of solvers.relocation.TradePoint
-        With ``eps="knee"``, what crosses nodes within 0.1 %, at the knee and at the best balance; else empty.
+        How much larger relocation was allowed to make the makespan, as a fraction of it.
     fell_back : str
         Why samples were not relocated from their homes, where that was asked for; else empty.
     binding_sample : int or None
@@ -120,7 +118,6 @@ class DispatchPlan(Record):
     gaps: GapTable | None = None
     placement: str = field(default="any", compare=False)
     eps: float = field(default=0.0, compare=False)
-    trade: tuple[TradePoint, ...] = field(default=(), compare=False)
     fell_back: str = field(default="", compare=False)
     binding_sample: int | None = field(default=None, compare=False)
     dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -145,7 +142,6 @@ class DispatchPlan(Record):
         groups: GroupTable | None = None,
         gaps: GapTable | None = None,
         status: SolveStatus | None = None,
-        trade: tuple[TradePoint, ...] = (),
         fell_back: str = "",
         started: float | None = None,
     ) -> "DispatchPlan":
@@ -191,8 +187,7 @@ class DispatchPlan(Record):
             group_table=groups,
             gaps=gaps,
             placement=placement,
-            eps=float(trade[1].eps if trade else 0 if is_knee(settings.eps) else settings.eps),
-            trade=trade,
+            eps=float(settings.eps),
             fell_back=fell_back,
             binding_sample=_binding_sample(costs, loads) if groups is None and problem.work is None else None,
             dropped=problem.batch.dropped,
@@ -353,9 +348,10 @@ class DispatchPlan(Record):
     def imbalance_ratio(self) -> float:
         """Makespan over that of perfect evenness; 1.0 is perfect, and also what all-zero loads have.
 
-        Where ranks have no speeds and meet once a step, that is largest load over mean load. With pipeline stages it is
-        over that of stages that never wait, so that 1 - 1 / ratio is the bubble; with ``pipeline_stages`` alone over
-        that of equal micro-batches, the bubble included in both.
+        Where ranks have no speeds and meet once a step, that is largest load over mean load; where rows are padded
+        together, over the smaller mean of before and after, so that it rises only if the makespan does. With pipeline
+        stages it is over that of stages that never wait, so that 1 - 1 / ratio is the bubble; with ``pipeline_stages``
+        alone over that of equal micro-batches, the bubble included in both.
         """
         return self._ratio(self.makespan, self.perfect())
 
@@ -501,6 +497,8 @@ class DispatchPlan(Record):
             return busy + sum(int(each.sum()) for each in tasks), devices
         speeds = self.constraints.rank_speeds
         total = int(loads.sum())
+        if not self.cost.additive:  # what is padded differs; with one mean no ratio rises unless its makespan does
+            total = min(int(self.home_loads.sum()), int(self.loads.sum()))
         if isinstance(micro_batches, SequenceGroups):  # of samples each alone on a rank
             slots = micro_batches.fewest_slots(self.lengths, self.num_ranks)
             return int(self.home_loads.sum()) + self.num_ranks * slots * self.cost.sharing.overhead, self.num_ranks

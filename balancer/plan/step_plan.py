@@ -116,8 +116,8 @@ class StepPlan:
         return {name: reshard(self, name) for name in self._whole}
 
     @cached_property
-    def _shards(self) -> dict[str, Shards]:
-        """What :func:`shards_of` has made."""
+    def shards(self) -> dict[str, Shards]:
+        """Parts of samples on the GPUs of each phase, as far as they were asked for."""
         return {}
 
     def traffic_of(self, stream: str) -> Traffic:
@@ -458,9 +458,9 @@ def reshard_on(
 
 def shards_of(step: StepPlan, phase: str) -> Shards:
     """Return what each GPU has of the items of a phase, the same object each time; ValueError without layouts."""
-    if phase not in step._shards:
-        step._shards[phase] = _shards_on(step, phase, _mesh_of(step, phase, None))
-    return step._shards[phase]
+    if phase not in step.shards:
+        step.shards[phase] = _shards_on(step, phase, _mesh_of(step, phase, None))
+    return step.shards[phase]
 
 
 def _ends_of(

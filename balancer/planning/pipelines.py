@@ -215,8 +215,18 @@ def _scheduled(problem: Problem, cut: MicroBatches, num_slots: int, time_budget:
     try:
         return solvers.schedule_pipeline(num_slots=num_slots, **keywords)
     except SolverError as error:
-        too_few = isinstance(error, InfeasibleError) and len(problem.costs) < num_slots * problem.topology.num_ranks
-        raise error if too_few else error.within(f"with {num_slots} micro-batches a rank") from None
+        cells = num_slots * problem.topology.num_ranks
+        if isinstance(error, InfeasibleError) and len(problem.costs) < cells:
+            raise
+        own = int((problem.batch.lengths > cut.max_tokens).sum())
+        if own and isinstance(error, InfeasibleError):  # whose numbers are not those of the samples
+            error = InfeasibleError(
+                f"{own} {{items}} over {{cap}} = {cut.max_tokens} take a micro-batch each, and the others find no "
+                f"place in what is left of {cells}",
+                None,
+                "give more {num_slots}, or a larger {cap}",
+            )  # fmt: skip
+        raise error.within(f"with {num_slots} micro-batches a rank") from None
 
 
 def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
@@ -226,14 +236,25 @@ def _keywords(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
     return {
         "work": problem.work,
         "num_replicas": problem.topology.num_ranks,
-        "sizes": _sizes(problem, cut),
-        "cap": cut.max_tokens,
+        **_room(problem, cut),
         "slots_multiple_of": cut.multiple_of,
         "allow_empty": cut.allow_empty,
         **cut.stages.solver_keywords(),
     }
 
 
-def _sizes(problem: Problem, cut: MicroBatches) -> NDArray[np.int64]:
-    """Return what samples take of a micro-batch; one over the cap takes all of it, and so has it alone."""
-    return np.minimum(problem.batch.lengths, cut.max_tokens) if cut.over_long == "own" else problem.batch.lengths
+def _room(problem: Problem, cut: MicroBatches) -> dict[str, Any]:
+    """Return what samples take of a micro-batch, and its cap; a sample over the cap takes all, and so has it alone.
+
+    To keep those of length 0 away from it too, each takes a part of an element so small that all of them take none.
+    """
+    lengths, cap = problem.batch.lengths, cut.max_tokens
+    if cut.over_long != "own" or not (lengths > cap).any():
+        return {"sizes": lengths, "cap": cap}
+    nothing = lengths == 0
+    parts = int(nothing.sum()) + 1
+    cap = cap * parts + parts - 1
+    sizes = np.minimum(
+        lengths.astype(object) * parts, cap
+    )  # as Python's integers: the solver refuses what is too large
+    return {"sizes": np.where(nothing, 1, sizes), "cap": cap}

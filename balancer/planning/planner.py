@@ -31,7 +31,8 @@ from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
-from solvers.bounds import Bound, dual_feasible_bound, late_bound
+from solvers.arguments import as_share
+from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
 from solvers.makespan_bounds import makespan_bound
 
 __all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan"]
@@ -61,8 +62,9 @@ def balance(
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
     placement: str | None = None,
-    eps: float | Fraction | str = EPS,
+    eps: float | Fraction = EPS,
     objective: str = "sum",
+    stop_at: float | Fraction | str = 0,
 ) -> DispatchPlan:
     """Plan on which rank each sample of a global batch runs, so that all ranks finish together.
 
@@ -88,7 +90,8 @@ def balance(
     max_tokens_per_rank : int, optional
         A cap, never exceeded, on the sum of lengths on a rank.
     time_budget : float
-        Seconds' worth of work for the solver, counted and not timed: every rank computes the same plan.
+        Seconds' worth of work for the solver, counted and not timed, so that every rank computes the same plan. Not so
+        with the methods in :data:`solvers.USES_CLOCK`, which are timed: plan on one rank, and send the plan around.
     topology : Topology, optional
         In place of `ranks_per_node`, for nodes of unequal size.
     min_samples_per_rank, max_samples_per_rank : int, optional
@@ -119,12 +122,14 @@ def balance(
         most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
         says why. ``"rearrange"``: make the best groups found, then give them ranks so that little crosses nodes.
         ``"any"``: group i on rank i. By default ``"relocate"`` if `home_rank` is given, else ``"rearrange"``.
-    eps : float, Fraction or "knee"
-        How much larger relocation may make the makespan, as a fraction of it. ``"knee"``: of 0.1, 0.2, 0.5, 1, 2 and
-        5 % the one beyond which another 0.1 % saves less than 0.5 % of the volume; the plan's ``eps`` says which.
+    eps : float or Fraction
+        How much larger relocation may make the makespan, as a fraction of it.
     objective : str
         What ``placement="rearrange"`` minimises: ``"sum"``, all that crosses nodes, or ``"max"``, the most that one
         rank sends across.
+    stop_at : float, Fraction or str
+        The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
+        has proven it. 0: it goes on until they are proven optimal, or the work is spent.
 
     Returns
     -------
@@ -148,6 +153,7 @@ def balance(
     settings = PlanSettings(
         method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
         micro_batches=one_of(as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
+        stop_at=stop_at,
     )  # fmt: skip
     if isinstance(settings.micro_batches, SequenceGroups):
         settings.micro_batches.check_heads(parse_cost(cost))
@@ -193,8 +199,8 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
     bound = Bound(result.lower_bound, result.bound_name)
     return DispatchPlan.of(
-        problem, target, lambda makespan: _bound_beside(problem, bound, makespan), settings,
-        placement=effective(problem, settings.placement), status=result.status, trade=placed.trade,
+        problem, target, lambda makespan: _bound_beside(problem, bound, makespan, settings), settings,
+        placement=effective(problem, settings.placement), status=result.status,
         fell_back=placed.fell_back, started=started,
     )  # fmt: skip
 
@@ -245,29 +251,42 @@ def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots:
     if problem.micro_batches is not None:
         return schedule_bound(problem, problem.micro_batches, slots[1] if slots else 1, settings.time_budget)
     result = _solve(problem, settings)
-    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan)
+    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan, settings)
 
 
 def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
     method, time_budget = check_method(settings.method, problem.cost), settings.time_budget
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not problem.cost.additive:
-        costs, equal_counts = problem.costs, constraints.equal_counts
-        if method == "padded":
-            result = solvers.padded(costs, num_ranks, equal_counts=equal_counts)
-        else:
-            result = solvers.mixed(
-                costs[:, 0], costs[:, 1], num_ranks, equal_counts=equal_counts, time_budget=time_budget
-            )
-        cap = constraints.max_tokens_per_rank
-        return result if cap is None else _under_cap(problem, result, cap, time_budget)
+        return _solve_padded(problem, method, time_budget)
     keywords = constraints.solver_keywords(problem.batch.lengths)
     try:
-        return solvers.partition(problem.costs, num_ranks, method, time_budget, **keywords)
+        return solvers.partition(problem.costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
     except solvers.SolverError as error:
         caps = constraints.all_caps(problem.batch.lengths)
         told = with_smallest_cap(error, caps, keywords, num_ranks)
         raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
+
+
+def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
+    """Solve where rows of a rank are padded together, throughout or before a convolution."""
+    costs, num_ranks, kept = problem.costs, problem.topology.num_ranks, problem.constraints
+    if method == "mixed":
+        result = solvers.mixed(
+            costs[:, 0], costs[:, 1], num_ranks, equal_counts=kept.equal_counts, time_budget=time_budget
+        )
+    else:
+        try:
+            result = _padded(problem, costs)
+        except solvers.SolverError as error:
+            raise error.in_words(kept.wording(error, problem.batch.numbers)) from None
+    cap = kept.max_tokens_per_rank
+    return result if cap is None else _under_cap(problem, result, cap, time_budget)
+
+
+def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResult:
+    kept, num_ranks = problem.constraints, problem.topology.num_ranks
+    return solvers.padded(costs, num_ranks, equal_counts=kept.equal_counts, min_items=kept.min_samples_per_rank)
 
 
 def closed_form_bound(problem: Problem) -> Bound:
@@ -276,7 +295,9 @@ def closed_form_bound(problem: Problem) -> Bound:
     if not constraints.names():
         return problem.cost.lower_bound(problem.costs, num_ranks)
     if not problem.cost.additive:
-        return problem.cost.lower_bound(problem.costs, num_ranks, constraints.equal_counts)
+        return problem.cost.lower_bound(
+            problem.costs, num_ranks, constraints.equal_counts, constraints.min_samples_per_rank
+        )
     return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
 
 
@@ -287,9 +308,10 @@ def _is_plain(problem: Problem) -> bool:
     return problem.cost.additive and problem.micro_batches is None and not busy
 
 
-def _bound_beside(problem: Problem, bound: Bound, makespan: int) -> Bound:
+def _bound_beside(problem: Problem, bound: Bound, makespan: int, settings: PlanSettings) -> Bound:
     """Return a better bound than a search under constraints has found, where one holds without them; else `bound`."""
-    if makespan == bound.value or not problem.constraints.names() or not _is_plain(problem):
+    close = makespan <= goal_above(bound, as_share("stop_at", settings.stop_at))
+    if close or not problem.constraints.names() or not _is_plain(problem):
         return bound
     better = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
     return better if better.value > bound.value else bound
@@ -307,7 +329,7 @@ def _plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSet
     found = make_schedule(problem, micro_batches, settings.time_budget)
     placement, fell_back = settings.placement, ""
     if placement == "relocate" and problem.topology.num_ranks > 1:
-        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)  # type: ignore[arg-type] # no knee
+        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
         if isinstance(moved, str):
             placement, fell_back = "rearrange", moved
         else:
@@ -343,7 +365,7 @@ def _under_cap(
     if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
         return result
     if problem.cost.padded:
-        even = solvers.padded(lengths, num_ranks, equal_counts=problem.constraints.equal_counts)
+        even = _padded(problem, lengths)
     else:
         equal_counts = problem.constraints.equal_counts
         even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)

@@ -14,7 +14,7 @@ import solvers
 from balancer.problem.constraints import Constraints
 from balancer.problem.problem import Affinity, Problem
 from solvers.groups import members_by_group
-from solvers.relocation import RelocationProblem, TradePoint, is_knee, relocated, relocated_at_knee
+from solvers.relocation import RelocationProblem, relocated
 
 __all__ = ["Placed", "effective", "place", "place_slots", "why_not_relocate"]
 
@@ -23,18 +23,17 @@ _OF_COUNTS = {"min_samples_per_rank", "max_samples_per_rank"}
 
 
 class Placed(NamedTuple):
-    """Where samples go; where relocation was asked for and not done, why not; and at its knee, what crosses there."""
+    """Where samples go; and where relocation was asked for and not done, why not."""
 
     rank_of_sample: NDArray[np.int32]
     fell_back: str = ""
-    trade: tuple[TradePoint, ...] = ()
 
 
 def place(
     problem: Problem,
     group_of_sample: NDArray[np.int32],
     placement: str,
-    eps: float | Fraction | str,
+    eps: float | Fraction,
     time_budget: float,
     objective: str = "sum",
 ) -> Placed:
@@ -47,7 +46,7 @@ def place(
         Of a partition that keeps to the problem's constraints.
     placement : str
         A name in :data:`balancer.problem.settings.PLACEMENTS`.
-    eps : float, Fraction or "knee"
+    eps : float or Fraction
         How far relocation may go beyond the partition's makespan, as a fraction of it.
     time_budget : float
         Seconds' worth of work.
@@ -113,7 +112,7 @@ def _alike(unit: NDArray[np.int64]) -> bool:
     return len(sizes) == 0 or sizes.min() == sizes.max()
 
 
-def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction | str, time_budget: float) -> Placed:
+def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction, time_budget: float) -> Placed:
     constraints, costs, affinity = problem.constraints, problem.costs, problem.affinity
     home, volumes = (problem.batch.home.rank_of_sample, problem.move_volumes) if affinity is None else (None, None)
     sizes: NDArray[np.int64] | None = None
@@ -133,12 +132,8 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
         costs, home, problem.topology.node_of_rank, volumes, affinity, equal_counts, sizes,
         constraints.max_tokens_per_rank, counts,
     )  # fmt: skip
-    trade: tuple[TradePoint, ...] = ()
-    if is_knee(eps):
-        ranks, _, fell_back, trade = relocated_at_knee(items, groups, time_budget)
-    else:
-        ranks, fell_back = relocated(items, groups, eps, time_budget)
-    return Placed(ranks if unit is None else ranks[unit], fell_back, trade)
+    ranks, fell_back = relocated(items, groups, eps, time_budget)
+    return Placed(ranks if unit is None else ranks[unit], fell_back)
 
 
 def _counts(constraints: Constraints, num_items: int, num_ranks: int) -> tuple[bool, tuple[int, int] | None]:

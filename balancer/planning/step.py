@@ -48,7 +48,6 @@ __all__ = [
     "plan_step",
     "rehearse",
     "step_of",
-    "with_knees",
 ]  # fmt: skip
 
 
@@ -142,7 +141,7 @@ def orchestrate(
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
-    eps: float | Fraction | str = EPS,
+    eps: float | Fraction = EPS,
     time_budget: float = 0.01,
     mode: str = "separate",
     part_order: Ragged | None = None,
@@ -151,6 +150,7 @@ def orchestrate(
     sequence_groups: SequenceGroups | None = None,
     objective: str = "sum",
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
+    stop_at: float | Fraction | str = 0,
 ) -> StepPlan:
     """Plan all phases of a multimodal step together: encoders and LLM balanced each for itself, exchanges composed.
 
@@ -164,7 +164,7 @@ def orchestrate(
         Ranks and nodes; a number is a single node with this number of ranks.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
-    method, placement, eps, time_budget, objective
+    method, placement, eps, time_budget, objective, stop_at
         As :func:`balancer.balance` takes them, for every phase.
     mode : str
         ``"separate"``: balance every encoder by itself, for ranks that wait for each other between encoders.
@@ -213,7 +213,7 @@ def orchestrate(
     (4, 1, 384)
     """
     cut = one_of(micro_batches, sequence_groups)
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut)
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut, stop_at)
     setup = Setup(as_topology(topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, batch, home_rank), part_order)
 
@@ -306,16 +306,6 @@ def _plan_before(step: Step) -> dict[str, DispatchPlan]:
         if items.phase.name not in plans:
             plans[items.phase.name] = plan_phase(step, items, _from_parts(step, items, plans))
     return plans
-
-
-def with_knees(step: Step, plans: Mapping[str, DispatchPlan]) -> dict[str, DispatchPlan]:
-    """Return plans of given placements with what crosses nodes at their knees.
-
-    Placements do not tell that, nor do their own problems: what a phase is fed lies where another's plan has put it. So
-    the step is planned again.
-    """
-    again = plan_phases(step)
-    return {name: replace(plan, trade=again[name].trade, eps=again[name].eps) for name, plan in plans.items()}
 
 
 def _largest_sum(plans: Mapping[str, DispatchPlan]) -> int:

@@ -13,7 +13,7 @@ from balancer.problem.layout import ModuleLayout
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.settings import COUNTED_METHODS, EPS
-from solvers._as_python import collected_once, compile_at_once
+from solvers._jit import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound
 
 __all__ = ["first_calls", "warmup"]
@@ -27,11 +27,10 @@ def warmup(methods: Sequence[str] = COUNTED_METHODS) -> None:
     Parameters
     ----------
     methods : sequence of str
-        Methods to make ready; by default all but those that are not compiled, ``exact`` and ``arc_flow``.
+        Methods to make ready; by default all but ``exact``, which is not compiled.
     """
     for call in first_calls(methods):
-        with collected_once():
-            call()
+        call()
 
 
 def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[], Any]]:
@@ -44,7 +43,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield _piped  # first those that have few kernels in common, so that processes do not wait for one another
     yield partial(balance, lengths, 4, 2, few_homes, quadratic, **near)
     yield _grouped
-    if "auto" in methods:  # few items a group: patterns, and dives among them
+    if "auto" in methods:  # few items a group: patterns
         yield partial(solvers.auto, np.random.default_rng(3).integers(350, 1400, 40), 16)
     for schedule, eps in (("lockstep", EPS), ("lockstep", 0.5), ("step", EPS)):  # micro-batches, near home or not
         for tokens in (150, 400):  # which hold all with hardly any room, and with much

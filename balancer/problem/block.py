@@ -36,7 +36,7 @@ class Block:
     first_row: int = 0  # number of the first row in its log, by which errors call it
 
     def __post_init__(self) -> None:
-        sizes = {f"{kind} {name!r}": len(column) for kind, name, column in self._columns()}
+        sizes = {f"{kind} {name!r}": len(column) for kind, name, column in self.columns()}
         if not sizes:
             raise ValueError("a block needs at least one column")
         if len(set(sizes.values())) > 1:
@@ -44,7 +44,8 @@ class Block:
         for array in (*self.sums.values(), *self.keys.values()):
             array.flags.writeable = False
 
-    def _columns(self) -> list[tuple[str, str, NDArray[Any] | Ragged]]:
+    def columns(self) -> list[tuple[str, str, NDArray[Any] | Ragged]]:
+        """Return kind, name and values of every column."""
         kinds: dict[str, Mapping[str, Any]] = {"sums": self.sums, "keys": self.keys, "lists": self.lists}
         return [(kind, name, column) for kind, columns in kinds.items() for name, column in columns.items()]
 
@@ -56,10 +57,10 @@ class Block:
         first = parts[0]
         if len(parts) == 1:
             return first
-        wanted = [column[:2] for column in first._columns()]
+        wanted = [column[:2] for column in first.columns()]
         for part in parts:
-            if [column[:2] for column in part._columns()] != wanted:
-                raise ValueError(f"blocks to join must have the same columns, got {wanted} and {part._columns()}")
+            if [column[:2] for column in part.columns()] != wanted:
+                raise ValueError(f"blocks to join must have the same columns, got {wanted} and {part.columns()}")
         return cls(
             {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums},
             {name: np.concatenate([part.keys[name] for part in parts]) for name in first.keys},

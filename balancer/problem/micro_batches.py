@@ -281,7 +281,7 @@ class MicroBatches:
         tokens, counts = group_loads(lengths, bins, num_ranks * slots), np.bincount(bins, minlength=num_ranks * slots)
         over = tokens > self.max_tokens
         if self.over_long == "own":
-            over &= np.bincount(bins[lengths > 0], minlength=num_ranks * slots) > 1
+            over &= counts > 1
         if over.any():
             first = int(np.argmax(over))
             where = f"micro-batch {first % slots} of rank {first // slots}"

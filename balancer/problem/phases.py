@@ -146,7 +146,7 @@ class Phase:
         return tuple(name for name in CONSTRAINTS if getattr(self, name))
 
     @property
-    def _is_free(self) -> bool:
+    def is_free(self) -> bool:
         """Whether nothing is asked of its plan, not even in vain; `every_rank_nonempty` does not count."""
         given = (
             self.max_tokens_per_rank, self.max_samples_per_rank, self.keep_together, self.allowed_ranks,
@@ -227,7 +227,7 @@ class PhaseItems(Record):
     def constraints(self, num_ranks: int, least: int = 0) -> Constraints:
         """Return what the plan of these items must keep to; every rank gets at least `least` of them."""
         phase, mask = self.phase, None
-        if not least and phase._is_free:
+        if not least and phase.is_free:
             return NONE
         if self.allowed_ranks is not None:
             mask = np.zeros((len(self.lengths), num_ranks), dtype=np.bool_)

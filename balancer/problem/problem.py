@@ -18,7 +18,7 @@ from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
-from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording, as_words
 
 __all__ = ["Affinity", "Problem", "check_together", "work_of_slots"]
 
@@ -241,11 +241,12 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
             "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
             "slot, and schedules for ranks that differ are not made; leave one of them out"
         )
-    unsupported = [name for name in names if name not in ("equal_counts", "max_tokens_per_rank")]
+    kept = ("equal_counts", "max_tokens_per_rank", *(("min_samples_per_rank",) if cost.padded else ()))
+    unsupported = [name for name in names if name not in kept]
     if not cost.additive and unsupported:
         raise UsageError(
             f"cost '{cost}' does not take {', '.join(f'{{{name}}}' for name in unsupported)}; with padding only "
-            "{equal_counts} and {max_tokens_per_rank} can be kept"
+            f"{as_words(kept[:-1])} and {as_words(kept[-1:])} can be kept"
         )
 
 

@@ -10,12 +10,12 @@ import solvers
 from balancer.cost import CostModel
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.sequence_groups import SequenceGroups
-from solvers.arguments import as_budget, as_count
+from solvers.arguments import as_budget, as_count, as_share
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
-from solvers.relocation import KNEE, as_eps, is_knee
+from solvers.relocation import as_eps
 
-__all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "PlanSettings", "check_method",
-           "default_placement", "one_of", "slots_from_json"]  # fmt: skip
+__all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "STOP_AT", "PlanSettings",
+           "check_method", "default_placement", "one_of", "slots_from_json"]  # fmt: skip
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -34,18 +34,14 @@ _LARGEST_EPS = Fraction(sys.float_info.max)
 MODES = ("separate", "joint", "auto")
 """How encoders are balanced: each for itself, their sum, or whichever makes the ranks' sums more even."""
 
+STOP_AT = "0.1%"
+"""The gap at which a trainer's search for even groups ends by default: less than a step's time varies by itself."""
+
 EPS = 1e-3
 """How much larger relocation may make the makespan by default, as a fraction of it."""
 
-
-def _as_eps(eps: Any) -> Fraction:
-    """Return a tolerance; of a word that is none, say which word is."""
-    try:
-        return as_eps(eps)
-    except ArgumentTypeError:
-        if isinstance(eps, str):
-            raise ArgumentTypeError("eps", f"be {{a finite number or Fraction}}, or {KNEE!r}", repr(eps)) from None
-        raise
+_MOST_AT_KNEE = "0.05"
+"""What `eps` was at most where a file of 0.2.0 says ``"knee"``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +57,13 @@ class PlanSettings:
     method: str = "auto"  # a name in `METHODS`
     placement: str = PLACEMENTS[0]  # a name in `PLACEMENTS`
     objective: str = OBJECTIVES[0]  # a name in `OBJECTIVES`, for the placement ``"rearrange"``
-    # How much larger relocation may make the makespan, as a fraction of it. ``"knee"``: of 0.1, 0.2, 0.5, 1, 2 and 5 %
-    # the one beyond which another 0.1 % saves less than 0.5 % of the volume, for each step and phase
-    eps: float | Fraction | str = EPS
+    eps: float | Fraction = EPS  # how much larger relocation may make the makespan, as a fraction of it
     time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
     mode: str = MODES[0]  # a name in `MODES`
     group_size: int | None = None  # plan within groups of this number of consecutive ranks
     micro_batches: MicroBatches | SequenceGroups | None = None  # how the last phase is cut into slots
+    # The proven gap at which a partition is good enough, ``0.001`` or ``"0.1%"``; 0: searched until the budget ends
+    stop_at: float | Fraction | str = 0
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("placement", PLACEMENTS), ("objective", OBJECTIVES)):
@@ -77,17 +73,10 @@ class PlanSettings:
                 "{objective} = {asked!r} is what rearrangement aims at; give {placement} = 'rearrange', not {given!r}",
                 asked=self.objective, given=self.placement,
             )  # fmt: skip
-        if is_knee(self.eps):
-            if self.placement != "relocate":
-                raise UsageError(
-                    "{eps} = 'knee' is what relocation aims at; give {placement} = 'relocate', not {given!r}",
-                    given=self.placement,
-                )  # fmt: skip
-            if self.micro_batches is not None:
-                raise UsageError("{eps} = 'knee' is for steps that are not cut into slots; give a number")
-        elif _as_eps(self.eps) > _LARGEST_EPS:
+        if as_eps(self.eps) > _LARGEST_EPS:
             raise ArgumentError("eps", "be a number that a float can hold", f"{self.eps!r:.60}")
         as_budget(self.time_budget)
+        as_share("stop_at", self.stop_at)
         if self.mode not in MODES:
             raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))
         if self.group_size is not None:
@@ -110,6 +99,10 @@ class PlanSettings:
         """Return the settings as a plan file holds them."""
         found: dict[str, Any] = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         found["eps"] = str(self.eps) if isinstance(self.eps, Fraction) else self.eps
+        if not self.stop_at:  # as files say that were written before it was there
+            del found["stop_at"]
+        elif isinstance(self.stop_at, Fraction):
+            found["stop_at"] = str(self.stop_at)
         found["micro_batches"] = self.micro_batches.to_json() if self.micro_batches else None
         return found
 
@@ -118,7 +111,8 @@ class PlanSettings:
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
         eps, cut = found["eps"], found["micro_batches"]
         read = {
-            "eps": Fraction(eps) if isinstance(eps, str) and not is_knee(eps) else eps,
+            "method": "exact" if found["method"] == "arc_flow" else found["method"],  # which 0.2.0 had
+            "eps": Fraction(_MOST_AT_KNEE if eps == "knee" else eps) if isinstance(eps, str) else eps,
             "micro_batches": slots_from_json(cut) if cut else None,
         }
         return cls(**{**found, **read})

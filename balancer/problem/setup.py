@@ -17,7 +17,6 @@ from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
-from solvers.relocation import is_knee
 
 __all__ = ["Setup", "as_layout", "as_phases", "as_topology"]
 
@@ -207,11 +206,6 @@ class Setup:
         if of_group is not None and of_group % size:
             raise UsageError(
                 "{group_size} = {count} must be a multiple of {sequence_parallel} = {size}", count=of_group, size=size
-            )
-        if is_knee(self.settings.eps):
-            raise UsageError(
-                "{eps} = 'knee' is not planned with {sequence_parallel}: groups of ranks are filled from home as far "
-                "as sharing leaves time; give a number"
             )
         check_together(items.cost, items.phase.constraints, cut)
         cut.check_ranks(self.topology)

@@ -33,8 +33,8 @@ def needed(
     """
     try:
         if padded:
-            equal_counts = bool(keywords.get("equal_counts", False))
-            found = solvers.padded(amounts, num_bins, equal_counts=equal_counts)
+            counts = {word: keywords[word] for word in ("equal_counts", "min_items") if word in keywords}
+            found = solvers.padded(amounts, num_bins, **counts)
         else:
             found = solvers.partition(amounts, num_bins, "auto", _BUDGET, **keywords)
     except (ValueError, SolverError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from balancer.errors import InputError
-from balancer.io._atomic import reported, write_whole
+from balancer.io._atomic import target_of, write_whole
 from balancer.report.style import LIGHT
 
 __all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "check_plot", "phase_variable", "plot_to_file",
@@ -23,6 +23,7 @@ __all__ = ["IN_PAGE", "NUM_PHASE_COLORS", "ON_PAPER", "Colors", "check_plot", "p
 
 NUM_PHASE_COLORS = 6
 _PICTURES = (".png", ".svg")
+_DOING = "write the figure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,11 @@ def require_matplotlib(option: str) -> None:
 
 
 def check_plot(path: str) -> None:
-    """Raise InputError, with the remedy, if `path` names no picture or matplotlib is not installed."""
+    """Raise InputError, with the remedy, if no picture can be written to `path` or matplotlib is not installed."""
     if os.path.splitext(path)[1].lower() not in _PICTURES:
         raise InputError(f"{path}: a plot is written as {' or '.join(_PICTURES)}; choose such a name")
     require_matplotlib("--plot")
+    target_of(path, _DOING)
 
 
 @contextmanager
@@ -131,5 +133,4 @@ def plot_to_file(path: str, width: float, height: float, draw: Callable[[Any], N
         options: dict[str, Any] = {"metadata": {"Date": None}} if path.lower().endswith(".svg") else {}
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=150, facecolor="white", format=os.path.splitext(path)[1][1:].lower(), **options)
-    with reported(path, "write the figure"):
-        write_whole(path, drawn.getvalue())
+    write_whole(path, drawn.getvalue(), _DOING)

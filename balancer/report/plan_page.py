@@ -16,7 +16,6 @@ from balancer.report.table import (
     before_slots,
     how_many,
     left_out,
-    points_of,
     why_not_relocated,
 )
 from balancer.report.text import counted
@@ -94,7 +93,6 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     }
     if phase.eps and phase.placement == "relocate":
         rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
-    rows |= {words: f"{crossing}, at least {least}" for words, crossing, least in points_of(phase)}
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
     if phase.items_volume:

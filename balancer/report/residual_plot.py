@@ -3,14 +3,13 @@
 from typing import Any
 
 from balancer.cost.fit import CostFit
-from balancer.report.canvas import ON_PAPER, check_plot, plot_to_file
+from balancer.report.canvas import ON_PAPER, plot_to_file
 
 __all__ = ["plot_residuals"]
 
 
 def plot_residuals(fit: CostFit, path: str) -> None:
     """Write measured against predicted seconds, and relative residuals against sum(l), to a PNG or SVG file."""
-    check_plot(path)
     plot_to_file(path, 10, 4, lambda figure: _residuals(figure, fit))
 
 

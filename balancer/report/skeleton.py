@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from balancer._version import __version__
-from balancer.io._atomic import reported, write_whole
+from balancer.io._atomic import write_whole
 from balancer.report.canvas import phase_variable
 from balancer.report.style import STYLE
 from balancer.report.text import escaped
@@ -40,8 +40,7 @@ def document(
 
 def write_document(path: str, text: str) -> None:
     """Write a page to a file, which is there as a whole or not at all."""
-    with reported(path, "write the page"):
-        write_whole(path, text.encode("utf-8", errors="backslashreplace"))  # file names need not be text
+    write_whole(path, text.encode("utf-8", errors="backslashreplace"), "write the page")  # file names need not be text
 
 
 def named(name: str, longest: int = LONGEST_NAME) -> str:

@@ -1,7 +1,7 @@
 """Totals of a run of plans, phase by phase: the numbers behind the table and the JSON."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from balancer.cost import Sharing
+from balancer.plan.balance_report import even_rank_time, ratio_of
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
@@ -18,12 +19,6 @@ from balancer.plan.stream import Traffic
 from balancer.problem.sequence_groups import LongShort
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
-
-
-TRADE = ("tightest", "knee", "best balance")
-"""The points of a trade-off that are told, in the order of a plan's ``trade``."""
-
-_OF_A_POINT = ("steps", "eps", "crossing", "bound", "volume")  # eps in thousandths
 
 
 @dataclass(slots=True)
@@ -44,7 +39,6 @@ class PhaseSummary:
     most_slots: int = 0
     schedule: str | None = None
     groups: dict[str, int] = field(default_factory=dict)
-    trade: dict[str, int] = field(default_factory=dict)
     shared_items: int = 0
     shared_volume: int = 0
     items_volume: int = 0
@@ -91,11 +85,11 @@ class PhaseSummary:
             It is the only phase: also add up what moves, in elements (else streams do, in bytes).
         """
         gap = plan.gap
-        ranks, worked = plan.num_ranks, _worked(plan)
+        ranks, worked = plan.num_ranks, even_rank_time(plan)
         self.spent_before += plan.home_makespan * ranks
         self.spent_after += plan.makespan * ranks
         self.spent_at_bound += plan.lower_bound * ranks
-        self.worked_before += _worked(plan, home=True)
+        self.worked_before += even_rank_time(plan, home=True)
         self.worked_after += worked
         long_short = isinstance(plan.micro_batches, LongShort)
         if plan.group_table is not None:
@@ -113,9 +107,6 @@ class PhaseSummary:
         self.proven_optimal_steps += gap == 0
         self.within_eps_steps += gap <= plan.eps
         self.eps, self.placement = max(self.eps, plan.eps), plan.placement
-        for place, point in zip(TRADE, plan.trade, strict=True) if plan.trade else ():
-            for what, value in zip(_OF_A_POINT, (1, int(1000 * point.eps), *point[1:]), strict=True):
-                self.trade[f"{place} {what}"] = self.trade.get(f"{place} {what}", 0) + value
         if plan.fell_back:
             self.fell_back.add(plan.fell_back)
         if single:
@@ -123,7 +114,7 @@ class PhaseSummary:
             self._add_traffic(plan)
         if plan.binding_sample is not None and not self.follows:
             self.capped_steps += 1
-            ratio = _ratio(plan.lower_bound * ranks, worked)
+            ratio = ratio_of(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
                 self.cap_ratio, self.cap_step = ratio, self.steps
                 self.cap_row = row_of_item(plan.binding_sample)
@@ -165,8 +156,6 @@ class PhaseSummary:
         self.follows |= later.follows
         for degree, count in later.groups.items():
             self.groups[degree] = self.groups.get(degree, 0) + count
-        for what, value in later.trade.items():
-            self.trade[what] = self.trade.get(what, 0) + value
         _join(self, later, _LARGEST_OF_PHASE, ("fewest_slots", "cap_ratio", "cap_step", "cap_row", "cap_length"))
 
     @property
@@ -186,23 +175,17 @@ class PhaseSummary:
     @property
     def ratio_before(self) -> float:
         """Imbalance ratio as the samples lay; 1.0 where all loads are 0."""
-        return _ratio(self.spent_before, self.worked_before)
+        return ratio_of(self.spent_before, self.worked_before)
 
     @property
     def ratio_after(self) -> float:
         """Imbalance ratio of the plans."""
-        return _ratio(self.spent_after, self.worked_after)
+        return ratio_of(self.spent_after, self.worked_after)
 
     @property
     def ratio_bound(self) -> float:
         """The imbalance ratio at the proven lower bound: no plan has a smaller one."""
-        return _ratio(self.spent_at_bound, self.worked_after)
-
-    def points(self) -> Iterator[tuple[str, float, float, float]]:
-        """Of steps planned at the knee: the name of each of three points, eps in the mean, what crosses and must."""
-        for place in TRADE if self.trade else ():
-            steps, eps, crossing, bound, volume = (self.trade[f"{place} {what}"] for what in _OF_A_POINT)
-            yield place, eps / (1000 * steps), crossing / max(volume, 1), bound / max(volume, 1)
+        return ratio_of(self.spent_at_bound, self.worked_after)
 
     @property
     def shared_fraction(self) -> float:
@@ -247,11 +230,6 @@ class PhaseSummary:
             document["pipeline_stages"] = self.num_stages
         if self.follows:
             document["in_pipeline"] = True
-        if self.trade:
-            document["trade"] = {
-                place: {"eps": eps, "inter_node_fraction": crossing, "inter_node_bound": bound}
-                for place, eps, crossing, bound in self.points()
-            }
         if self.groups:
             document["groups_of_degree"] = self.groups_by_degree
         if self.items_volume:
@@ -264,17 +242,6 @@ class PhaseSummary:
                 "imbalance_ratio_bound": self.cap_ratio,
             }
         return document
-
-
-def _worked(plan: DispatchPlan, home: bool = False) -> int | Fraction:
-    """Return the rank-time of perfectly even ranks: a whole number, but for speeds and pipelines."""
-    total, share = plan.perfect(home)
-    return total if share == plan.num_ranks else Fraction(total, share) * plan.num_ranks
-
-
-def _ratio(spent: int | Fraction, worked: int | Fraction) -> float:
-    """Of exact numbers, rounded once, so that equal loads give exactly 1; and so does no load at all."""
-    return float(spent / worked) if worked else 1.0
 
 
 def as_range(fewest: int, most: int) -> str:
@@ -322,7 +289,7 @@ def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
             held.join(value)
         elif isinstance(held, float):
             setattr(summary, name, float(value))
-        elif isinstance(value, dict) and name not in ("groups", "trade"):
+        elif isinstance(value, dict) and name != "groups":
             part = PhaseSummary if name == "phases" else StreamSummary
             setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
         elif isinstance(held, int) and isinstance(value, str):

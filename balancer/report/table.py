@@ -21,7 +21,6 @@ __all__ = [
     "groups_of",
     "how_many",
     "left_out",
-    "points_of",
     "print_comparison",
     "print_loads",
     "print_placements",
@@ -237,8 +236,6 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         yield f"steps proven within {as_percent(phase.eps)}", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
-    for words, crossing, least in points_of(phase):
-        yield words, "", crossing, least
     if phase.schedule is not None:
         yield f"micro-batches ({phase.schedule})", "", as_range(phase.fewest_slots, phase.most_slots), ""
     if phase.items_volume:
@@ -253,13 +250,6 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         least = as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
         yield "volume that crosses nodes", "", as_percent(numbers["inter_node_fraction"]), least
         yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
-
-
-def points_of(phase: PhaseSummary) -> Iterator[tuple[str, str, str]]:
-    """Say what crosses nodes at each of three tolerances, and must at least."""
-    for place, eps, crossing, bound in phase.points():
-        words = {"tightest": f"crosses within {as_percent(eps)}", "knee": f"crosses at the knee, {as_percent(eps)}"}
-        yield words.get(place, f"crosses at the {place}"), as_percent(crossing), as_percent(bound)
 
 
 def groups_of(phase: PhaseSummary) -> str:

@@ -1,4 +1,4 @@
-"""Bin packing, contiguous splits and micro-batch schedules: one file per algorithm, and the registry of packers."""
+"""Bin packing and micro-batch schedules: one file per algorithm, and the registry of packers."""
 
 from typing import Protocol
 
@@ -8,21 +8,19 @@ from solvers.arguments import as_budget, unknown
 from solvers.packing._arguments import MOST_BINS, slots_for
 from solvers.packing._schedule_bounds import taken_tokens
 from solvers.packing.auto import auto
-from solvers.packing.best_fit import best_fit, best_fit_decreasing
-from solvers.packing.contiguous import SplitResult, split_contiguous, split_fewest
+from solvers.packing.best_fit import best_fit_decreasing
 from solvers.packing.exact import exact
-from solvers.packing.first_fit import first_fit, first_fit_decreasing
+from solvers.packing.first_fit import first_fit_decreasing
 from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
 from solvers.packing.schedule import OBJECTIVES, ScheduleResult, check_schedule, schedule_micro_batches
 from solvers.packing.shares import SharesResult, check_shares, cut_shares
 from solvers.packing.types import PackingResult
-from solvers.packing.verify import check_packing, check_split
+from solvers.packing.verify import check_packing
 
-__all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult",
-           "SplitResult", "auto", "best_fit", "best_fit_decreasing", "check_packing", "check_schedule", "check_shares",
-           "check_split", "cut_shares", "exact", "first_fit", "first_fit_decreasing", "pack",
-           "price_tokens", "rests_of_lockstep", "schedule_micro_batches", "slots_for", "split_contiguous",
-           "split_fewest", "taken_tokens"]  # fmt: skip
+__all__ = ["MOST_BINS", "OBJECTIVES", "PACKERS", "PackingResult", "Priced", "ScheduleResult", "SharesResult", "auto",
+           "best_fit_decreasing", "check_packing", "check_schedule", "check_shares", "cut_shares", "exact",
+           "first_fit_decreasing", "pack", "price_tokens", "rests_of_lockstep", "schedule_micro_batches",
+           "slots_for", "taken_tokens"]  # fmt: skip
 
 
 class Packer(Protocol):
@@ -38,8 +36,6 @@ class Packer(Protocol):
 
 PACKERS: dict[str, Packer] = {
     "auto": auto,
-    "first_fit": first_fit,
-    "best_fit": best_fit,
     "first_fit_decreasing": first_fit_decreasing,
     "best_fit_decreasing": best_fit_decreasing,
     "exact": exact,

@@ -10,7 +10,13 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
-__all__ = ["deal", "fill_densest", "fill_empty_bins", "level"]
+__all__ = [
+    "deal",
+    "fill_densest",
+    "fill_empty_bins",
+    "fill_empty_bins_kernel",
+    "level",
+]
 
 _NEVER = 2**63 - 1
 _LIST = 4  # room that a bin's list of items has beyond twice its size
@@ -146,7 +152,7 @@ def _least_full(keys, room, below, tokens, cost, leaves, stack):
     return best
 
 
-@kernel
+@helper
 def fill_empty_bins(bin_of_item, num_bins):
     """Give each empty bin an item of a bin with several, the cheapest first. There are no fewer items than bins."""
     counts = np.zeros(num_bins, dtype=np.int64)
@@ -161,6 +167,9 @@ def fill_empty_bins(bin_of_item, num_bins):
             bin_of_item[item] = b
             counts[b] = 1
             item -= 1
+
+
+fill_empty_bins_kernel = kernel(fill_empty_bins)
 
 
 @helper

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
 from solvers.groups import group_loads, members_by_group
-from solvers.packing._schedule_kernels import deal, fill_densest, fill_empty_bins, level
+from solvers.packing._schedule_kernels import deal, fill_densest, fill_empty_bins_kernel, level
 from solvers.packing.auto import auto
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.lpt import assign_lpt
@@ -172,7 +172,7 @@ def _by_height(instance: Instance, layout: Layout, num_bins: int) -> tuple[Layou
 
 def _filled(instance: Instance, layout: Layout, num_bins: int) -> Layout:
     if not instance.allow_empty:
-        fill_empty_bins(layout, num_bins)
+        fill_empty_bins_kernel(layout, num_bins)
     return layout
 
 

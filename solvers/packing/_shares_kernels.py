@@ -5,7 +5,7 @@ A *position* is a sample in an order that runs rank by rank; ``offsets[r] : offs
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, first_largest, largest_of, stable_order
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
@@ -205,7 +205,7 @@ def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
     return best_give, best_take
 
 
-@inlined
+@helper
 def _exchange(costs, tokens, slots, above, used, counts, give, other, take):
     """Move item `give` to slot `other`, and item `take`, where it is one, the other way."""
     worst = slots[give]

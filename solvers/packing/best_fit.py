@@ -8,15 +8,15 @@ zips two.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_best_fit_decreasing", "best_fit", "best_fit_decreasing"]
+__all__ = ["assign_best_fit_decreasing", "best_fit_decreasing"]
 
 
-@inlined
+@helper
 def _least_fitting(room, child, size):
     """The group with the least room >= size, the lowest of equals; -1 if there is none."""
     best = np.int64(-1)
@@ -106,36 +106,13 @@ def _priorities(num_groups: int) -> NDArray[np.uint32]:
     return mixed ^ (mixed >> np.uint32(16))
 
 
-def _assign(problem: PackingProblem, sizes: NDArray[np.int64]) -> Assignment:
-    assignment = np.empty(len(sizes), dtype=np.int32)
-    smallest = int(problem.sorted_sizes[-1]) if len(sizes) else 0
-    priority = _priorities(problem.most_groups)
-    _best_fit(read_only(sizes), smallest, problem.cap, problem.max_items, priority, assignment)
-    return assignment
-
-
 def assign_best_fit_decreasing(problem: PackingProblem) -> Assignment:
     """Best fit in descending order of size, on a prepared problem; the group of each item."""
-    return problem.by_item(_assign(problem, problem.sorted_sizes))
-
-
-def best_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01) -> PackingResult:
-    """Pack by best fit: items in the order given, each to the fullest group in which it fits, ties to the lowest.
-
-    Without `max_items` it has at most floor(1.7 OPT) groups. O(n log m) time for m groups, as expected of random
-    priorities, and O(n + m) memory.
-
-    References
-    ----------
-    Dósa & Sgall, "Optimal analysis of Best Fit bin packing", ICALP 2014. Seidel & Aragon, "Randomized search trees",
-    Algorithmica 16, 1996. Tarjan, Levy & Timmel, "Zip trees", WADS 2019.
-
-    Examples
-    --------
-    >>> best_fit([5, 6, 4, 5], 10).group_of_item.tolist()
-    [0, 1, 1, 0]
-    """
-    return solve(sizes, cap, max_items, "best_fit", lambda problem: _assign(problem, problem.sizes))
+    assignment = np.empty(len(problem.sorted_sizes), dtype=np.int32)
+    smallest = int(problem.sorted_sizes[-1]) if len(problem.sorted_sizes) else 0
+    priority = _priorities(problem.most_groups)
+    _best_fit(read_only(problem.sorted_sizes), smallest, problem.cap, problem.max_items, priority, assignment)
+    return problem.by_item(assignment)
 
 
 def best_fit_decreasing(

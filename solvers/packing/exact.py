@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import first_at_most, sum_of
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
@@ -41,7 +41,7 @@ def _next_fitting(sizes, left, room, start):
     return first
 
 
-@inlined
+@helper
 def _is_replaceable(sizes, left, room, may_add, filling):
     """Whether a left item could be added to the group, or take the place of a smaller one than itself in it."""
     if may_add and _next_fitting(sizes, left, room, 0) < len(sizes):
@@ -55,7 +55,7 @@ def _is_replaceable(sizes, left, room, may_add, filling):
     return False
 
 
-@inlined
+@helper
 def _needs_more(sizes, left, items_left, volume_left, cap, max_items, limit):
     """Whether what is left needs more than `limit` groups, by volume, counts or l2."""
     if limit <= 0 or (volume_left - 1) // cap >= limit or (items_left - 1) // max_items >= limit:

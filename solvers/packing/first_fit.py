@@ -1,17 +1,17 @@
 """First fit: each item to the lowest group in which it fits (Johnson 1973), found in a tournament of the rooms left."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from solvers._jit import kernel
+from solvers._jit import helper, kernel
 from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_first_fit_decreasing", "fill_first_fit", "first_fit", "first_fit_decreasing"]
+__all__ = ["assign_first_fit_decreasing", "fill_first_fit", "first_fit_decreasing"]
 
 
-@kernel
+@helper
 def fill_first_fit(sizes, cap, max_items, room, group_of_position):
     """``room[v]`` is the largest room in the tree below v, whose leaves are the groups; those not yet open have `cap`.
 
@@ -38,33 +38,16 @@ def fill_first_fit(sizes, cap, max_items, room, group_of_position):
             room[vertex] = largest
 
 
-def _assign(problem: PackingProblem, sizes: NDArray[np.int64]) -> Assignment:
-    assignment = np.empty(len(sizes), dtype=np.int32)
-    leaves = 1 << max(problem.most_groups - 1, 0).bit_length()
-    fill_first_fit(read_only(sizes), problem.cap, problem.max_items, np.empty(2 * leaves, dtype=np.int64), assignment)
-    return assignment
+fill_first_fit_kernel = kernel(fill_first_fit)
 
 
 def assign_first_fit_decreasing(problem: PackingProblem) -> Assignment:
     """First fit in descending order of size, on a prepared problem; the group of each item."""
-    return problem.by_item(_assign(problem, problem.sorted_sizes))
-
-
-def first_fit(sizes: ArrayLike, cap: int, *, max_items: int | None = None, time_budget: float = 0.01) -> PackingResult:
-    """Pack by first fit: items in the order given, each to the lowest group in which it fits.
-
-    Without `max_items` it has at most floor(1.7 OPT) groups. O(n log m) time for m groups and O(n + m) memory.
-
-    References
-    ----------
-    Dósa & Sgall, "First Fit bin packing: a tight analysis", STACS 2013.
-
-    Examples
-    --------
-    >>> first_fit([4, 5, 6, 5], 10).group_of_item.tolist()
-    [0, 0, 1, 2]
-    """
-    return solve(sizes, cap, max_items, "first_fit", lambda problem: _assign(problem, problem.sizes))
+    assignment = np.empty(len(problem.sorted_sizes), dtype=np.int32)
+    leaves = 1 << max(problem.most_groups - 1, 0).bit_length()
+    room = np.empty(2 * leaves, dtype=np.int64)
+    fill_first_fit_kernel(read_only(problem.sorted_sizes), problem.cap, problem.max_items, room, assignment)
+    return problem.by_item(assignment)
 
 
 def first_fit_decreasing(

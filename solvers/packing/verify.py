@@ -1,4 +1,4 @@
-"""Checks of what packers and splits claim, from scratch, in plain NumPy and with no code of theirs."""
+"""Checks of what packers claim, from scratch, in plain NumPy and with no code of theirs."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,11 +10,9 @@ from solvers._dual_feasible_check import GROUPS_BY_FUNCTION
 from solvers.arguments import as_costs, as_count
 from solvers.errors import CertificateError
 from solvers.packing._arguments import as_cap
-from solvers.packing.contiguous import SplitResult
 from solvers.packing.types import PackingResult
-from solvers.types import SolveStatus
 
-__all__ = ["TRUSTED_BOUNDS", "check_packing", "check_split"]
+__all__ = ["TRUSTED_BOUNDS", "check_packing"]
 
 
 def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_items: int | None = None) -> None:
@@ -56,80 +54,6 @@ def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_item
     _check_loads(array, result.group_of_item, result.loads)
     _check_cap(result.loads, cap, counts, most)
     _check_bound(array, result, cap, most)
-
-
-def check_split(
-    costs: ArrayLike,
-    result: SplitResult,
-    *,
-    num_groups: int | None = None,
-    nonempty: bool = False,
-    cap: int | None = None,
-    max_items: int | None = None,
-) -> None:
-    """Check a contiguous split against the costs it was made from; return nothing if all holds.
-
-    Parameters
-    ----------
-    costs : int64[n]
-        The costs the result was made from.
-    result : SplitResult
-    num_groups : int, optional
-        The number of groups asked for (:func:`split_contiguous`); exactly one of this and `cap` is given.
-    nonempty : bool
-        Whether no group may be empty.
-    cap : int, optional
-        The cap asked for (:func:`split_fewest`).
-    max_items : int, optional
-        The most items a group that were asked for, with `cap`.
-
-    Raises
-    ------
-    CertificateError
-        Naming the first violated rule.
-    TypeError, ValueError
-        If the arguments themselves are unusable.
-
-    Examples
-    --------
-    >>> from solvers.packing import split_fewest
-    >>> check_split([5, 1, 4, 3, 3], split_fewest([5, 1, 4, 3, 3], 8), cap=8)
-    """
-    if (num_groups is None) == (cap is None):
-        raise TypeError(f"exactly one of num_groups and cap must be given, got {num_groups!r} and {cap!r}")
-    array, _, _ = as_costs(costs)
-    offsets = result.offsets
-    require(
-        offsets.dtype == np.int64 and offsets.shape == (len(result.loads) + 1,),
-        f"offsets must be int64[{len(result.loads) + 1}], got {offsets.dtype} of shape {offsets.shape}",
-    )
-    lengths = np.diff(offsets)
-    require(
-        offsets[0] == 0 and offsets[-1] == len(array) and bool((lengths >= 0).all()),
-        f"offsets must ascend from 0 to {len(array)}",
-    )
-    _check_arrays(len(array), result.group_of_item, result.loads)
-    _check_loads(array, result.group_of_item, result.loads)
-    if num_groups is not None:
-        groups = as_count("num_groups", num_groups)
-        require(result.num_groups == groups, f"there are {result.num_groups} groups, not {groups}")
-        if nonempty and not lengths.all():
-            raise CertificateError(f"no group may be empty, but group {int(np.argmin(lengths))} is")
-        value = int(result.loads.max())
-        attainable = value == 0 or _greedy_groups(array.tolist(), value - 1, None) > groups
-    else:
-        most = None if max_items is None else as_count("max_items", max_items)
-        limit = as_cap(cap)  # type: ignore[arg-type]  # one of the two is given
-        _check_cap(result.loads, limit, lengths, most)
-        value = result.num_groups
-        attainable = _greedy_groups(array.tolist(), limit, most) == value
-    require(result.minimised == value, f"minimised is {value}, not {result.minimised}")
-    require(attainable, f"greedy cuts do better than {value}")
-    require(
-        result.lower_bound == value and result.bound_name == "greedy" and result.status is SolveStatus.OPTIMAL,
-        f"an optimal split has lower_bound = {value} by 'greedy' and status optimal, got {result.lower_bound} by "
-        f"{result.bound_name!r} and {result.status.value}",
-    )
 
 
 def _check_arrays(num_items: int, groups: NDArray[np.int32], loads: NDArray[np.int64]) -> None:
@@ -181,18 +105,6 @@ def _check_bound(sizes: NDArray[np.int64], result: PackingResult, cap: int, max_
             if proven >= bound:
                 break
     require(bound <= proven, f"lower_bound = {bound}, but {name!r} proves {proven} at most")
-
-
-def _greedy_groups(costs: list[int], cap: int, max_items: int | None) -> float:
-    """Segments that greedy cuts under `cap` make; infinite where an item is over it."""
-    groups, load, held = 0, 0, 0
-    for cost in costs:
-        if cost > cap:
-            return float("inf")
-        if groups == 0 or load + cost > cap or held == max_items:
-            groups, load, held = groups + 1, 0, 0
-        load, held = load + cost, held + 1
-    return groups
 
 
 _BOUNDS: dict[str, Callable[[list[int], int], Iterator[int]]] = {

@@ -1,13 +1,13 @@
 """Items to groups, the largest load as small as possible: one file per algorithm, and their registry."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Protocol
 
 from numpy.typing import ArrayLike
 
-from solvers.arguments import as_budget, unknown
+from solvers.arguments import as_budget, as_share, unknown
 from solvers.constraints import Constraints, is_vector
-from solvers.partition.arc_flow import arc_flow
 from solvers.partition.auto import auto
 from solvers.partition.bldm import bldm
 from solvers.partition.constrained import CONSTRAINTS, SUPPORTED, solve_constrained
@@ -21,7 +21,7 @@ from solvers.partition.round_robin import round_robin
 from solvers.partition.slack import slack
 from solvers.types import PartitionResult
 
-__all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "arc_flow", "auto", "bldm", "exact",
+__all__ = ["CONSTRAINTS", "PARTITIONERS", "SUPPORTED", "USES_CLOCK", "auto", "bldm", "exact",
            "karmarkar_karp", "lpt", "mixed", "multifit", "padded", "partition", "round_robin", "slack"]  # fmt: skip
 
 
@@ -42,11 +42,10 @@ PARTITIONERS: dict[str, Partitioner] = {
     "bldm": bldm,
     "round_robin": round_robin,
     "exact": exact,
-    "arc_flow": arc_flow,
 }
 """Every method for additive costs, by name; the command line, the errors and the tests derive their lists from it."""
 
-USES_CLOCK = frozenset({"arc_flow", "exact"})
+USES_CLOCK = frozenset({"exact"})
 """Methods whose result depends on the time of day; plan with them on one rank and broadcast."""
 
 
@@ -66,6 +65,7 @@ def partition(
     initial_loads: ArrayLike | None = None,
     speeds: ArrayLike | None = None,
     objective: str = "sum",
+    stop_at: float | str | Fraction = 0,
 ) -> PartitionResult:
     """Put items into groups so that the largest load is as small as possible (P||Cmax, multiway number partitioning).
 
@@ -85,6 +85,9 @@ def partition(
     sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
         Constraints, alone or in any combination: see :class:`solvers.Constraints` for shapes and rules, and
         :data:`SUPPORTED` for the methods that take them.
+    stop_at : float, str or Fraction
+        Of ``"auto"``: the gap that is small enough, ``0.001`` or ``"0.1%"``. The search ends as soon as it has proven
+        it, with status ``feasible`` where the gap is not 0.
 
     Returns
     -------
@@ -115,9 +118,12 @@ def partition(
     if solver is None:
         raise unknown("method", method, PARTITIONERS)
     as_budget(time_budget)  # refused by all if by one
+    share = as_share("stop_at", stop_at)
     constraints = Constraints(
         equal_counts, sizes, caps, min_items, max_items, allowed, keep_together, initial_loads, speeds, objective
     )
     if is_vector(costs) or constraints.beyond_counts:
-        return solve_constrained(costs, num_groups, method, time_budget, constraints, solver)
+        return solve_constrained(costs, num_groups, method, time_budget, constraints, solver, share)
+    if solver is auto:
+        return auto(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget, stop_at=share)
     return solver(costs, num_groups, equal_counts=equal_counts, time_budget=time_budget)

@@ -33,7 +33,7 @@ _BLOCKS_A_GROUP = 16  # more gain little,
 _FEW_BLOCKS = 1024  # and take little where groups are few
 
 
-@kernel
+@helper
 def _cover_needs(fixed, rows, bound, limit):
     """How many runs of at most k(G) items cover `rows`; `fixed` sums the smallest u. Counts no further than `limit`."""
     n = len(rows)
@@ -51,7 +51,10 @@ def _cover_needs(fixed, rows, bound, limit):
 
 @kernel
 def _smallest_cover(fixed, rows, num_groups, low, high):
-    """The smallest bound that `num_groups` runs can keep; `high` they can."""
+    """The smallest bound above `low` that `num_groups` runs can keep, 0 if they can keep `low`; `high` they can."""
+    if _cover_needs(fixed, rows, low, num_groups) <= num_groups:
+        return np.int64(0)
+    low += 1
     while low < high:
         middle = low + (high - low) // 2
         if _cover_needs(fixed, rows, middle, num_groups) <= num_groups:
@@ -73,9 +76,7 @@ def cover_bound(costs: NDArray[np.int64], rows: NDArray[np.int64], num_groups: i
     """
     fixed = np.zeros(len(costs) + 1, dtype=np.int64)
     np.cumsum(costs[::-1], out=fixed[1:])
-    if _cover_needs(fixed, rows, low, num_groups) <= num_groups:
-        return Bound(0, "cover")
-    return Bound(int(_smallest_cover(fixed, rows, num_groups, low + 1, high)), "cover")
+    return Bound(_smallest_cover(fixed, rows, num_groups, low, high), "cover")
 
 
 @helper

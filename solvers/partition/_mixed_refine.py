@@ -121,7 +121,7 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
         h, i, j, work = _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work)
         if h < 0:
             break
-        leaving = members[start[g] + i]
+        leaving = np.int64(members[start[g] + i])
         entering = members[start[h] + j] if j < sizes[h] else -1
         sizes[g] = replace_member(members[start[g] : start[g + 1]], sizes[g], i, entering)
         sizes[h] = replace_member(members[start[h] : start[h + 1]], sizes[h], j, leaving)

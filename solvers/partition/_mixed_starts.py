@@ -9,7 +9,7 @@ room, and without it long items, few of which fit a group, would leave much of t
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, first_at_most
 from solvers.partition._problem import Assignment
 
@@ -29,7 +29,7 @@ def _live(links, i):
     return i
 
 
-@inlined
+@helper
 def _live_before(back, i):
     """The last position before `i`, plus one, that is not taken; 0 if there is none."""
     while back[i] != i:

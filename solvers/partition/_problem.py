@@ -7,6 +7,7 @@ is what all share before (checks, sorting, bounds) and after (loads, certificate
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +16,7 @@ from solvers._jit import kernel
 from solvers._loops import largest_of
 from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
-from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, late_bound
+from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, goal_above, late_bound
 from solvers.groups import largest_load
 from solvers.types import PartitionResult, SolveStatus
 
@@ -49,7 +50,13 @@ class PartitionProblem:
     total: int  # sum of the costs; fits int64
     num_groups: int  # at least 1
     equal_counts: bool  # whether groups must hold exactly n/m items (within one where m does not divide n)
-    bound: Bound  # the best closed-form lower bound
+    bound: Bound  # the best lower bound that is proven so far
+    stop_at: Fraction = Fraction(0)  # the gap that is small enough: no search goes on below it
+
+    @property
+    def goal(self) -> int:
+        """The makespan that is small enough: the bound, or `stop_at` of it more."""
+        return goal_above(self.bound, self.stop_at)
 
     @property
     def num_positive(self) -> int:
@@ -58,13 +65,15 @@ class PartitionProblem:
         return n if n == 0 or self.sorted_costs[-1] else int(np.count_nonzero(self.sorted_costs))
 
     @classmethod
-    def prepare(cls, costs: ArrayLike, num_groups: int, equal_counts: bool) -> "PartitionProblem":
+    def prepare(
+        cls, costs: ArrayLike, num_groups: int, equal_counts: bool, stop_at: Fraction = Fraction(0)
+    ) -> "PartitionProblem":
         """Check and sort. Raises TypeError or ValueError that name the argument, the item and the rule."""
         num_groups = as_count("num_groups", num_groups)
         array, largest, total = as_costs(costs)
         order, sorted_costs = sort_descending(array, largest)
         bound = best_bound(sorted_costs, total, num_groups, equal_counts)
-        return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound)
+        return cls(order, sorted_costs, total, num_groups, bool(equal_counts), bound, stop_at)
 
     def cost_of_late_bounds(self, makespan: int) -> int:
         """Work units that :meth:`with_late_bounds` takes."""

@@ -1,11 +1,12 @@
 """The default method: a portfolio of searches, and under equal counts a search that keeps them."""
 
 import time
+from fractions import Fraction
 
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers.arguments import as_budget
+from solvers.arguments import as_budget, as_share
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.even_counts import assign_even
 from solvers.partition.portfolio import assign_auto
@@ -15,7 +16,12 @@ __all__ = ["auto"]
 
 
 def auto(
-    costs: ArrayLike, num_groups: int, *, equal_counts: bool = False, time_budget: float = 0.01
+    costs: ArrayLike,
+    num_groups: int,
+    *,
+    equal_counts: bool = False,
+    time_budget: float = 0.01,
+    stop_at: float | str | Fraction = 0,
 ) -> PartitionResult:
     """Partition by a portfolio: several starts, local search on each, then proofs and searches that close the gap.
 
@@ -30,6 +36,9 @@ def auto(
     time_budget : float
         Seconds' worth of work. Sorting and LPT always run, 10 to 15 ns per item; then SLACK, as much, and the rest
         while the budget lasts and the gap is not 0.
+    stop_at : float, str or Fraction
+        The gap that is small enough, ``0.001`` or ``"0.1%"``: the search ends as soon as it has proven it. 0: it goes
+        on until the result is proven optimal, or the work is spent.
 
     Returns
     -------
@@ -48,6 +57,6 @@ def auto(
     """
     started = time.perf_counter()
     work = work_units(as_budget(time_budget))
-    problem = PartitionProblem.prepare(costs, num_groups, equal_counts)
+    problem = PartitionProblem.prepare(costs, num_groups, equal_counts, as_share("stop_at", stop_at))
     assignment, bound, stopped_early = (assign_even if problem.equal_counts else assign_auto)(problem, work)
     return problem.result(assignment, "auto", started, bound=bound, stopped_early=stopped_early)

@@ -10,12 +10,18 @@ and one that leaves room for an item not placed yet need not be tried, because a
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partition._problem import Assignment, PartitionProblem
 
-__all__ = ["WORK_PER_NODE", "assign_counts", "close_gap", "decide", "distinct_costs"]
+__all__ = [
+    "WORK_PER_NODE",
+    "assign_counts",
+    "close_gap",
+    "decide",
+    "distinct_costs",
+]
 
 WORK_PER_NODE = 2
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
@@ -34,7 +40,7 @@ def _begin_group(left, values, suffix):
     return first
 
 
-@inlined
+@helper
 def _fits_another(left, values, capacity):
     """Whether an item that is left fits `capacity`."""
     for v in range(len(values) - 1, -1, -1):
@@ -45,7 +51,7 @@ def _fits_another(left, values, capacity):
     return False
 
 
-@inlined
+@helper
 def _go_back(values, left, used, first, v, capacity, nodes):
     """Take values off a group down to the last of which one item less may be in it; `v` is below `first` if none is."""
     v -= 1
@@ -58,7 +64,7 @@ def _go_back(values, left, used, first, v, capacity, nodes):
     return v, capacity, nodes
 
 
-@kernel
+@helper
 def decide(values, left, num_groups, makespan, used, nodes):
     """Fill ``used[g, v]``, how many items of value v group g gets; returns a verdict, and the nodes left.
 
@@ -126,6 +132,9 @@ def decide(values, left, num_groups, makespan, used, nodes):
         v += 1
 
 
+decide_kernel = kernel(decide)
+
+
 def distinct_costs(problem: PartitionProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the distinct positive costs, descending, and how many items have each."""
     positive = problem.sorted_costs[: np.count_nonzero(problem.sorted_costs)]
@@ -158,9 +167,11 @@ def close_gap(problem: PartitionProblem, assignment: Assignment, work: int) -> t
     makespan = problem.makespan_of(assignment)
     if problem.num_groups * len(values) > _MOST_CELLS or problem.num_groups * makespan > INT64_MAX:
         return assignment, None, work
-    while makespan > problem.bound.value:
+    while makespan > problem.goal:
         used = np.zeros((problem.num_groups, len(values)), dtype=np.int64)
-        verdict, nodes = decide(values, counts.copy(), problem.num_groups, makespan - 1, used, work // WORK_PER_NODE)
+        verdict, nodes = decide_kernel(
+            values, counts.copy(), problem.num_groups, makespan - 1, used, work // WORK_PER_NODE
+        )
         work = nodes * WORK_PER_NODE
         if verdict == 0:
             return assignment, Bound(makespan, "search"), work

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bounds import Bound
+from solvers.bounds import Bound, goal_above
 from solvers.constraints import Constraints
 from solvers.partition._problem import Assignment, PartitionProblem
 from solvers.partition.bldm import assign_bldm
@@ -23,10 +23,10 @@ def assign_even(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     share = _FIRST * (len(problem.sorted_costs) + problem.num_groups)
     best, bound, ended = assign_auto(problem, min(share, work))
     work -= share
-    if work <= 0 or problem.makespan_of(best) == bound.value:
+    if work <= 0 or problem.makespan_of(best) <= goal_above(bound, problem.stop_at):
         return best, bound, ended
     state = State.of(Constraints(equal_counts=True).check(problem.sorted_costs, problem.num_groups))
-    found = Search(state, work)
+    found = Search(state, work, problem.stop_at)
     _take(found, best, bound)
     exhaust_small(found)
     if found.work <= price:  # and nothing instead, or else a little more budget could end worse

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy_table
 from solvers.arguments import as_budget
 from solvers.partition._differencing import heap_pop, heap_push, label_groups, merge_tuples
@@ -29,7 +29,7 @@ __all__ = ["assign_karmarkar_karp", "karmarkar_karp"]
 _START, _SIZE, _ROOM = 0, 1, 2  # columns of `where`: a tuple's place in the storage; a bare item has size 0
 
 
-@inlined
+@helper
 def _insert_item(subsets, size, num_groups, cost, item, joined):
     """Merge one item into a tuple: as a subset of its own while there are fewer than m, else into the smallest."""
     place = min(size, num_groups - 1)
@@ -53,7 +53,7 @@ def _move(where, name, source, target, to):
     return to + size
 
 
-@inlined
+@helper
 def _make_room(where, name, needed, heap, heap_size, storage, spare, end):
     """Move tuple `name` to where it has room for `needed` subsets; returns storage, spare and the end of what is used.
 

@@ -109,14 +109,14 @@ def _two_for_one(state, g, target, room, limit):
     work = 0
     for k in range(begin + 1, begin + state.sizes[g]):
         for other in range(begin, k):
-            p, r = state.members[k], state.members[other]
+            p, r = np.int64(state.members[k]), np.int64(state.members[other])
             wanted = costs[p] + costs[r] - excess
             if wanted < 0 or wanted > costs[0]:
                 continue
             first = first_at_most(costs, 0, wanted)
             work += _SEARCH
             for q in range(first, min(first + _TRIES, len(costs))):
-                h, gain = state.group[q], costs[p] + costs[r] - costs[q]
+                h, gain = np.int64(state.group[q]), costs[p] + costs[r] - costs[q]
                 if gain > room:
                     break
                 work += 1
@@ -174,5 +174,5 @@ def lower_target(problem: PartitionProblem, assignment: Assignment, work: int, *
     for an item of the group, a few for most; O(log(makespan)) targets; O(n + m) memory.
     """
     keep_counts = keep_counts or problem.equal_counts
-    bound = problem.bound.value
+    bound = problem.goal
     return int(_lower_target(problem.sorted_costs, assignment, problem.num_groups, bound, keep_counts, work))

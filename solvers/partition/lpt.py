@@ -7,6 +7,7 @@ from solvers._heap import group_bits, sift_down_packed, sift_down_wide
 from solvers._jit import helper, kernel
 from solvers._loops import largest_of, numbers, smallest_of
 from solvers._sort import insertion_sort, radix_sort
+from solvers.groups import read_only
 from solvers.partition._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
@@ -181,7 +182,7 @@ def assign_in_order(problem: PartitionProblem, costs: NDArray[np.int64]) -> Assi
 
     `costs` are the problem's in any order in which those that are zero stand last; the groups returned are in it too.
     """
-    num_groups = problem.num_groups
+    num_groups, costs = problem.num_groups, read_only(costs)
     assignment = np.empty(len(costs), dtype=np.int32)
     bits = group_bits(num_groups)
     largest = int(problem.sorted_costs[0]) if len(costs) else 0

@@ -1,9 +1,8 @@
-"""Search by patterns: a bound raised step by step from below, and then assignments by diving.
+"""A bound by patterns, raised step by step from below.
 
 Every target that the linear program of :mod:`solvers.partition.patterns` refutes raises the bound, by one at least:
 its weights refute all targets under which no pattern becomes heavier, and the table of the knapsack says which those
-are. The first target that it does not refute is nearly always the optimum, so :mod:`solvers.partition.dive` looks for
-an assignment there first.
+are. The first target that it does not refute is nearly always the optimum; what reaches it are the other searches.
 """
 
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.partition._problem import Assignment, PartitionProblem
-from solvers.partition.bin_completion import assign_counts, distinct_costs
-from solvers.partition.dive import dive
-from solvers.partition.patterns import MOST_ITEMS, Program, begin, forget_patterns, make_program, refuted_below, solve
+from solvers.partition._problem import PartitionProblem
+from solvers.partition.bin_completion import distinct_costs
+from solvers.partition.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve_kernel
 
 __all__ = ["PatternSearch"]
 
@@ -23,7 +21,6 @@ _MOST_CELLS = 8_000_000  # of the knapsack's table: 32 MB
 _MOST_VALUES = 400
 _LONGEST = 100  # items in a pattern
 _MOST_A_GROUP = 7  # items, on average: with more, exchanges are better at finding, and simple bounds tight
-_ATTEMPTS = 32  # at a dive to one target
 
 
 @dataclass(slots=True)
@@ -35,7 +32,6 @@ class PatternSearch:
     table: NDArray[np.int32]
     bound: int  # no makespan below it can be had
     solved: bool = False  # whether the linear program has nothing more to say: it does not refute `bound`
-    turns: int = 0  # of diving
 
     @classmethod
     def of(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
@@ -57,42 +53,21 @@ class PatternSearch:
 
     @property
     def least_work(self) -> int:
-        """Work units below which :meth:`raise_bound` and :meth:`search` would hardly begin: twenty tables."""
+        """Work units below which :meth:`raise_bound` would hardly begin: twenty tables."""
         return int(self.table.size) * 20 // 14
 
     def raise_bound(self, reached: int, work: int) -> int:
         """Raise the bound, to `reached` at most, until solved or `work` is spent; return the work left."""
         m = self.problem.num_groups
         while work > 0 and not self.solved:
-            verdict, work = solve(self.program, self.bound, m, False, False, self.table, work)
+            verdict, work = solve_kernel(self.program, self.bound, m, False, False, self.table, work)
             if verdict < 0:
                 break
             if verdict == 0:
                 self.bound = int(refuted_below(self.program, self.bound, reached, m, self.table))
                 work -= self.table.size // 16
             self.solved = verdict == 1 or self.bound >= reached
-        if self.solved:
-            forget_patterns(self.program)
         return int(work)
-
-    def search(self, assignment: Assignment, reached: int, work: int) -> tuple[Assignment, int]:
-        """Look for an assignment at the bound, then half way up, and so on; returns the best, and the work left.
-
-        Every time otherwise: the first dive goes by the linear program alone, those of later calls by chance too.
-        """
-        target, turn = self.bound, self.turns
-        self.turns += 1
-        while work > 0 and target < reached:
-            found, work = self._dive(target, turn, work)
-            if found is not None:
-                return found, work
-            target += max(1, (reached - target) // 2)
-        return assignment, work
-
-    def _dive(self, target: int, turn: int, work: int) -> tuple[Assignment | None, int]:
-        used = np.zeros((self.problem.num_groups, len(self.program.values)), dtype=np.int64)
-        done, work = dive(self.program, target, used, self.table, _ATTEMPTS, turn, work)
-        return (assign_counts(used, self.problem) if done else None), int(work)
 
     def as_bound(self) -> Bound:
         """Return the bound with its name."""

@@ -15,20 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
-from solvers._loops import copy, copy_table, first_smallest, stable_order, sum_of
+from solvers._jit import helper, kernel
+from solvers._loops import copy, first_smallest, stable_order, sum_of
 
 __all__ = [
     "MOST_ITEMS",
     "UNIT",
     "Program",
     "begin",
-    "copy_program",
-    "fix",
-    "forget_patterns",
     "make_program",
     "refuted_below",
     "solve",
+    "solve_kernel",
 ]
 
 UNIT = 1 << 22  # the weight that stands for 1
@@ -265,57 +263,13 @@ def _lift(program):
     return found
 
 
-@inlined
-def copy_program(program):
-    """Return a program that can be changed without changing this one; what patterns it makes, both have."""
-    return Program(
-        program.values,
-        program.counts.copy(),
-        program.inverse.copy(),
-        program.amounts.copy(),
-        program.duals.copy(),
-        program.weights.copy(),
-        program.inner.copy(),
-        program.basis.copy(),
-        program.pool,
-        program.size,
-    )
-
-
-@kernel
-def forget_patterns(program):
-    """Keep only the patterns of the basis."""
-    pool = program.pool
-    kept = np.full((len(program.basis), pool.shape[1]), -1, dtype=np.int16)
-    size = 0
-    for r in range(len(program.basis)):
-        if program.basis[r] >= 0:
-            kept[size] = pool[program.basis[r]]
-            program.basis[r] = size
-            size += 1
-    copy_table(pool, kept[:size])
-    program.size[0] = size
-
-
-@helper
-def fix(program, r, used):
-    """Give one group the pattern of row r, as far as items are left: into ``used[v]``, and out of the program."""
-    for v in program.pool[program.basis[r]]:
-        if v < 0:
-            break
-        if program.counts[v] > 0:
-            program.counts[v] -= 1
-            used[v] += 1
-    program.amounts[r] -= 1
-
-
 @helper
 def _work_of_pivot(program):
     d = len(program.values)
     return d * d // 8 + 8 * d + program.size[0] + 200
 
 
-@inlined
+@helper
 def _set_weights(program, inwards):
     """Set the weights to the duals, moved inwards by so much of the way; returns what all items weigh."""
     weight = np.int64(0)
@@ -326,7 +280,7 @@ def _set_weights(program, inwards):
     return weight
 
 
-@kernel
+@helper
 def solve(program, cap, num_groups, to_the_end, diving, table, work):
     """Solve on from the basis that there is; no pattern may exceed `cap`. Returns a verdict and the work left.
 
@@ -367,6 +321,9 @@ def solve(program, cap, num_groups, to_the_end, diving, table, work):
             inwards = inwards / 2 if inwards > 0.1 else 0.0
         elif diving or pivots < _PIVOTS:
             return 1, work
+
+
+solve_kernel = kernel(solve)
 
 
 @kernel

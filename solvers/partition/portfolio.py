@@ -18,13 +18,11 @@ from solvers.partition.refine import refine
 from solvers.partition.regroup import regroup
 from solvers.partition.resplit import resplit
 from solvers.partition.slack import assign_slack
-from solvers.partition.trade import trade
 
 __all__ = ["assign_auto", "improve", "improve_starts"]
 
 _QUANTUM = 20_000  # work units of each search in its first turn
-_FEW_ITEMS = 64  # of so few, bin completion often sees the end
-_MANY_A_GROUP = 16  # items: from here on, differencing two groups evens them out nearly always
+_MANY_A_GROUP = 16  # items: from here on SLACK is better nearly always, and enough
 
 
 def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> tuple[int, int]:
@@ -34,12 +32,10 @@ def improve(problem: PartitionProblem, assignment: Assignment, work: int) -> tup
     one.
     """
     makespan = problem.makespan_of(assignment)
-    many = len(assignment) >= _MANY_A_GROUP * problem.num_groups
-    searches = (_swaps, resplit, _exchanges, refine) if many else (_swaps, _exchanges, refine, resplit)
-    while work > 0 and makespan > problem.bound.value:
+    while work > 0 and makespan > problem.goal:
         before = makespan
-        for search in searches:
-            if work > 0 and makespan > problem.bound.value:
+        for search in (_swaps, _exchanges, refine, resplit):
+            if work > 0 and makespan > problem.goal:
                 work = search(problem, assignment, work)
                 makespan = problem.makespan_of(assignment)
         if makespan == before:
@@ -71,7 +67,7 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
 
     LPT is always paid for, and SLACK where the budget covers it (with equal counts, LPT alone); nothing is searched
     before. Each is improved, the better first, then what Karmarkar-Karp (with equal counts, BLDM) gives, until one is
-    optimal. What gap is left, late bounds, trading, groups solved anew, patterns and bin completion try to close.
+    optimal. What gap is left, late bounds, groups solved anew, patterns and bin completion try to close.
     """
     num_items = len(problem.sorted_costs)
     if problem.equal_counts and problem.num_groups < num_items <= 2 * problem.num_groups:
@@ -81,17 +77,27 @@ def assign_auto(problem: PartitionProblem, work: int) -> tuple[Assignment, Bound
     if work <= price:  # and no search from LPT either, or else a little more budget could end worse
         return assign_lpt(problem), problem.bound, True
     best, reached, work = improve_starts(problem, work - price)
-    differencing = assign_bldm if problem.equal_counts else assign_karmarkar_karp
-    price = 0 if problem.equal_counts else cost_of_karmarkar_karp(num_items, problem.num_groups)
-    if work > 0 and reached > problem.bound.value:
-        if work <= price:  # and nothing instead, or else a little more budget could end worse
-            return best, problem.bound, True
-        candidate = differencing(problem)
-        makespan, work = improve(problem, candidate, work - price)
-        best, reached = (candidate, makespan) if makespan < reached else (best, reached)
-        if work > 0 and reached > problem.bound.value:
-            return _Closing.of(problem, best, work).run()
+    best, reached, work = _with_differencing(problem, best, reached, work)
+    if work > 0 and reached > problem.goal:
+        return _Closing.of(problem, best, work).run()
     return best, problem.bound, work <= 0
+
+
+def _with_differencing(
+    problem: PartitionProblem, best: Assignment, reached: int, work: int
+) -> tuple[Assignment, int, int]:
+    """Return the better of `best` and what differencing gives, its makespan, and the work left.
+
+    Where the work does not buy it, none is left, or else a little more budget could end worse.
+    """
+    if work <= 0 or reached <= problem.goal:
+        return best, reached, work
+    price = 0 if problem.equal_counts else cost_of_karmarkar_karp(len(problem.sorted_costs), problem.num_groups)
+    if work <= price:
+        return best, reached, 0
+    candidate = assign_bldm(problem) if problem.equal_counts else assign_karmarkar_karp(problem)
+    makespan, work = improve(problem, candidate, work - price)
+    return (candidate, makespan, work) if makespan < reached else (best, reached, work)
 
 
 def improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, int, int]:
@@ -101,7 +107,7 @@ def improve_starts(problem: PartitionProblem, work: int) -> tuple[Assignment, in
         makespan, work = improve(problem, candidate, work)
         if makespan < reached:
             best, reached = candidate, makespan
-        if reached <= problem.bound.value:
+        if reached <= problem.goal:
             break
     return best, reached, work
 
@@ -131,15 +137,15 @@ class _Closing:
     def run(self) -> tuple[Assignment, Bound, bool]:
         """Return the best assignment and bound, and whether the work ran out."""
         quantum, turn = _QUANTUM, 0
-        searches = self._raise_bound, self._trade, self._regroup, self._use_patterns, self._complete_bins
+        searches = self._raise_bound, self._regroup, self._use_patterns, self._complete_bins
         if self.problem.equal_counts:  # which these searches do not keep
             self._raise_bound(self.work // 3, 0)
             return self.best, self.problem.bound, self.work <= 0
         before = self.work + 1
-        while 0 < self.work < before and self.reached > self.problem.bound.value:
+        while 0 < self.work < before and self.reached > self.problem.goal:
             before = self.work  # where no search is for such a problem, none takes any
             for search in searches:
-                if self.work > 0 and self.reached > self.problem.bound.value:
+                if self.work > 0 and self.reached > self.problem.goal:
                     search(quantum, turn)
                     self.reached = self.problem.makespan_of(self.best)
             quantum, turn = 2 * quantum, turn + 1
@@ -151,34 +157,27 @@ class _Closing:
             self.late_bounds = 0
             self.problem = self.problem.with_late_bounds(self.reached)
             self.patterns = PatternSearch.of(self.problem, self.reached)  # which begins with many times the work
-        if 0 < self.dual_feasible <= quantum and self.reached > self.problem.bound.value:
+        if 0 < self.dual_feasible <= quantum and self.reached > self.problem.goal:
             self.work -= self.dual_feasible
             self.dual_feasible = 0
             self.problem = self.problem.with_dual_feasible_bound(self.reached)
-
-    def _trade(self, quantum: int, turn: int) -> None:
-        share = min(quantum, self.work)
-        self.work += trade(self.problem, self.best, share, quantum // 2, turn + 1) - share
 
     def _regroup(self, quantum: int, turn: int) -> None:
         share = min(quantum, self.work)
         self.work += regroup(self.problem, self.best, share, quantum // 2, turn + 1) - share
 
     def _use_patterns(self, quantum: int, turn: int) -> None:
-        """Raise the bound until the linear program has nothing more to say, and from then on dive."""
-        share = min(3 * quantum, self.work)  # most, because it finds and proves where nothing else does
-        if self.patterns is None or 3 * quantum < self.patterns.least_work:
+        """Raise the bound until the linear program has nothing more to say."""
+        share = min(3 * quantum, self.work)  # most, because it proves where nothing else does
+        if self.patterns is None or self.patterns.solved or 3 * quantum < self.patterns.least_work:
             return
-        if not self.patterns.solved:
-            left = self.patterns.raise_bound(self.reached, share)
-            bound = max(self.problem.bound, self.patterns.as_bound(), key=lambda bound: bound.value)
-            self.problem = replace(self.problem, bound=bound)
-        else:
-            self.best, left = self.patterns.search(self.best, self.reached, share)
+        left = self.patterns.raise_bound(self.reached, share)
+        bound = max(self.problem.bound, self.patterns.as_bound(), key=lambda bound: bound.value)
+        self.problem = replace(self.problem, bound=bound)
         self.work += left - share
 
     def _complete_bins(self, quantum: int, turn: int) -> None:
-        share = min(3 * quantum if len(self.best) <= _FEW_ITEMS else quantum, self.work)
+        share = min(quantum, self.work)
         self.best, bound, left = close_gap(self.problem, self.best, share)
         self.problem = replace(self.problem, bound=bound or self.problem.bound)
         self.work += left - share

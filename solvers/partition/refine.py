@@ -111,7 +111,7 @@ def _refine(costs, group_of_position, loads, target, equal_counts, work):
                 break
         if best_h < 0:
             break
-        leaving = given[best_i]
+        leaving = np.int64(given[best_i])
         entering = members[start[best_h] + best_j] if best_j < sizes[best_h] else -1
         sizes[g] = replace_member(given, sizes[g], best_i, entering)
         sizes[best_h] = replace_member(members[start[best_h] : start[best_h + 1]], sizes[best_h], best_j, leaving)
@@ -131,5 +131,5 @@ def refine(problem: PartitionProblem, assignment: Assignment, work: int) -> int:
     less.
     """
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
-    left = _refine(problem.sorted_costs, assignment, loads, problem.bound.value, problem.equal_counts, work)
+    left = _refine(problem.sorted_costs, assignment, loads, problem.goal, problem.equal_counts, work)
     return int(left)

@@ -117,4 +117,4 @@ def regroup(problem: PartitionProblem, assignment: Assignment, work: int, each: 
     if problem.num_groups < 2 or int(loads.max()) > INT64_MAX // _MOST_GROUPS:
         return work
     state = np.array([seed])
-    return int(_regroup(problem.sorted_costs, assignment, loads, problem.bound.value, state, each, work))
+    return int(_regroup(problem.sorted_costs, assignment, loads, problem.goal, state, each, work))

@@ -10,7 +10,7 @@ With equal counts the differencing starts from pairs of neighbours in the sorted
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import first_largest, largest_of, stable_order
 from solvers.groups import group_loads
 from solvers.partition._problem import Assignment, PartitionProblem
@@ -21,7 +21,7 @@ __all__ = ["resplit"]
 _WORK_PER_ITEM = 28
 
 
-@inlined
+@helper
 def _push(heap, size, value, item):
     """Insert into a heap of (value, item), largest value first; ties to the lowest item."""
     k = size
@@ -86,7 +86,7 @@ def difference_two(costs, in_pairs, heap, merged, side):
     return heap[0, 0]
 
 
-@inlined
+@helper
 def _merge(one, other, out):
     """Merge two ascending lists of positions."""
     i, j = 0, 0
@@ -184,4 +184,4 @@ def resplit(problem: PartitionProblem, assignment: Assignment, work: int) -> int
     loads = group_loads(problem.sorted_costs, assignment, problem.num_groups)
     if problem.num_groups < 2:
         return work
-    return int(_resplit(problem.sorted_costs, assignment, loads, problem.bound.value, problem.equal_counts, work))
+    return int(_resplit(problem.sorted_costs, assignment, loads, problem.goal, problem.equal_counts, work))

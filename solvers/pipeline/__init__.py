@@ -1,6 +1,6 @@
 """Pipelines: op orders, exact makespans, micro-batches that fill and drain a pipeline fast, and work in its gaps."""
 
-from solvers.pipeline.methods import PIPELINERS, USES_CLOCK
+from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.multiplex import multiplex
 from solvers.pipeline.multiplex_run import multiplexed_lower_bound, run_turns
 from solvers.pipeline.multiplex_slots import schedule_multiplexed
@@ -12,7 +12,7 @@ from solvers.pipeline.solver import schedule_pipeline
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.pipeline.verify import check_pipeline
 
-__all__ = ["PIPELINERS", "USES_CLOCK", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
+__all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
            "PipelineResult", "PipelineRun", "check_multiplex", "check_multiplexed", "check_pipeline", "gpipe",
            "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run", "run_turns",
            "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

@@ -14,7 +14,7 @@ before the first stage and after the last; ``queue``, int64[D, 1 + t], how many 
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 
 __all__ = ["NEVER", "dispatch"]
 
@@ -200,7 +200,7 @@ def _begin(durations, offsets, slots, cells, tasks, of_device, of_slot, ends, de
     return left, unplaced, late
 
 
-@inlined
+@helper
 def _decides_first(of_device):
     d = 0
     for e in range(1, of_device.shape[1]):
@@ -209,7 +209,7 @@ def _decides_first(of_device):
     return d
 
 
-@inlined
+@helper
 def _target(now, unplaced, of_device):
     """When all devices end that share what is left."""
     total = unplaced
@@ -218,7 +218,7 @@ def _target(now, unplaced, of_device):
     return total // of_device.shape[1]
 
 
-@inlined
+@helper
 def _wake_others(d, now, of_device):
     """Those that wait decide anew."""
     for e in range(of_device.shape[1]):

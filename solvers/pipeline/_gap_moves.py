@@ -12,7 +12,7 @@ int64[C + 1], the last of which says whether a slot may be empty; ``item_of_task
 
 import numpy as np
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 from solvers._loops import draw
 from solvers.pipeline._gap_run import AFTER, GATE, NEVER, NO_CAP, TOOK, away, gate_op, place_of, since
 
@@ -21,7 +21,7 @@ __all__ = ["count_item", "exchange_tasks", "holds", "keep_items", "move_items", 
 _D, _E, _J, _A, _B, _K, _L = range(7)  # of a choice: devices, the other task, items and their slots; -1 if none
 
 
-@inlined
+@helper
 def _find(sequence, d, op):
     p = 1
     while sequence[d, p] != op:
@@ -47,7 +47,7 @@ def _put(sequence, d, p, op):
     sequence[d, 0] += 1
 
 
-@inlined
+@helper
 def _held_change(op, sizes, ops, shape):
     """What a device holds more once an op has started, or, of a backward, has ended."""
     change = np.int64(0)
@@ -58,7 +58,7 @@ def _held_change(op, sizes, ops, shape):
     return change
 
 
-@inlined
+@helper
 def _tail(op, d, ops, starts, after, shape):
     """What comes after an op's end but on its device."""
     tail = np.int64(0)
@@ -229,7 +229,7 @@ def _follow(item, old, new, plan, starts, shape, items, touched):
     return begin
 
 
-@inlined
+@helper
 def _fits(a, b, k, other, items, held, counts):
     """Whether two slots may exchange items; `b` may be none, -1."""
     sizes, caps = items[4], items[5]

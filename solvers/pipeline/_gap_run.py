@@ -14,7 +14,7 @@ left of each gate and when it opens, int64[2 K]; which op of a device is next, w
 
 import numpy as np
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 from solvers._loops import first_largest
 
 __all__ = [
@@ -39,13 +39,13 @@ def place_of(sequence, d, time, starts):
     return low
 
 
-@inlined
+@helper
 def away(d, gate, shape):
     """What passes between a device and the one that a gate is on: the first, or that of the last stage."""
     return shape[5] if d != (shape[6] if gate >= shape[3] else 0) else np.int64(0)
 
 
-@inlined
+@helper
 def since(op, d, plan, starts, shape):
     """When what an op waits for lets it start, but for its gate; -1 where that has not run."""
     ops, before = plan[1], plan[1][op, AFTER]
@@ -131,7 +131,7 @@ def run(begin, most, tails, plan, starts, shape, room):
     return free[first_largest(free)]
 
 
-@inlined
+@helper
 def _last_task(k, before, ops, starts, shape):
     """Return which task of a gate ends last, of those that do so by some time, or -1."""
     found, latest = np.int64(-1), np.int64(-1)
@@ -203,7 +203,7 @@ def set_tails(graph, plan, slots, shape, tails):
         tails[front + i] += tails[slots[i] * width + (width - 1 if ops[front + i, GATE] >= num_slots else 0)]
 
 
-@inlined
+@helper
 def gate_op(op, ops, shape):
     """The pipeline's op that a task's forward opens."""
     k = ops[op, GATE]
@@ -249,7 +249,7 @@ def set_after(plan, starts, shape, need, count, at, after):
             at[d] = p
 
 
-@inlined
+@helper
 def _demand(op, d, plan, shape, tail, need, count):
     """Tell the op that an op waits for what comes after it."""
     ops, before = plan[1], plan[1][op, AFTER]

@@ -7,7 +7,7 @@ to be worse is never run.
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, draw
 from solvers.pipeline._gap_moves import (
     count_item,
@@ -30,7 +30,7 @@ _JUDGED = 6  # and what is known of longest paths
 _STALE = 20  # kept schedules that are no shorter, after which that is found anew under caps; else at each: no gain
 
 
-@inlined
+@helper
 def _squares(free):
     """What falls when a late device ends earlier, though another may be the last."""
     total = 0.0
@@ -82,7 +82,7 @@ def _allowed(touched, plan, rules, shape):
     return under
 
 
-@inlined
+@helper
 def _patience(caps):
     """After how many kept schedules longest paths are found anew."""
     patience = 1

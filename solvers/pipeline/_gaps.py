@@ -63,7 +63,7 @@ class Gaps:
         Raises TimeLimitError where caps let none of them go on.
         """
         k, width, n = len(durations), durations.shape[1], given.table.shape[1]
-        cells = read_only(order.stage + width // 2 * order.backward)
+        cells, slots = read_only(order.stage + width // 2 * order.backward), read_only(order.slot)
         mean = (int(durations.sum()) + int(given.table[1:3].sum())) // order.num_devices
         rules = [(*rule, False) for rule in _RULES]
         if (tasks.caps < NO_CAP).any():
@@ -78,7 +78,7 @@ class Gaps:
                 ends, device = np.empty((k, width), dtype=np.int64), np.empty(n, dtype=np.int64)
                 starts, turns = np.empty((2, n), dtype=np.int64), np.empty(durations.size + 2 * n, dtype=np.int64)
                 makespan = dispatch(
-                    rule, durations, order.device_offsets, order.slot, cells, given.table, given.first, given.allowed,
+                    rule, durations, order.device_offsets, slots, cells, given.table, given.first, given.allowed,
                     tasks.caps, window, hop, ends, device, starts, turns,
                 )  # fmt: skip
                 if makespan < best:

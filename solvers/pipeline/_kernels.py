@@ -12,8 +12,16 @@ import numpy as np
 
 from solvers._jit import helper, kernel
 
-__all__ = ["all_ends", "critical_path", "durations_of", "find_order", "one_f_one_b_makespan",
-           "run_round"]  # fmt: skip
+__all__ = [
+    "all_ends",
+    "all_ends_kernel",
+    "critical_path",
+    "durations_of",
+    "durations_of_kernel",
+    "find_order",
+    "one_f_one_b_makespan",
+    "run_round",
+]
 
 
 @kernel
@@ -39,7 +47,7 @@ def find_order(offsets, follows, place):
     return count
 
 
-@kernel
+@helper
 def durations_of(loads, unit, fixed, durations):
     """Set the duration of every op: ``fixed``, int64[2 S], and what the loads, int64[K, M], take by ``unit``."""
     for k in range(loads.shape[0]):
@@ -51,7 +59,10 @@ def durations_of(loads, unit, fixed, durations):
                 durations[k, j] += load * unit[m, j]
 
 
-@kernel
+durations_of_kernel = kernel(durations_of)
+
+
+@helper
 def all_ends(graph, durations, hop, ends):
     """Set the end of every op; return the largest. O(T)."""
     cells, before, follows, hops = graph[0], graph[1], graph[2], graph[3]
@@ -67,7 +78,10 @@ def all_ends(graph, durations, hop, ends):
     return makespan
 
 
-@kernel
+all_ends_kernel = kernel(all_ends)
+
+
+@helper
 def critical_path(graph, durations, ends, path):
     """Follow one longest path from its end, along the device where two are as long; 1 or 2 in ``path`` for every op.
 
@@ -123,7 +137,7 @@ def run_round(r, durations, flat, lead, hop, end):
             back += np.uint64(width + 1)
 
 
-@kernel
+@helper
 def one_f_one_b_makespan(durations, lead, hop, end):
     """Makespan of 1F1B where the first `lead` stages have no backward; ``end``, int64[S + 1], is room for work."""
     num_slots, num_stages = durations.shape[0], durations.shape[1] // 2

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import TimeLimitError
 from solvers.groups import read_only
+from solvers.pipeline._all_ways import any_way
 from solvers.pipeline._deal import deal
 from solvers.pipeline._exchange import exchange, fill, place
 from solvers.pipeline._held import held_sets
-from solvers.pipeline._kernels import all_ends
+from solvers.pipeline._kernels import all_ends_kernel
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline.orders import one_f_one_b
 
@@ -44,7 +44,7 @@ class Solution:
         return cls(
             problem, np.zeros((cells, min(n, 4 * n // cells + 32)), dtype=np.int64), np.zeros(cells, dtype=np.int64),
             np.zeros((cells, len(problem.items)), dtype=np.int64),
-            np.zeros((cells, len(problem.sizes)), dtype=np.int64), first_set, sets, in_flight,
+            np.zeros((cells, len(problem.sizes)), dtype=np.int64), read_only(first_set), read_only(sets), in_flight,
         )  # fmt: skip
 
     @classmethod
@@ -63,14 +63,16 @@ class Solution:
     def filled(
         cls, problem: PipelineProblem, targets: NDArray[np.float64], cell_of_item: NDArray[np.int64]
     ) -> "Solution":
-        """Put all items where the targets call for them, float64[cells, M'], but for those that have a cell already."""
+        """Put all items where the targets call for them, float64[cells, M'], but for those that have a cell already.
+
+        Where the caps leave no such way any will do, as :func:`any_way` finds it, and raises where it finds none.
+        """
         tops = problem.merged.unit.max(axis=1)
         vectors = problem.items * tops[:, None]  # whole numbers, so that their sums are the same everywhere
         weights = tops * (problem.num_cells / max(1, int(vectors.sum())))
         orders = [-vectors.sum(axis=0)]
         if len(problem.sizes):  # where room is short, what takes most of it comes first
             orders.append(-problem.sizes.max(axis=0))
-        left = 0
         nowhere = np.full_like(cell_of_item, -1)
         even = np.broadcast_to(targets.mean(axis=0), targets.shape)  # which holds least in flight
         ways = [(targets, cell_of_item, 1.0), (targets, nowhere, 1.0), (even, nowhere, 1.0)]
@@ -85,21 +87,18 @@ class Solution:
                 rest = rest[given[rest] < 0]
                 if not self.fits():
                     break
-                left = len(rest) - fill(
+                filled = fill(
                     read_only(rest), read_only(wanted), read_only(weights), problem.items, problem.sizes, problem.caps,
                     self.members, self.counts, self.loads, self.held, self.first_set, self.sets, self.in_flight,
                 )  # fmt: skip
                 self.in_flight[-1] = limits
-                if not left:
+                if filled == len(rest):
                     return self
         if len(problem.sizes):  # caps that leave hardly any room: as even as can be
             self = cls.of(problem, _even_sizes(problem))
             if self.fits() and (problem.caps[-1] or self.counts.all()):
                 return self
-        raise TimeLimitError(
-            f"found no place under the caps for {left} of {len(cell_of_item)} {{items}}",
-            ("give a larger {cap} or {in_flight_cap}", "more {num_slots}"),
-        )
+        return cls.of(problem, any_way(problem))
 
     def fits(self) -> bool:
         """Whether what cells hold, and what is in flight, is under the caps."""
@@ -155,5 +154,5 @@ def makespans_of(problem: PipelineProblem, cell_of_item: Ints) -> Ints:
     loads = loads_of(problem, cell_of_item)
     _, lanes = lanes_of(problem, loads)
     graph, ends = problem.order.graph, np.empty(problem.order.graph.shape[1], dtype=np.int64)
-    found = [all_ends(graph, np.ascontiguousarray(lane), problem.merged.hop, ends) for lane in lanes]
+    found = [all_ends_kernel(graph, np.ascontiguousarray(lane), problem.merged.hop, ends) for lane in lanes]
     return np.broadcast_to(np.array(found, dtype=np.int64), problem.num_replicas).copy()

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_costs, as_integer
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
-from solvers.pipeline._kernels import durations_of
+from solvers.pipeline._kernels import durations_of_kernel
 
 __all__ = ["MOST_TIME", "Stages", "as_table"]
 
@@ -68,7 +68,7 @@ class Stages:
     def durations(self, loads: Ints) -> Ints:
         """Return what every op takes: int64[K, 2 S]."""
         durations = np.empty((len(loads), len(self.fixed)), dtype=np.int64)
-        durations_of(read_only(loads), self.unit, self.fixed, durations)
+        durations_of_kernel(read_only(loads), self.unit, self.fixed, durations)
         return durations
 
 

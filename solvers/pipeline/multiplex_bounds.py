@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.bounds import Bound
-from solvers.pipeline._kernels import all_ends
+from solvers.pipeline._kernels import all_ends_kernel
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import Profile
 from solvers.pipeline._tasks import SlotTasks, Tasks
@@ -45,7 +45,7 @@ def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks)
     """Return the best bound for given slots: ``durations``, int64[K, 2 S], are those of the pipeline's ops."""
     devices, s = order.num_devices, order.num_stages
     ends = np.empty(order.graph.shape[1], dtype=np.int64)
-    alone = int(all_ends(order.graph, durations, hop, ends))
+    alone = int(all_ends_kernel(order.graph, durations, hop, ends))
     table = durations.sum(axis=0)
     own = np.array([table[d:s:devices].sum() + table[s + d :: devices].sum() for d in range(devices)])
     both = tasks.table[1] + tasks.table[2]
@@ -64,7 +64,7 @@ def multiplex_bound(durations: Ints, order: OpOrder, hop: int, tasks: SlotTasks)
         for slot in range(order.num_slots):
             here = tasks.table[1, (tasks.table[0] == slot) & late]
             longer[slot, s - 1] += max(int(here.max(initial=0)), -(-int(here.sum()) // devices))
-        found.append(Bound(int(all_ends(order.graph, longer, hop, ends)), "generators"))
+        found.append(Bound(int(all_ends_kernel(order.graph, longer, hop, ends)), "generators"))
     if last_is_first_stage:
         found.append(Bound(alone + around, "ends"))
     return max(found, key=lambda bound: bound.value)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.errors import ArgumentError
-from solvers.pipeline._kernels import all_ends
+from solvers.pipeline._kernels import all_ends_kernel
 from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline.orders import OpOrder
 from solvers.types import Record
@@ -109,7 +109,7 @@ def run(
         volumes = volumes * given
     durations = stages.durations(table)
     ends = np.empty(len(order.slot), dtype=np.int64)
-    makespan = int(all_ends(order.graph, durations, stages.hop, ends))
+    makespan = int(all_ends_kernel(order.graph, durations, stages.hop, ends))
     both = np.full((order.num_slots, 2 * order.num_stages), -1, dtype=np.int64)
     cells = order.slot * 2 * order.num_stages + order.backward * order.num_stages + order.stage
     both.reshape(-1)[cells] = ends[order.place]

@@ -80,9 +80,9 @@ def schedule_pipeline(
     allow_empty : bool
         Whether a slot may hold no item.
     time_budget : float
-        Seconds' worth of work, counted and not timed, except for methods in :data:`solvers.pipeline.USES_CLOCK`. The
-        linear program behind the profile and the bound is not counted: it is kept for each order, stages and mix, and
-        takes milliseconds to a few seconds once, and then milliseconds a call.
+        Seconds' worth of work, counted and not timed. The linear program behind the profile and the bound is not
+        counted: it is kept for each order, stages and mix, and takes milliseconds to a few seconds once, and then
+        milliseconds a call.
 
     Returns
     -------
@@ -93,9 +93,9 @@ def schedule_pipeline(
     TypeError, ValueError
         Arguments of the wrong type, shape or range, that contradict each other, or whose sums do not fit.
     InfeasibleError
-        Items fewer than slots, or over the caps.
+        Items fewer than slots, or over the caps; few items are tried in all ways before that is said.
     TimeLimitError
-        If no schedule under the caps was found.
+        If no schedule under the caps was found, and there are too many ways to try all.
 
     Notes
     -----
@@ -105,8 +105,8 @@ def schedule_pipeline(
 
     References
     ----------
-    DFLOP (arXiv:2603.25120) evens the largest micro-batch, the method ``"min_max"``: another problem, whose optimum can
-    be far from a short pipeline.
+    DFLOP (arXiv:2603.25120) evens the largest micro-batch: another problem, whose optimum can be far from a short
+    pipeline.
 
     Examples
     --------

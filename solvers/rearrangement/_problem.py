@@ -18,7 +18,7 @@ from solvers.arguments import INT64_MAX, as_int64, unknown
 from solvers.errors import ArgumentError, InfeasibleError, UsageError
 from solvers.groups import read_only
 from solvers.rearrangement._kernels import count_entries, kept_in_places, measure, settle, weighted_sends
-from solvers.rearrangement._transport import dual_value, solve_transport, take_largest
+from solvers.rearrangement._transport import dual_value_kernel, solve_transport, take_largest
 from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes, as_volumes
 from solvers.types import SolveStatus
@@ -199,7 +199,7 @@ class RearrangementProblem:
     def bound(self, rows: Rows, price: NDArray[np.int64], multiplier: NDArray[np.int64] | None = None) -> ProvenBound:
         """Return what `price` proves, by weak duality; see :class:`BoundCertificate`."""
         counted = np.ones(self.num_ranks, dtype=np.int64) if multiplier is None else multiplier
-        limit = sum(int(dual_value(*arrays, price[places])) for arrays, _, places in self._parts(rows))
+        limit = sum(int(dual_value_kernel(*arrays, price[places])) for arrays, _, places in self._parts(rows))
         everything = int((self.volumes.amounts * counted[self.volumes.ranks]).sum()) * int(self.weights.sum())
         value = max(0, everything - limit)
         if self.objective == "max":

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import largest_of
 from solvers.rearrangement._problem import RearrangementProblem
 
@@ -104,7 +104,7 @@ def _best_swap(
     return outsider, insider, work
 
 
-@inlined
+@helper
 def _unlike(ranks, group_of_rank, offsets, class_of_rank, seen, turn):
     """Those of `ranks` whose groups differ: of groups that hold nothing, the first of each class stands for all."""
     unlike = np.empty(len(ranks), dtype=ranks.dtype)

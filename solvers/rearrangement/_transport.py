@@ -18,10 +18,17 @@ problem is solved without them.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, smallest_of, sum_of
 
-__all__ = ["dual_value", "kept_by", "solve_parts", "solve_transport", "take_largest"]
+__all__ = [
+    "dual_value",
+    "dual_value_kernel",
+    "kept_by",
+    "solve_parts",
+    "solve_transport",
+    "take_largest",
+]
 
 _FAR = np.int64(2**63 - 1)
 _COARSE_STEPS = (3, 6, 9, 12)  # auctions in steps of the largest amount / 2^k, one after the other
@@ -42,7 +49,7 @@ def _two_cheapest(price):
     return first, second
 
 
-@inlined
+@helper
 def _best_two(g, offsets, places, kept, price, first, second):
     """Where group g gains most, how much, and the most that it gains elsewhere (its own gain if there is no else)."""
     best, gain, other = first, -price[first], -price[second]
@@ -117,7 +124,7 @@ def _surpluses(offsets, places, kept, price, surplus):
         surplus[g] = best
 
 
-@kernel
+@helper
 def dual_value(offsets, places, kept, starts, price):
     """What no assignment can exceed, by these prices."""
     surplus = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -128,6 +135,9 @@ def dual_value(offsets, places, kept, starts, price):
     return value
 
 
+dual_value_kernel = kernel(dual_value)
+
+
 @helper
 def _kept_in(g, p, offsets, places, kept):
     for e in range(offsets[g], offsets[g + 1]):
@@ -136,7 +146,7 @@ def _kept_in(g, p, offsets, places, kept):
     return np.int64(0)
 
 
-@inlined
+@helper
 def _drop_loose(offsets, places, kept, price, place_of_group):
     """Take out of their places (-1) the groups whose surplus is larger elsewhere; return how many are out."""
     surplus = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -485,9 +495,9 @@ def _solve_busy(
     own_price = np.empty(rest + 1, dtype=np.int64)
     work = solve_transport(own_offsets, number[places], kept, own_starts, own, own_price, small, work)
     price[:] = 0
-    proven = dual_value(offsets, places, kept, starts, price)
+    proven = dual_value_kernel(offsets, places, kept, starts, price)
     price[wanted] = own_price[:-1] - own_price[-1]
-    if dual_value(offsets, places, kept, starts, price) > proven:  # stopped early
+    if dual_value_kernel(offsets, places, kept, starts, price) > proven:  # stopped early
         price[:] = 0
     place_of_group[:] = -1
     inside = own[: len(groups)] < rest

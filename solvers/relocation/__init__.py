@@ -1,45 +1,33 @@
 """Items to ranks, given their present homes: balanced, with as little moved as possible, and proven bounds on it."""
 
 import time
-from fractions import Fraction
 from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.arguments import as_budget, unknown
-from solvers.errors import UsageError
 from solvers.groups import group_loads
 from solvers.relocation._affinity import homes_from
 from solvers.relocation._problem import RelocationProblem, as_cap, as_eps
 from solvers.relocation.auto import assign_auto, assign_rearrange, cap_of, reference
 from solvers.relocation.bounds import MoveBounds, inter_bound, move_bounds, plain_inter_bound
 from solvers.relocation.exact import assign_exact
-from solvers.relocation.frontier import relocation_frontier
-from solvers.relocation.knee import KNEE, KNEE_GRID, Knee, TradePoint, at_knee, is_knee
-from solvers.relocation.types import RelocationFrontier, RelocationResult
+from solvers.relocation.types import RelocationResult
 from solvers.relocation.verify import check_relocation
 from solvers.types import SolveStatus
 
 __all__ = [
-    "KNEE",
-    "KNEE_GRID",
     "RELOCATORS",
     "USES_CLOCK",
-    "Knee",
-    "RelocationFrontier",
     "RelocationProblem",
     "RelocationResult",
-    "TradePoint",
     "as_eps",
     "check_relocation",
-    "is_knee",
     "plain_inter_bound",
     "relocate",
     "relocated",
-    "relocated_at_knee",
     "relocation_bound",
-    "relocation_frontier",
 ]
 
 RELOCATORS = ("auto", "rearrange", "exact")
@@ -80,11 +68,10 @@ def relocate(
     affinity : (int64[n + 1], int64[k], int64[k]), optional
         Offsets, ranks and volumes (compressed sparse rows): item i has ``volumes[j]`` on rank ``ranks[j]`` for j from
         ``offsets[i]`` to ``offsets[i + 1] - 1``. `home_rank` is the case of all on one rank.
-    eps : int, float, Fraction or "knee"
+    eps : int, float or Fraction
         ``cap = max(largest cost, floor((1 + eps) M))``, M the makespan that :func:`solvers.partition` reaches under
         the same constraints, or that of the homes if smaller. A float is read as the decimal number that Python
-        prints for it, once: 5e-5 is exactly 1/20000. ``"knee"``, with the method ``"auto"`` and no `cap`: of 0.1,
-        0.2, 0.5, 1, 2 and 5 % the one beyond which 0.1 % more of the makespan saves less than 0.5 % of the volume.
+        prints for it, once: 5e-5 is exactly 1/20000.
     cap : int, optional
         The cap itself, in place of `eps`.
     equal_counts : bool
@@ -115,9 +102,9 @@ def relocate(
 
     Notes
     -----
-    A rank over the cap gives just its excess to ranks with room, in its node as long as there are any, as sums of one
-    to three items (more where much is to move) found by two pointers, within the slack that the cap leaves; a few
-    swaps do what no sum does. Where that is not enough, nodes are balanced first as if they were ranks.
+    Nodes are balanced first, as if they were ranks. Then a rank over the cap gives just its excess to ranks with room,
+    in its node as long as there are any, as sums of one to three items (more where much is to move) found by two
+    pointers, within the slack that the cap leaves; a few swaps do what no sum does.
     About O(n log n + m k^2) for k items a rank; O(n + m) memory. The task is load rebalancing (Aggarwal, Motwani &
     Zhu, 2006), with nodes.
 
@@ -133,23 +120,18 @@ def relocate(
     if method not in RELOCATORS:
         raise unknown("method", method, RELOCATORS)
     seconds = as_budget(time_budget)
-    knee = is_knee(eps)
-    if knee and (cap is not None or method != "auto"):
-        raise UsageError("{eps} = 'knee' is of method 'auto' and chooses {cap} itself; give a number instead")
-    tolerance = Fraction(0) if knee else as_eps(eps)
+    tolerance = as_eps(eps)
     problem = RelocationProblem.prepare(costs, home_rank, node_of_rank, volumes, affinity, equal_counts, sizes, caps)
     known = None if groups is None else homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
     measure = reference(problem, seconds, known)
     fell_back, search_bounds = "", None
-    if knee:
-        found, tolerance, fell_back, _ = at_knee(problem, measure, seconds)
     limit = cap_of(problem, measure.makespan, tolerance) if cap is None else as_cap(cap, problem)
     bounds = move_bounds(problem, limit)
     if method == "rearrange":
         found = assign_rearrange(problem, limit, measure, seconds)
     elif method == "exact":
         found, search_bounds = assign_exact(problem, limit, measure, seconds)
-    elif not knee:
+    else:
         found, fell_back = assign_auto(problem, limit, measure, seconds)
     return _result(problem, found, limit, bounds, search_bounds, method, fell_back, started)
 
@@ -170,20 +152,6 @@ def relocated(
     measure = reference(problem, seconds, homes_from(groups, len(problem.costs), problem.num_ranks, "groups"))
     found, fell_back = assign_auto(problem, cap_of(problem, measure.makespan, tolerance), measure, seconds)
     return found.copy(), fell_back
-
-
-def relocated_at_knee(problem: RelocationProblem, groups: NDArray[np.int32], time_budget: float) -> Knee:
-    """As :func:`relocated`, at the knee.
-
-    Examples
-    --------
-    >>> problem = RelocationProblem.prepare([3, 2, 1], [0, 0, 0], [0, 0], None, None, False, None, None)
-    >>> relocated_at_knee(problem, np.array([0, 1, 1], dtype=np.int32), 0.05).eps
-    Fraction(1, 1000)
-    """
-    seconds = as_budget(time_budget)
-    known = homes_from(groups, len(problem.costs), problem.num_ranks, "groups")
-    return at_knee(problem, reference(problem, seconds, known), seconds)
 
 
 def relocation_bound(

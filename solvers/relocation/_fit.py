@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 
 __all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
 
@@ -54,7 +54,7 @@ def make_side(capacity):
     )
 
 
-@inlined
+@helper
 def make_pick():
     return Pick(
         np.empty(5, dtype=np.int64),

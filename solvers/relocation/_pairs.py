@@ -103,7 +103,7 @@ def _pop(rings, rank):
 def _make_rings(where, m):
     rings = _Rings(np.full(m, -1), np.full(m, -1), np.full(len(where), -1))
     for i in range(len(where)):
-        _push(rings, where[i], i)
+        _push(rings, np.int64(where[i]), i)
     return rings
 
 

@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers._jit import kernel
 from solvers._sort import sort_descending
-from solvers.arguments import as_costs, as_int64, as_integer
+from solvers.arguments import as_costs, as_int64, as_integer, as_share
 from solvers.errors import (
     ArgumentError,
-    ArgumentTypeError,
     InfeasibilityCertificate,
     InfeasibleError,
     Named,
@@ -27,21 +26,10 @@ __all__ = ["RelocationProblem", "as_cap", "as_eps"]
 
 
 def as_eps(eps: Any) -> Fraction:
-    """Return the tolerance as an exact fraction; a float means the decimal number that Python prints for it."""
-    if isinstance(eps, bool | np.bool_):
-        raise ArgumentTypeError("eps", "be a number", repr(eps))
-    try:
-        exact = _printed(float(eps)) if isinstance(eps, float | np.floating) else Fraction(eps)
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentTypeError("eps", "be {a finite number or Fraction}", repr(eps)) from None
-    if exact.numerator < 0:
-        raise ArgumentError("eps", "be >= 0", repr(eps))
-    return exact
-
-
-@functools.lru_cache  # a run has one, and asks for it at every step
-def _printed(number: float) -> Fraction:
-    return Fraction(str(number))
+    """Return the tolerance as an exact fraction."""
+    if isinstance(eps, str) and eps == "knee":  # which 0.2.0 took
+        raise UsageError("{eps} = 'knee' is gone: see the change log", "give a number, such as {eps} = 0.003")
+    return as_share("eps", eps)
 
 
 def _as_nodes(node_of_rank: ArrayLike) -> NDArray[np.int32]:
@@ -209,7 +197,7 @@ class RelocationProblem:
     def measured(self, rank_of_item: NDArray[np.int32]) -> tuple[int, bool]:
         """Return the largest load, and whether sizes and counts keep their rules."""
         fewest, most = self.fewest_and_most
-        largest, fits = _measured(self.costs, self.all_sizes, rank_of_item, self.room, fewest, most)
+        largest, fits = _measured(self.costs, self.all_sizes, read_only(rank_of_item), self.room, fewest, most)
         return int(largest), bool(fits)
 
     def is_feasible(self, rank_of_item: NDArray[np.int32], cap: int) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import numbers, sum_of
 from solvers.arguments import INT64_MAX
 from solvers.relocation._exchange import settle
@@ -72,7 +72,7 @@ def _left(room, excess):
     return min(room, INT64_MAX + min(excess, 0)) - excess
 
 
-@inlined
+@helper
 def _move_between(state, scratch, giver, taker):
     cap = state.numbers[CAP]
     excess, room = state.loads[giver] - cap, cap - state.loads[taker]
@@ -84,7 +84,7 @@ def _move_between(state, scratch, giver, taker):
     return transfer(state, scratch, giver, taker, low, room, room)
 
 
-@inlined
+@helper
 def _class_of(excess, room, fine, comfortable):
     if excess <= room:
         left = _left(room, excess)
@@ -135,7 +135,7 @@ def _give(state, scratch, giver, takers, num_takers, tried):
     return -1
 
 
-@inlined
+@helper
 def _hand_over(state, scratch, giver, node_start, ranks):
     """Shift the excess of `giver` to another rank of its node, which may have the items to give it. Returns who."""
     k = state.node[giver]
@@ -184,7 +184,7 @@ def _drop(members, count, rank):
     return count
 
 
-@inlined
+@helper
 def _largest_ahead(state, givers, num_givers):
     g = num_givers - 1
     for k in range(max(0, num_givers - _AHEAD), num_givers):
@@ -219,7 +219,7 @@ def _give_across(state, scratch, giver, takers, num_takers, tried, node_start, r
     return giver, left, num_takers
 
 
-@inlined
+@helper
 def _give_plainly(state, scratch, giver, takers, num_takers, tried):
     """By plain sums to any of a few takers, and only then by exchanges. Returns the number of takers, or -1."""
     state.numbers[MEANS] = PURE
@@ -297,14 +297,14 @@ def _list_sides(state, ranks, least_room, givers, takers):
     return num_givers, num_takers
 
 
-@inlined
+@helper
 def _close_what_fits(state, least_room):
     for r in range(len(state.loads)):
         if 0 <= state.numbers[CAP] - state.loads[r] < least_room:
             _close(state, r)
 
 
-@inlined
+@helper
 def _use_own_slack(state, inside, slack):
     """What ranks may stay below the cap is their node's own room, if it has any. Returns the least room of a taker."""
     numbers = state.numbers

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined
+from solvers._jit import helper
 from solvers.arguments import INT64_MAX
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
@@ -46,7 +46,7 @@ class Scratch(NamedTuple):
     returned: NDArray[np.int64]
 
 
-@inlined
+@helper
 def make_scratch(capacity):
     return Scratch(
         make_side(capacity),
@@ -291,7 +291,7 @@ def _transfer_by_swaps(state, scratch, giver, taker, low, high, target):
     return False
 
 
-@inlined
+@helper
 def _near_then_wide(pick, give, size, near):
     """As :func:`pure_move`, first near the target: two pointers find most sums of a wide window at its far end."""
     limits = pick.limits

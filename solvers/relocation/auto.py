@@ -40,17 +40,12 @@ __all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"
 
 _ROUNDS = 3
 _FEW_A_RANK = 32  # items, of which there are too few sums of three
-_SO_FEW_A_RANK = 8  # items, that hardly any sum of three or swap fits
 _LEAST_WORK = 100  # units an item, which a search always gets
 _LEAST_WORK_OF_SWAPS = 300  # where every move is one
-_CLOSE = 102  # percent of what must cross
-_BOTH_WAYS = 512  # items, below which both ways are tried
-_LEAST_ROOM = 20  # a rank's slack is one part in so many of an item at least
 _MOST_KEPT = 1000  # nor more than one part of the cap in so many, where items change places
 _MOST_SCALE = 1 << 20  # of volume for cost: finer does not matter
 _NO_ORDER = np.empty(0, dtype=np.int32)
 _FAR = 100  # one part in so many of all volume more than what must cross
-_FEW_ITEMS = 2048  # up to here two searches take a millisecond or two
 _SHARE_TO_FIT = 8  # one part in so many of the work
 _SECONDS_OF_A_NODE = 0.0005  # worth of work
 _PARTITION_SHARE = 0.1  # of the budget: past a few milliseconds the makespan falls by less than a part per million
@@ -172,11 +167,10 @@ def _move_amounts(
     rounds: int = _ROUNDS,
     nodes_first: bool = False,
     own_slack: bool = False,
-    most: int | None = None,
 ) -> int:
     """Bring loads under `cap` by exact amounts, inside nodes and then `rounds` times across. Returns the work left.
 
-    As :func:`relocate_kernel`; `most`: of costs, what may cross at the end.
+    As :func:`relocate_kernel`.
     """
     affinity, by_cost = problem.affinity, problem.volumes_are_costs
     plain = by_cost and affinity.rows is None  # then costs are searched, which is faster
@@ -185,13 +179,8 @@ def _move_amounts(
         problem.costs, problem.all_sizes, read_only(leave_rank), read_only(leave_node), affinity.home, where,
         problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.room, problem.order,
         _NO_ORDER if by_cost or not nodes_first else _cheapest_last(problem), min(cap, problem.total),
-        problem.equal_counts, nodes_first, own_slack, most if most is not None and plain else INT64_MAX,
-        rounds, work,
+        problem.equal_counts, nodes_first, own_slack, INT64_MAX, rounds, work,
     ))  # fmt: skip
-
-
-def _typical(problem: RelocationProblem) -> int:
-    return problem.total // max(int(np.count_nonzero(problem.costs)), 1)
 
 
 def _exchange_between_nodes(
@@ -239,9 +228,7 @@ def _repair_nodes(problem: RelocationProblem, where: NDArray[np.int32], cap: int
         groups = rank_in_node[where[items]]
         part = _of_positions(problem.costs[items], len(ranks), problem.equal_counts, cap)
         work = _lower(part, groups, work)
-        if problem.equal_counts or len(items) > _SO_FEW_A_RANK * len(ranks):
-            groups = _divided(part, groups)
-        where[items] = ranks[groups]
+        where[items] = ranks[_divided(part, groups)]
     return work
 
 
@@ -270,13 +257,16 @@ def _divided(problem: PartitionProblem, groups: NDArray[np.int32]) -> NDArray[np
     anew, _, _ = divide(problem, work_units(_SECONDS_OF_A_NODE))
     if _excess(problem, anew) >= over:
         return groups
-    held = np.zeros((problem.num_groups, problem.num_groups), dtype=np.int64)  # of each new group in each old one
-    np.add.at(held, (anew, groups), problem.sorted_costs)
-    group_of = np.empty(problem.num_groups, dtype=np.int32)
-    for _ in range(problem.num_groups):  # what has most in common first
-        new, old = np.unravel_index(int(held.argmax()), held.shape)
-        group_of[new] = old
-        held[new], held[:, old] = -1, -1
+    pairs, pair_of = np.unique(anew.astype(np.int64) * problem.num_groups + groups, return_inverse=True)
+    common = np.zeros(len(pairs), dtype=np.int64)  # what a new group and an old one share; most share nothing
+    np.add.at(common, pair_of, problem.sorted_costs)
+    group_of = np.full(problem.num_groups, -1, dtype=np.int32)
+    free = np.ones(problem.num_groups, dtype=np.bool_)
+    for pair in np.argsort(-common, kind="stable").tolist():  # what has most in common first
+        new, old = divmod(int(pairs[pair]), problem.num_groups)
+        if common[pair] > 0 and group_of[new] < 0 and free[old]:
+            group_of[new], free[old] = old, False
+    group_of[group_of < 0] = np.flatnonzero(free)
     return group_of[anew]
 
 
@@ -298,30 +288,10 @@ def _lower(problem: PartitionProblem, groups: NDArray[np.int32], work: int) -> i
     return work
 
 
-def _finish(problem: RelocationProblem, where: NDArray[np.int32], cap: int, fits: bool, work: int) -> tuple[bool, int]:
-    """Mend `where` unless it `fits`, by swaps of any ranks if need be; then let go home what may. As :func:`_mend`."""
-    if not fits:
-        fits, work = _mend(problem, where, cap, work)
-    if not fits and problem.sizes is None:
-        groups = where[problem.order]
-        part = _of_positions(problem.costs[problem.order], problem.num_ranks, problem.equal_counts, cap)
-        work = _lower(part, groups, work)
-        where[problem.order] = groups
-        fits = problem.is_feasible(where, cap)
-    if fits:
-        come_back(problem, where, cap)
-    return fits, work
-
-
 def search(
     problem: RelocationProblem, cap: int, work: int, groups: NDArray[np.int32] | None = None
 ) -> NDArray[np.int32] | None:
-    """Return an assignment under `cap` that moves little, or None where the work did not suffice.
-
-    Two ways: rank by rank, or nodes first. The second is tried where the first did not succeed by exact amounts, while
-    there is work left, and where items are few, unless it has little hope; the one that moves less, first across, then
-    inside, is returned. The second is given up as soon as more must cross than by the first.
-    """
+    """Return an assignment under `cap` that moves little, or None where the work did not suffice."""
     home = problem.affinity.home
     if problem.is_feasible(home, cap):
         return home
@@ -329,44 +299,14 @@ def search(
         fitted = _fitted(problem, cap, work, groups)
         if fitted is not None or problem.counts is not None:
             return fitted
-    start = _start(problem)
-    few = len(problem.costs) <= _FEW_ITEMS
-    nodes_first = problem.equal_counts or not problem.volumes_are_costs
-    nodes_first |= len(problem.costs) < _FEW_A_RANK * problem.num_ranks
-    ways = (_by_nodes, _by_ranks) if nodes_first else (_by_ranks, _by_nodes)
+    where = _start(problem)
     least = (_LEAST_WORK_OF_SWAPS if problem.equal_counts else _LEAST_WORK) * len(problem.costs)
-    left = work
-    found: list[NDArray[np.int32]] = []
-    for way in ways:
-        if found and ((not few and left < least) or (way is _by_ranks and not _hopes(problem, found[0], cap))):
-            break
-        where = start.copy()
-        most = int(problem.costs[_crosses(problem, found[0])].sum()) if found else None
-        direct, fits, left = way(problem, where, cap, max(left, least), most, groups)
-        if fits:
-            found.append(where)
-            if not few and (direct or problem.equal_counts or _is_close(problem, where, cap)):
-                break
-        elif len(problem.costs) <= _SO_FEW_A_RANK * problem.num_ranks:
-            break  # the other way would find as little; ranks that share items anew find more
-    if not found and problem.sizes is not None and not problem.equal_counts:
+    if _bring_under(problem, where, cap, max(work, least), groups):
+        come_back(problem, where, cap)
+        return where
+    if problem.sizes is not None and not problem.equal_counts:
         return _fitted(problem, cap, work, groups)
-    if len(found) < 2:
-        return found[0] if found else None
-    return min(found, key=lambda f: problem.affinity.volumes_of(f, problem.node_of_rank))
-
-
-def _hopes(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
-    """Whether rank by rank may be better than `where`, which was found by nodes.
-
-    It is not where that is near to what must cross, nor where ranks must be filled so exactly that only a node has the
-    items for it. Of few items both ways take next to no time.
-    """
-    plain = problem.volumes_are_costs and not problem.equal_counts and problem.sizes is None
-    if not plain or len(where) < _BOTH_WAYS:
-        return True
-    slack = cap * problem.num_ranks - problem.total
-    return _LEAST_ROOM * slack >= problem.num_ranks * _typical(problem) and not _is_close(problem, where, cap)
+    return None
 
 
 def _fitted(
@@ -402,64 +342,30 @@ def _shared(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> t
     )  # fmt: skip
 
 
-def _crosses(problem: RelocationProblem, where: NDArray[np.int32]) -> NDArray[np.bool_]:
-    crosses: NDArray[np.bool_] = problem.node_of_rank[where] != problem.node_of_rank[problem.affinity.home]
-    return crosses
+def _bring_under(
+    problem: RelocationProblem, where: NDArray[np.int32], cap: int, work: int, groups: NDArray[np.int32] | None
+) -> bool:
+    """Bring loads under the cap: nodes as if they were ranks, ranks inside nodes, and what is still over, anywhere.
 
-
-def _is_close(problem: RelocationProblem, where: NDArray[np.int32], cap: int) -> bool:
-    """Whether what crosses is near to what must, where that is known without a search."""
-    if not problem.volumes_are_costs:
-        return True  # nodes were balanced by volume
-    nodes, before = problem.node_of_rank[where], problem.node_of_rank[problem.affinity.home]
-    crossing = int(problem.costs[nodes != before].sum())
-    loads = group_loads(problem.costs, before, problem.num_nodes).tolist()
-    must = sum(max(0, load - cap * int(k)) for load, k in zip(loads, np.diff(problem.node_start), strict=True))
-    return bool(100 * crossing <= _CLOSE * must)
-
-
-def _by_ranks(
-    problem: RelocationProblem,
-    where: NDArray[np.int32],
-    cap: int,
-    work: int,
-    most: int | None,
-    groups: NDArray[np.int32] | None,
-) -> tuple[bool, bool, int]:
-    """Return whether exact amounts were enough, whether `where`, mended or not, keeps all rules, and the work left."""
-    left = _move_amounts(problem, where, cap, work, most=most)
-    if left == GIVEN_UP:
-        return False, False, 0
-    direct = problem.is_feasible(where, cap)
-    return direct, *_finish(problem, where, cap, direct, max(left, 4 * len(where)))
-
-
-def _by_nodes(
-    problem: RelocationProblem,
-    where: NDArray[np.int32],
-    cap: int,
-    work: int,
-    most: int | None,
-    groups: NDArray[np.int32] | None,
-) -> tuple[bool, bool, int]:
-    """As :func:`_by_ranks`."""
+    Returns whether `where` keeps all rules then.
+    """
     exchanges = problem.equal_counts and problem.sizes is None
     if exchanges:
         work = _exchange_between_nodes(problem, where, cap, groups, work)
         if work <= 0:
-            return False, False, 0  # nodes that are over the cap are not repaired inside
+            return False  # nodes that are over the cap are not repaired inside
     left = _move_amounts(problem, where, cap, work, rounds=0, nodes_first=not exchanges, own_slack=True)
     if left == GIVEN_UP:
-        return False, False, 0
-    direct = fits = problem.is_feasible(where, cap)
+        return False
+    fits = problem.is_feasible(where, cap)
     if not fits:
         fits, left = _mend(problem, where, cap, max(left, 4 * len(where)))
     if not fits:
-        left = _move_amounts(problem, where, cap, left, most=most)
+        left = _move_amounts(problem, where, cap, left)
         if left == GIVEN_UP:
-            return False, False, 0
-        fits = problem.is_feasible(where, cap)
-    return direct, *_finish(problem, where, cap, fits, max(left, 4 * len(where)))
+            return False
+        fits = problem.is_feasible(where, cap) or _mend(problem, where, cap, max(left, 4 * len(where)))[0]
+    return fits
 
 
 def assign_rearrange(problem: RelocationProblem, cap: int, groups: Reference, time_budget: float) -> NDArray[np.int32]:

@@ -1,14 +1,13 @@
 """What relocation returns: a rank for every item, how much moves, and proven bounds on that."""
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["RelocationFrontier", "RelocationResult"]
+__all__ = ["RelocationResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,38 +69,3 @@ class RelocationResult(Record):
     def intra_gap(self) -> float:
         """``(intra_node_volume - intra_bound) / intra_bound``; 0.0 when equal, infinite if only the bound is 0."""
         return relative_gap(self.intra_node_volume, self.intra_bound)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RelocationFrontier(Record):
-    """Points of makespan against volume moved, none of which is better than another in all three numbers.
-
-    Attributes
-    ----------
-    reference : int
-        M, the makespan that eps is relative to.
-    makespans : int64[p], ascending
-    inter_node_volumes, intra_node_volumes : int64[p]
-        What moves at each makespan. The last point is as little as the homes allow.
-    inter_bounds, leave_bounds : int64[p]
-        Proven least volume across nodes, and in all, of any assignment with at most this makespan.
-    assignments : int32[p, n], read-only
-        The rank of each item at each point.
-    runtime_s : float
-    """
-
-    reference: int
-    makespans: NDArray[np.int64]
-    inter_node_volumes: NDArray[np.int64]
-    intra_node_volumes: NDArray[np.int64]
-    inter_bounds: NDArray[np.int64]
-    leave_bounds: NDArray[np.int64]
-    assignments: NDArray[np.int32]
-    runtime_s: float = field(default=0.0, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.makespans)
-
-    def eps(self, point: int) -> Fraction:
-        """How far the makespan of `point` lies over the reference, as an exact fraction of it."""
-        return Fraction(int(self.makespans[point]) - self.reference, max(self.reference, 1))

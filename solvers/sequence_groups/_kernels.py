@@ -10,10 +10,18 @@ group in the slot and degree of every item; and the height of every slot, the ti
 
 import numpy as np
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import draw
 
-__all__ = ["MANY_GROUPS", "packs", "peel", "resolve", "scale"]
+__all__ = [
+    "MANY_GROUPS",
+    "packs",
+    "packs_kernel",
+    "peel",
+    "resolve",
+    "scale",
+    "scale_kernel",
+]
 
 _NEVER = 2**62
 _FINE = 16  # bits of how much time or room is left, when groups are compared
@@ -24,7 +32,7 @@ _WEIGHTS = 4  # of time against room, in eighths, that are tried: 0 to 3
 _TRIED = 4  # slots that are solved anew together, at most
 
 
-@kernel
+@helper
 def packs(counts, shape, ranks):
     """Whether so many groups of each degree fit the nodes: best fit, in descending order of degree.
 
@@ -64,7 +72,10 @@ def packs(counts, shape, ranks):
     return True
 
 
-@inlined
+packs_kernel = kernel(packs)
+
+
+@helper
 def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
     """Degree of a new group for an item: the least from `floor` on that holds it, else the next below; or -1."""
     num_degrees = len(counts)
@@ -79,7 +90,7 @@ def _degree_for(item, ceiling, floor, free, times, sizes, shape, ranks, counts):
     return -1
 
 
-@inlined
+@helper
 def _first_fit(tree, base, leaves, time, size):
     """First leaf below which there is room for `time` and `size`; -1 if there is none."""
     v = 1
@@ -96,7 +107,7 @@ def _first_fit(tree, base, leaves, time, size):
     return v - leaves
 
 
-@inlined
+@helper
 def _set_leaf(tree, base, leaves, leaf, time, size):
     v = leaves + leaf
     tree[0, base + v] = time
@@ -107,7 +118,7 @@ def _set_leaf(tree, base, leaves, leaf, time, size):
         tree[1, base + v] = max(tree[1, base + 2 * v], tree[1, base + 2 * v + 1])
 
 
-@kernel
+@helper
 def scale(largest):
     """Shift that leaves the bits by which groups are compared, and what one of these units is worth of the whole."""
     shift = 0
@@ -116,7 +127,10 @@ def scale(largest):
     return shift, (1 << (2 * _FINE)) // max(1, largest >> shift)
 
 
-@inlined
+scale_kernel = kernel(scale)
+
+
+@helper
 def _choose_scanning(item, num_open, weight, clock, times, sizes, shape, groups):
     """Best fit: the place in the list of open groups of the one that has least left; -1 if none has room."""
     best, least = -1, np.int64(_NEVER)
@@ -245,7 +259,7 @@ def _squeeze(pool, count, ceiling, floor, weight, least, times, sizes, shape, ra
     return height, work
 
 
-@inlined
+@helper
 def _full(item, density, times, sizes, shape):
     """Time of a group of the least degree that holds an item, full of items like it, times `density` / 64."""
     d = 0
@@ -369,7 +383,7 @@ def _offer(state, way, slot, pool, spots, count, where, order):
     return offered
 
 
-@inlined
+@helper
 def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
     """Set how tall 1, 2, .. ``size`` slots may be together if they are to replace those chosen with a gain."""
     held, before = 0, np.int64(0)
@@ -384,7 +398,7 @@ def _limits(chosen, size, num_slots, most, num_ranks, heights, rules, limits):
             limits[used] = (_NEVER >> 2) // num_ranks if after < num_slots else -1
 
 
-@inlined
+@helper
 def _ceiling(state, height, surplus, most):
     """How tall a slot may become, from how tall it was; in 1024ths of it."""
     if surplus > 0:  # one slot more than before
@@ -396,7 +410,7 @@ def _ceiling(state, height, surplus, most):
     return min(height // 1024 * share + height % 1024 * share // 1024, most)
 
 
-@inlined
+@helper
 def _keep(spots, count, fresh, j, pool, least):
     """Leave in `spots` what slot `j` did not take; return how many, their rank-time and their size."""
     area, size = np.int64(0), np.int64(0)
@@ -465,7 +479,7 @@ def _rebuild(
     return 0, work
 
 
-@inlined
+@helper
 def _drop(a, num_slots, where, heights):
     """Number the last slot `a`, which holds nothing."""
     for i in range(where.shape[1]):

@@ -1,12 +1,13 @@
 """Which ranks a slot's groups are: packed into nodes, and ranks left over put to use."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.groups import read_only
-from solvers.sequence_groups._kernels import packs
+from solvers.sequence_groups._kernels import packs_kernel
 from solvers.sequence_groups._problem import SequenceProblem
 from solvers.sequence_groups._search import Solution
 
@@ -26,26 +27,55 @@ class Laid(NamedTuple):
     group_times: NDArray[Any]
 
 
-def place_on_ranks(degrees: list[int], num_ranks: int, node: int) -> list[int]:
-    """Return the first rank of each group; `degrees` descend, and :func:`packs` says that they fit.
+def place_on_ranks(degrees: list[int], num_ranks: int, node: int) -> list[int] | None:
+    """Return the first rank of each group, or None where there are no such ranks; `degrees` descend.
 
-    Best fit into nodes. A group of more ranks than a node starts at one, and only the last of them may end in a last
-    node that is shorter.
+    Best fit into nodes, as :func:`packs` has it; where that finds no place, all ways. A group of more ranks than a node
+    starts at one, and only the last of them may end in a last node that is shorter.
     """
     free = [min(node, num_ranks - first) for first in range(0, num_ranks, node)]
-    firsts = []
+    firsts: list[int] = []
     for degree in degrees:
-        if degree > node:
-            at = next(i for i, ranks in enumerate(free) if ranks == node)
-            firsts.append(at * node)
-            for i in range(at, at + -(-degree // node)):
-                used = min(degree - (i - at) * node, node)
-                free[i] -= used
-        else:
-            at = min((i for i, ranks in enumerate(free) if ranks >= degree), key=free.__getitem__)
-            firsts.append(min((at + 1) * node, num_ranks) - free[at])
-            free[at] -= degree
+        at = next(_starts(degree, free, num_ranks, node), None)
+        if at is None:
+            return _by_all_ways(degrees, num_ranks, node) if sum(degrees) <= num_ranks else None
+        firsts.append(_take(degree, at, free, num_ranks, node))
     return firsts
+
+
+def _starts(degree: int, free: list[int], num_ranks: int, node: int) -> Iterator[int]:
+    """Yield nodes in which a group may start, the best fit first."""
+    if degree <= node:
+        yield from sorted((i for i, ranks in enumerate(free) if ranks >= degree), key=free.__getitem__)
+        return
+    intact = [ranks == min(node, num_ranks - i * node) for i, ranks in enumerate(free)]
+    for i in range((num_ranks - degree) // node + 1):
+        if all(intact[i : i + -(-degree // node)]):
+            yield i
+
+
+def _take(degree: int, at: int, free: list[int], num_ranks: int, node: int) -> int:
+    """Give a group its ranks, from a node on, and return the first."""
+    first = min((at + 1) * node, num_ranks) - free[at]
+    for i in range(at, at + -(-degree // node)):
+        free[i] -= min(degree - (i - at) * node, node)
+    return first
+
+
+def _by_all_ways(degrees: list[int], num_ranks: int, node: int) -> list[int] | None:
+    """Return what `place_on_ranks` does, for a few groups."""
+
+    def placed(at: int, free: list[int]) -> list[int] | None:
+        if at == len(degrees):
+            return []
+        for start in _starts(degrees[at], free, num_ranks, node):
+            left = free.copy()
+            first = _take(degrees[at], start, left, num_ranks, node)
+            if (rest := placed(at + 1, left)) is not None:
+                return [first, *rest]
+        return None
+
+    return placed(0, [min(node, num_ranks - first) for first in range(0, num_ranks, node)])
 
 
 def _widen(times: Ints, degree: Ints, problem: SequenceProblem) -> None:
@@ -70,7 +100,7 @@ def _widen(times: Ints, degree: Ints, problem: SequenceProblem) -> None:
                     continue
                 counts[degree[g]] -= 1
                 counts[d] += 1
-                if ranks[1] == 0 or packs(counts, problem.shape, ranks):
+                if ranks[1] == 0 or packs_kernel(counts, problem.shape, ranks):
                     degree[g], free, widened = d, free - more, True
                     break
                 counts[degree[g]] += 1
@@ -105,7 +135,10 @@ def lay_out(problem: SequenceProblem, found: Solution) -> Laid:
     order = np.lexsort((-group_times, -ranks, slot))
     firsts = np.empty(len(order), dtype=np.int64)
     for here in np.split(order, np.flatnonzero(np.diff(slot[order])) + 1):
-        firsts[here] = place_on_ranks(ranks[here].tolist(), problem.num_ranks, problem.ranks_per_node)
+        placed = place_on_ranks(ranks[here].tolist(), problem.num_ranks, problem.ranks_per_node)
+        if placed is None:
+            raise RuntimeError("a slot was filled with groups that have no ranks")
+        firsts[here] = placed
     order = np.lexsort((firsts, slot))
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.arange(len(order))

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_costs, as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
 from solvers.groups import read_only
-from solvers.sequence_groups._kernels import scale
+from solvers.sequence_groups._kernels import scale_kernel
 from solvers.sequence_groups.types import MOST_RANK_TIME
 
 __all__ = ["Rules", "SequenceProblem", "as_degrees", "as_table"]
@@ -122,7 +122,7 @@ class SequenceProblem:
         order = np.lexsort((-least[2], -least[0]))
         shape = np.zeros((6, len(chosen) + 1), dtype=np.int64)
         shape[0, :-1], shape[1, :-1], shape[2, :-1] = chosen, rooms, extra
-        shape[4:, :-1] = np.array([scale(room) for room in rooms]).T
+        shape[4:, :-1] = np.array([scale_kernel(room) for room in rooms]).T
         shape[3, 1:] = np.cumsum([2 << (num_ranks // int(d) - 1).bit_length() for d in chosen])
         binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
         ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from solvers.sequence_groups._kernels import MANY_GROUPS, peel, resolve
 from solvers.sequence_groups._problem import SequenceProblem
 
-__all__ = ["Solution", "search"]
+__all__ = ["Solution", "improve", "search"]
 
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
 _FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)  # where peeling is tuned
@@ -133,6 +133,12 @@ class _Search:
             found.num_slots,
         )
         return int(spent)
+
+
+def improve(problem: SequenceProblem, found: Solution, goal: int, work: int) -> bool:
+    """Improve a solution in place; return whether that ended by itself."""
+    work = work * _SCALE[0] // _SCALE[1]
+    return _Search(problem, work).resolve(found, work, goal) < work
 
 
 def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bool]:

@@ -7,11 +7,12 @@ from numpy.typing import ArrayLike
 
 from solvers._budget import work_units
 from solvers.arguments import as_budget
-from solvers.errors import TimeLimitError
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, TimeLimitError
 from solvers.groups import read_only
+from solvers.sequence_groups._all_ways import any_way
 from solvers.sequence_groups._layout import lay_out
 from solvers.sequence_groups._problem import SequenceProblem
-from solvers.sequence_groups._search import Solution, search
+from solvers.sequence_groups._search import Solution, improve, search
 from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.types import SequenceGroupsResult
 from solvers.types import SolveStatus
@@ -76,9 +77,10 @@ def sequence_groups(
     TypeError, ValueError
         Arguments of the wrong type, shape or range, that contradict each other, or whose sums do not fit.
     InfeasibleError
-        If an item is over the room of the largest group, or all are over that of the slots asked for.
+        If an item is over the room of the largest group, or all are over that of the slots asked for; or where there
+        are few items, all ways were tried, and there is none into so few slots.
     TimeLimitError
-        If no solution of as few slots as asked for was found.
+        If no solution of as few slots as asked for was found, and there are too many ways to try all.
 
     Notes
     -----
@@ -116,11 +118,8 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
     if n:
         found, ended = search(problem, bound.value, work)
     if found.num_slots > problem.most_filled:
-        raise TimeLimitError(
-            f"found no way to put the {n} {{items}} into {{num_slots}} = {problem.most_filled} under {{cap}}, but into "
-            f"{found.num_slots}",
-            "give more {time_budget}, or {num_slots=None}",
-        )
+        found = _in_few_slots(problem, found.num_slots, ended)
+        ended = improve(problem, found, bound.value, work)
     laid = lay_out(problem, found)
     slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
@@ -131,3 +130,26 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
         bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _in_few_slots(problem: SequenceProblem, found: int, ended: bool) -> Solution:
+    """Return any solution of as few slots as asked for, where the search needed `found`, and may have ended by itself.
+
+    Raises InfeasibleError, from which number of slots on there are any; or TimeLimitError, where that is not known.
+    """
+    n, slots = len(problem.order), problem.most_filled
+    solution, proven = any_way(problem, slots)
+    if solution is not None:
+        return solution
+    if not proven:
+        raise TimeLimitError(
+            f"found no way to put the {n} {{items}} into {{num_slots}} = {slots} under {{cap}}, but into {found}",
+            f"give {'' if ended else 'more {time_budget}, or '}{{num_slots=None}}",
+        )
+    needed = next((k for k in range(slots + 1, found) if not any_way(problem, k)[1]), found)
+    raise InfeasibleError(
+        f"{{num_slots}} = {slots} is too few: there is no way to put the {n} {{items}} into so many under {{cap}}, all "
+        "were tried",
+        InfeasibilityCertificate("num_slots", range(n), range(slots), needed, slots),
+        f"the least {{num_slots}} that may do is {needed}",
+    )

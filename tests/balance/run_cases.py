@@ -1,6 +1,7 @@
 """Settings, and drivers and workers that die, for tests of whole runs."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import shutil
@@ -12,10 +13,9 @@ from pathlib import Path
 
 from balancer import Phase, Topology
 from balancer.io.logs import open_log
-from balancer.offline.engines import Processes, Serial, _Shared
+from balancer.offline.engines import Serial
 from balancer.offline.run import plan_run
 from balancer.offline.settings import LogSettings
-from balancer.offline.workers import Workers
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.summary import RunSummary
@@ -50,12 +50,31 @@ class Fatal(RunSummary):
         super().add_step(plan)
 
 
-class Others(Processes):
-    """One worker, and this process, which does nothing itself."""
+class Killed(RunSummary):
+    """Kills a worker in its second part, if the file is there that is named; the driver waits in its own until then."""
 
-    def run(self, work, tasks, tick):
-        with Workers(work, 1) as workers:
-            yield from _Shared(workers, work, tasks, tick, works=lambda: False).results()
+    parts = 0  # that this process has begun
+
+    def add_step(self, plan):
+        Killed.parts += self.rows == 0
+        if Killed.parts > 1 and Path(os.environ["FATAL"]).exists():
+            if multiprocessing.parent_process() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while multiprocessing.active_children():
+                time.sleep(0.01)
+        super().add_step(plan)
+
+
+class Held(RunSummary):
+    """Waits in a process's second part as long as the file is there that is named."""
+
+    parts = 0  # that this process has begun
+
+    def add_step(self, plan):
+        Held.parts += self.rows == 0
+        while Held.parts > 1 and Path(os.environ["HELD"]).exists():
+            time.sleep(0.01)
+        super().add_step(plan)
 
 
 class Slow(RunSummary):
@@ -68,14 +87,43 @@ class Slow(RunSummary):
 
 DRIVER = """
 import sys
-from balancer.offline import ahead
 if __name__ == "__main__":
-    ahead.start_fork_server("run_cases")
     from balancer.offline.engines import Cluster, Processes
     from run_cases import Slow, open_log, plan_run, settings_of
     engine = Cluster(sys.argv[3]) if len(sys.argv) > 3 else Processes(2)
     plan_run(open_log(sys.argv[1]), settings_of(steps_per_part=1), Slow, sys.argv[2], engine=engine, resume=True)
 """
+
+
+COMMAND = """
+import sys
+if __name__ == "__main__":
+    from balancer.cli import main, plan_command
+    from balancer.offline import settings
+    from run_cases import Held
+    plan_command.RunSummary, settings._SAMPLES_PER_PART = Held, 32
+    main.main(sys.argv[1:])
+"""
+
+
+def paths():
+    """Where processes find this package, this file, and what this process finds."""
+    return os.pathsep.join(
+        [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+
+
+def command(script, folder, *words):
+    """Start a script in a session of its own, as a terminal does; its processes find this file.
+
+    It hears Ctrl-C also where the tests run in a shell's background, which has it ignored.
+    """
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    (folder / "script.py").write_text(hears + script)
+    return subprocess.Popen(
+        [sys.executable, str(folder / "script.py"), *map(str, words)], env=os.environ | {"PYTHONPATH": paths()},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
 
 
 def children_of(pid):
@@ -88,6 +136,26 @@ def children_of(pid):
         except (OSError, ValueError):
             continue
     return found
+
+
+def of_session(leader):
+    """Processes of a session, which are there."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            state, _, _, session = status.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(status.parent.name))
+    return found
+
+
+def gone(leader):
+    """Whether all processes of a session end; soon, that is."""
+    for _ in range(600):
+        if not of_session(leader):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def called(pids, what):
@@ -108,8 +176,7 @@ def kill_at_random(log, folder, kills, workers, *engine):
     expected, _ = planned(log, settings_of(steps_per_part=1), folder / "expected")
     out, chance, killed = folder / "out", random.Random(7), []
     (folder / "driver.py").write_text(DRIVER)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    run, given = [sys.executable, str(folder / "driver.py"), str(log), f"{out}/", *engine], {"PYTHONPATH": paths}
+    run, given = [sys.executable, str(folder / "driver.py"), str(log), f"{out}/", *engine], {"PYTHONPATH": paths()}
     for _ in range(4 * kills):
         if len(killed) == kills:
             break

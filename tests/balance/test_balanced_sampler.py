@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import balancer
 import solvers
 from balancer.compat import BalancedBatchSampler, huggingface
+from balancer.compat import sampler as sampler_module
+from balancer.problem.shuffle import shuffled
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1.2, 203).astype(int) + 1
 
@@ -90,8 +92,7 @@ def test_caps_are_kept_or_named():
         list(sampler)
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("done", [0, 1, 4, 13])
+@pytest.mark.parametrize(("accumulation", "done"), [(1, 0), (1, 1), (1, 4), (1, 13), (3, 0), (3, 3), (3, 12)])
 def test_a_resumed_run_goes_on_behind_the_last_batch(accumulation, done):
     def made():
         return BalancedBatchSampler(LENGTHS, 4, 2, 1, gradient_accumulation_steps=accumulation)
@@ -110,7 +111,9 @@ def test_a_resumed_run_goes_on_behind_the_last_batch(accumulation, done):
     assert resumed.state_dict() == state
     assert list(resumed) == whole[done:]
     assert list(resumed) == whole, "only the first iteration begins in the middle"
-    resumed.load_state_dict(made().state_dict(batches=3) | {"epoch": 2})
+    other = made()
+    other.set_epoch(2)
+    resumed.load_state_dict(other.state_dict(batches=3))
     assert list(resumed) == whole[3:]
     resumed.load_state_dict(state)
     resumed.set_epoch(3)
@@ -118,18 +121,19 @@ def test_a_resumed_run_goes_on_behind_the_last_batch(accumulation, done):
     assert list(resumed) == list(first), "another epoch begins at its beginning"
 
 
-def test_a_state_of_other_batches_is_refused():
+def test_a_state_of_other_data_or_another_order_is_refused():
     state = BalancedBatchSampler(LENGTHS, 4, 2, 1).state_dict()
     for name, other in {
         "lengths": BalancedBatchSampler(LENGTHS + 1, 4, 2, 1),
         "seed": BalancedBatchSampler(LENGTHS, 4, 2, 1, seed=1),
-        "num_replicas": BalancedBatchSampler(LENGTHS, 2, 4, 1),
-        "cost": BalancedBatchSampler(LENGTHS, 4, 2, 1, cost="padded"),
     }.items():
         with pytest.raises(ValueError, match=f"the state is of other batches: its {name} is"):
             other.load_state_dict(state)
-    with pytest.raises(ValueError, match="what state_dict"):
+    with pytest.raises(ValueError, match=r"what state_dict\(\) returned.*it has no version"):
         other.load_state_dict({"epoch": 3})
+    old = {"epoch": 0, "batches": 3, "of": {"num_replicas": 2}}
+    with pytest.raises(ValueError, match=r"of version 1, which counts batches.*begin a new epoch"):
+        other.load_state_dict(old)
 
 
 def test_all_ranks_in_turn_are_what_each_gets():
@@ -142,9 +146,11 @@ def test_all_ranks_in_turn_are_what_each_gets():
 
 def test_batches_of_a_rank_are_not_dealt_out_again():
     sampler = BalancedBatchSampler(LENGTHS, 4, 2, 1)
-    with pytest.raises(ValueError, match=r"rank 1's already.*rank=None"):
+    with pytest.raises(
+        ValueError, match=r"rank 1's already.*use_distributed_sampler=False.*accelerator.prepare.*rank=None"
+    ):
         sampler.batch_size  # noqa: B018 (reading it is what deals out)
-    assert BalancedBatchSampler(LENGTHS, 4, 2, None).batch_size is None
+    assert not hasattr(BalancedBatchSampler(LENGTHS, 4, 2, None), "batch_size")  # so Accelerate refuses to split them
 
 
 @pytest.mark.parametrize(
@@ -166,6 +172,16 @@ def test_errors_name_what_is_wrong(arguments, said):
         BalancedBatchSampler([3], 1, 1, 0, gradient_accumulation_steps=0)
 
 
+@pytest.mark.parametrize("count", [100, 300])
+def test_lengths_of_another_dataset_are_refused(count):
+    """Fewer rows than there are would leave some out in silence; more end in an IndexError of some worker."""
+    with pytest.raises(
+        ValueError, match=f"lengths must have one for each of the 203 samples of the dataset, got {count}"
+    ):
+        BalancedBatchSampler([3] * count, 2, 2, 0, dataset=range(203))
+    assert len(BalancedBatchSampler([3] * 203, 2, 2, 0, dataset=range(203))) == 51
+
+
 def trainer_like(world_size=2, counted=True, averaged=True, dataset=(1, 2), **sizes):
     """What the Hugging Face mixin looks at."""
     return SimpleNamespace(
@@ -178,20 +194,20 @@ def trainer_like(world_size=2, counted=True, averaged=True, dataset=(1, 2), **si
 def test_losses_that_would_change_are_refused():
     equal, unequal = (BalancedBatchSampler([1, 2, 3], 1, 2, 0, equal_counts=given) for given in (True, False))
     for trainer, sampler in (trainer_like(), unequal), (trainer_like(counted=False), equal):
-        huggingface._check_loss(trainer, sampler)
-    huggingface._check_loss(trainer_like(1, counted=False), unequal)
-    with pytest.raises(ValueError, match=r"takes no num_items_in_batch.*equal_counts=True"):
-        huggingface._check_loss(trainer_like(counted=False), unequal)
+        huggingface._check_loss(trainer, sampler.equal_counts, "balance")
+    huggingface._check_loss(trainer_like(1, counted=False), unequal.equal_counts, "balance")
+    with pytest.raises(ValueError, match=r"takes no num_items_in_batch.*give balance = dict\(..., equal_counts=True\)"):
+        huggingface._check_loss(trainer_like(counted=False), unequal.equal_counts, "balance")
     with pytest.raises(ValueError, match="average_tokens_across_devices must be True"):
-        huggingface._check_loss(trainer_like(averaged=False), equal)
+        huggingface._check_loss(trainer_like(averaged=False), equal.equal_counts, "balance")
 
 
 def test_datasets_and_ranks_that_cannot_be_balanced_are_refused():
     huggingface._check(trainer_like(tp_size=1, cp_size=None))
-    with pytest.raises(ValueError, match="cp_size must be 1"):
+    with pytest.raises(ValueError, match="cp_size of parallelism_config must be 1"):
         huggingface._check(trainer_like(cp_size=2))
     for dataset in (None, iter([1])):
-        with pytest.raises(ValueError, match=r"train_dataset must have a length.*PrefetchDispatcher"):
+        with pytest.raises(ValueError, match=r"train_dataset must have a length.*DispatchedTrainerMixin"):
             huggingface._check(trainer_like(dataset=dataset))
 
 
@@ -204,3 +220,16 @@ def test_it_needs_no_torch():
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     assert balancer.__version__
+
+
+def test_rows_found_by_the_block_are_those_of_the_whole_order(monkeypatch):
+    """Steps of ten that begin in one block and end in the next; the last takes rows of the first again."""
+    monkeypatch.setattr(sampler_module, "_BLOCK", 7)
+    sampler_module._shuffled.cache_clear()
+    made = BalancedBatchSampler(np.arange(1, 38), 5, 2, 0, seed=3)
+    drawn = [row for step in range(made.num_steps) for batch in made.plan_step(step, epoch=2)[0] for row in batch]
+    whole = shuffled(np.arange(37), 37, 3, 2).tolist()
+    for first in range(0, 30, 10):
+        assert sorted(drawn[first : first + 10]) == sorted(whole[first : first + 10])
+    assert sorted(drawn[30:]) == sorted(whole[30:] + whole[:1])
+    sampler_module._shuffled.cache_clear()

@@ -135,7 +135,12 @@ def test_patch_keeps_megatrons_run(monkeypatch):
         pass
 
     schedule.scheduler_map = {"dp_balanced": DpBalancedScheduler, "default_dynamic_cp": DefaultDynamicCPScheduler}
-    patch()
+    theirs = dict(schedule.scheduler_map)
+    with patch() as replaced:
+        assert replaced == ["dp_balanced", "default_dynamic_cp"]
+        assert not patch()
+        assert not set(schedule.scheduler_map.values()) & set(theirs.values())
+    assert schedule.scheduler_map == theirs
     patch()
     made = schedule.scheduler_map["dp_balanced"](8, 1, 2, None, max_num_seqs=None)
     assert isinstance(made, DpBalancedScheduler)

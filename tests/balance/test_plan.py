@@ -125,8 +125,10 @@ def test_ratios_against_their_definition(problem):
     plan = balancer.balance(**problem)
     for loads, ratio in ((plan.loads, plan.imbalance_ratio), (plan.home_loads, plan.home_imbalance_ratio)):
         values = loads.tolist()
-        assert ratio == pytest.approx(max(values) * len(values) / sum(values) if sum(values) else 1.0, rel=1e-12)
+        total = sum(values) if plan.cost.additive else min(sum(plan.loads.tolist()), sum(plan.home_loads.tolist()))
+        assert ratio == pytest.approx(max(values) * len(values) / total if total else 1.0, rel=1e-12)
         assert ratio >= 1.0
+    assert (plan.imbalance_ratio <= plan.home_imbalance_ratio) == (plan.makespan <= max(plan.home_loads.tolist()))
     assert plan.makespan == max(plan.loads.tolist())
     if plan.makespan == plan.lower_bound:
         assert plan.gap == 0.0

@@ -18,6 +18,7 @@ from run_cases import (  # noqa: E402
     called,
     children_of,
     kill_at_random,
+    paths,
     settings_of,
     snapshot,
 )
@@ -25,8 +26,7 @@ from run_cases import (  # noqa: E402
 from balancer import InputError, Phase  # noqa: E402
 from balancer.io.logs import open_log  # noqa: E402
 from balancer.offline.check import check_run  # noqa: E402
-from balancer.offline.engines import Cluster, Serial, _Remote, _Shared  # noqa: E402
-from balancer.offline.local_ray import without_monitors  # noqa: E402
+from balancer.offline.engines import Cluster, LostWorkerError, Serial  # noqa: E402
 from balancer.offline.run import plan_run  # noqa: E402
 from balancer.report.summary import RunSummary  # noqa: E402
 from solvers import InfeasibleError  # noqa: E402
@@ -37,13 +37,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "balance")))
     kills = tmp_path_factory.mktemp("kills") / "kills"
-    given = {"PYTHONPATH": paths, "FATAL": str(kills), "RAY_USAGE_STATS_ENABLED": "0"}
+    given = {"PYTHONPATH": paths(), "FATAL": str(kills), "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
-    with without_monitors():
-        ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
+    ray.init(num_cpus=2, log_to_driver=False, logging_level="error", include_dashboard=False)
     yield kills
     ray.shutdown()
     for name, value in before.items():
@@ -52,17 +50,10 @@ def cluster(tmp_path_factory):
             os.environ[name] = value
 
 
-class Others(Cluster):
-    """A cluster, and this process, which does nothing itself."""
-
-    def run(self, work, tasks, tick):
-        yield from _Shared(_Remote(ray, work, None), work, tasks, tick, works=lambda: False).results()
-
-
 def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):
     log, settings = open_log(folder / "many"), settings_of(PHASES, steps_per_part=2)
     one = plan_run(log, settings, RunSummary, f"{tmp_path}/one/", engine=Serial())
-    two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Others())
+    two = plan_run(log, settings, RunSummary, f"{tmp_path}/two/", engine=Cluster())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert one.as_json(1.0) == two.as_json(1.0)
     assert check_run(f"{tmp_path}/two/", RunSummary, engine=Cluster()).as_json(1.0) == one.as_json(1.0)
@@ -70,7 +61,7 @@ def test_a_cluster_writes_the_same_folder(folder, cluster, tmp_path):
 
 def test_tasks_have_the_names_of_their_parts(folder, cluster, tmp_path):
     """As the cluster's own record of tasks has them, which its dashboard and ``ray list tasks`` show."""
-    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Others())
+    plan_run(open_log(folder / "log.parquet"), settings_of(), RunSummary, f"{tmp_path}/out/", engine=Cluster())
     wanted = {f"task::part {number}" for number in range(len(snapshot(tmp_path / "out")) - 1)}
     for _ in range(100):  # workers report every second
         if wanted <= {event["cat"] for event in ray.timeline()}:
@@ -83,7 +74,7 @@ def test_the_cluster_does_the_tasks_of_killed_workers_again(folder, cluster, tmp
     log = open_log(folder / "log.parquet")
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("2")
-    plan_run(log, settings_of(), Fatal, f"{tmp_path}/two/", engine=Others())
+    plan_run(log, settings_of(), Fatal, f"{tmp_path}/two/", engine=Cluster())
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert cluster.read_text() == "0"
 
@@ -103,8 +94,8 @@ def test_a_killed_run_is_resumed(folder, cluster, tmp_path):
     log, out = open_log(folder / "log.parquet"), f"{tmp_path}/two/"
     plan_run(log, settings_of(), RunSummary, f"{tmp_path}/one/", engine=Serial())
     cluster.write_text("4")
-    with pytest.raises(InputError, match="part 6: the Ray worker that had it was lost"):
-        plan_run(log, settings_of(), Fatal, out, engine=Others())
+    with pytest.raises(LostWorkerError, match="part 6: the Ray worker that had it was lost"):
+        plan_run(log, settings_of(), Fatal, out, engine=Cluster())
     plan_run(log, settings_of(), RunSummary, out, engine=Cluster(), resume=True)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
@@ -128,49 +119,34 @@ def workers_of_ray(_):
     return of_ray(b"ray::part ")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-def test_a_local_cluster_has_no_monitors(cluster):
-    assert of_ray(b"raylet")
-    assert not of_ray(b"monitor.py")
-
-
-BY_ITSELF = """
-import time, ray
-from balancer.offline.ahead import LocalCluster
-cluster = LocalCluster()
-while not cluster.is_there():
-    time.sleep(0.05)
-cluster.connect(ray)
-print(ray.get(ray.remote(lambda: 17).remote()), flush=True)
-input()
-ray.shutdown()
-cluster.end()
-input()
+COMMAND = """
+from balancer.cli.main import main
+main()
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("how", [None, signal.SIGINT])
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-def test_a_local_cluster_ends_when_it_is_told_to_or_its_process_is_killed(killed):
+def test_a_command_s_own_cluster_ends_with_it(folder, tmp_path, how):
+    """Also by Ctrl-C; where it is killed, Ray's daemons see to it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    one = subprocess.Popen(
-        [sys.executable, "-c", BY_ITSELF], cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert one.stdout.readline() == b"17\n"
-    started = below(one.pid)
-    assert called(started, b"raylet")
-    if killed:
-        one.kill()
-    else:
-        one.stdin.write(b"\n")
-        one.stdin.flush()
-    for _ in range(200):
+    words = ["--ranks", "8", "--batch-per-rank", "4", "--length", "tokens", "--engine", "ray"]
+    run = [sys.executable, "-c", COMMAND, "plan", str(folder / "log.parquet"), *words, "--out", f"{tmp_path}/out/"]
+    with subprocess.Popen(run, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as command:
+        started = []
+        while not called(started, b"raylet") and command.poll() is None:
+            started = below(command.pid)
+            time.sleep(0.05)
+        if how is not None:
+            command.send_signal(how)
+        _, printed = command.communicate()
+    assert "Traceback" not in printed
+    assert command.returncode == {None: 0, signal.SIGINT: 130}[how], printed
+    for _ in range(600):
         if not any(Path(f"/proc/{pid}").exists() for pid in started):
             break
         time.sleep(0.1)
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
-    assert (one.poll() is None) == (not killed)
-    one.communicate(b"\n")
 
 
 @pytest.mark.more_by_night

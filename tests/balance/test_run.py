@@ -1,29 +1,23 @@
-"""Runs of many parts: the same bytes whoever plans, and what is foreign is refused by name; how a command begins."""
+"""Runs of many parts: the same bytes whoever plans, and foreign files are refused by name; output nobody takes."""
 
 import dataclasses
 import errno
 import json
 import os
-import re
-import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_cases import PHASES, ROOT, Others, planned, settings_of, snapshot
+from run_cases import PHASES, ROOT, planned, settings_of, snapshot
 
 from balancer import InputError, Phase, PlanError
-from balancer.cli import start
 from balancer.io import formats, plan_writer
-from balancer.io.logs import Span, file_sha256, open_log, read_columns, rows_of_files
-from balancer.offline import ahead, scatter
+from balancer.io.logs import Span, open_log, read_columns, rows_of_files
+from balancer.offline import scatter
 from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.parts import num_parts, parts_of
@@ -121,7 +115,7 @@ def test_every_engine_writes_the_same_folder_and_one_file_holds_the_same_plan(fo
     assert plan_run(log, settings, RunSummary, str(tmp_path / "plan.parquet")).as_json(1.0) == summary.as_json(1.0)
     header = json.loads(pq.read_schema(tmp_path / "plan.parquet").metadata[b"balancer"])
     assert header["description"] == json.loads(one["manifest.json"])["description"]
-    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1), Others())]
+    checked = [check_run(f"{tmp_path}/one", RunSummary, engine=engine) for engine in (None, Processes(1), Processes(2))]
     checked.append(check_run(f"{tmp_path}/plan.parquet", RunSummary))
     assert all(again.as_json(1.0) == summary.as_json(1.0) for again in checked)
 
@@ -230,7 +224,7 @@ def test_processes_plan_and_check_shuffled_epochs(tmp_path):
     one, summary = planned(log, settings, tmp_path / "one")
     two, _ = planned(log, settings, tmp_path / "two", engine=Processes(2))
     assert one == two
-    assert check_run(f"{tmp_path}/two", RunSummary, engine=Others()).as_json(1.0) == summary.as_json(1.0)
+    assert check_run(f"{tmp_path}/two", RunSummary, engine=Processes(2)).as_json(1.0) == summary.as_json(1.0)
 
 
 def test_sorted_rows_are_kept_for_a_run_that_resumes(tmp_path, monkeypatch):
@@ -356,125 +350,7 @@ with PlanFolder({str(tmp_path / "out")!r}, {"ab" * 32!r}):
         pass
 
 
-# ------------------------------------------------------------------------------------- before and around a command
-
-
-@pytest.mark.parametrize(
-    ("words", "begun"),
-    [
-        ("plan LOG --jobs 2", ["hash", "server"]),
-        ("plan none --jobs 2", ["server"]),
-        ("plan --jobs 2 LOG", ["server"]),
-        ("report LOG --jobs=3", ["server"]),
-        ("plan LOG --engine processes --out x/", ["hash", "server"]),
-        ("plan LOG --engine processes --jobs 1", []),
-        ("plan LOG --engine ray", ["cluster"]),
-        ("plan LOG --engine ray --address auto", []),
-        ("plan LOG --jobs 1", []),
-        ("plan LOG --jobs 2 --help", []),
-        ("warmup --jobs 2", []),
-        ("plan", []),
-        ("", []),
-    ],
-)
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
-def test_the_command_line_begins_what_its_words_ask_for(folder, monkeypatch, words, begun):
-    done = []
-    monkeypatch.setattr(ahead, "_Sha256", lambda _: done.append("hash"))
-    monkeypatch.setattr(ahead, "start_fork_server", lambda: done.append("server"))
-    monkeypatch.setattr(ahead, "LocalCluster", lambda: done.append("cluster"))
-    for begun_before in ("_begun", "_hashes"):
-        monkeypatch.setattr(ahead, begun_before, [])
-    given = [str(folder / "log.parquet") if word == "LOG" else word for word in words.split()]
-    ahead.begin_as_asked(given)
-    ahead.fork_as_asked(given)
-    assert done == begun
-
-
-@pytest.mark.parametrize(
-    ("words", "before", "threads"), [("--jobs 2", None, "1"), ("--jobs 2", "4", "4"), ("--jobs 1", None, None)]
-)
-def test_processes_that_share_a_machine_have_a_thread_each(monkeypatch, words, before, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", before or "")
-    if before is None:
-        monkeypatch.delenv("OMP_NUM_THREADS")
-    ahead.begin_as_asked(["plan", "no-log", *words.split()])
-    assert os.environ.get("OMP_NUM_THREADS") == threads
-
-
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
-def test_a_process_with_threads_is_not_forked(monkeypatch):
-    done, over = [], threading.Event()
-    monkeypatch.setattr(ahead, "start_fork_server", lambda: done.append("server"))
-    other = threading.Thread(target=over.wait)
-    other.start()
-    ahead.fork_as_asked(["plan", "log", "--jobs", "2"])
-    over.set()
-    other.join()
-    assert done == []
-
-
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="it is hashed where workers are forked")
-def test_a_hash_that_was_begun_is_of_the_file_as_it_was(folder, tmp_path):
-    shutil.copy(folder / "log.parquet", tmp_path / "log")
-    hashed = [ahead._Sha256(tmp_path / "log") for _ in range(3)]
-    digest = file_sha256(tmp_path / "log")
-    assert hashed[0].of(tmp_path / "log") == digest
-    assert hashed[1].of(folder / "log.parquet") is None
-    os.waitid(os.P_PID, hashed[2]._pid, os.WEXITED | os.WNOWAIT)  # else it may be begun after that
-    with open(tmp_path / "log", "ab") as file:
-        file.write(b"more")
-    assert hashed[2].of(tmp_path / "log") is None
-    assert ahead._Sha256(tmp_path / "none").of(tmp_path / "log") is None
-
-
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="it is hashed where workers are forked")
-def test_a_hash_where_nobody_is_told_how_children_end(folder):
-    """As a program leaves it to those that it starts."""
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        assert ahead._Sha256(folder / "log.parquet").of(folder / "log.parquet") == file_sha256(folder / "log.parquet")
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (KeyboardInterrupt(), (130, "balancer: interrupted\n")),
-        (OSError(24, "Too many open files"), (2, "balancer: [Errno 24] Too many open files\n")),
-    ],
-)
-def test_an_end_before_all_is_imported_is_told_in_a_line(monkeypatch, capsys, error, told):
-    def ended_by(_):
-        raise error
-
-    monkeypatch.setattr(start, "begin_as_asked", ended_by)
-    monkeypatch.setattr(start.gc, "disable", lambda: None)
-    with pytest.raises(SystemExit) as ended:
-        start.main()
-    assert (ended.value.code, capsys.readouterr().err) == told
-
-
-def test_the_command_line_begins_before_it_imports_what_planning_needs():
-    code = "import sys, balancer.cli.start; print({'numpy', 'numba', 'solvers', 'click'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
-
-
-INTERRUPTED = """
-import sys, balancer.cli.start
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == "balancer.cli.main":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupt())
-balancer.cli.start.main()
-"""
-
-
-def test_an_interrupt_while_the_command_line_imports_is_told_in_a_line():
-    ran = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (130, "balancer: interrupted\n")
+# --------------------------------------------------------------------------------------------------- around a command
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
@@ -495,60 +371,3 @@ def test_output_that_nobody_reads_on_ends_the_command_quietly(words):
     ran = subprocess.run(run, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (ran.returncode, ran.stderr) == (141, "")
-
-
-BLOCKED = """
-import signal
-from multiprocessing import forkserver
-from balancer.offline import ahead
-ahead.start_fork_server()
-print(open(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read())
-assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-"""
-
-
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
-def test_the_fork_server_does_not_hear_an_interrupt():
-    """It would print where it was, while it imports. In a process of its own: in this one others may have begun one."""
-    status = subprocess.run(
-        [sys.executable, "-c", BLOCKED], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
-
-
-COPIED = """
-import os, sys
-from multiprocessing import forkserver
-from pathlib import Path
-from balancer.cli.start import fork_as_asked
-import balancer.offline.check, balancer.offline.run
-pipe = os.pipe()
-fork_as_asked("plan log --jobs 2".split())
-server = forkserver._forkserver._forkserver_pid
-assert Path(f"/proc/{server}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
-from balancer.io.logs import open_log
-from run_cases import Fatal, Others, plan_run, settings_of
-plan_run(open_log(sys.argv[1]), settings_of(), Fatal, sys.argv[2], engine=Others())
-assert forkserver._forkserver._forkserver_pid == server
-opened = [os.readlink(file) for file in Path(f"/proc/{server}/fd").iterdir()]
-assert os.readlink(f"/proc/self/fd/{pipe[0]}") not in opened
-print(server)
-"""
-
-
-@pytest.mark.skipif(ahead.METHOD != "forkserver", reason="workers are not forked")
-def test_a_copy_of_the_driver_forks_workers_and_ends_with_it(folder, tmp_path):
-    """Also another one for one that is killed."""
-    (tmp_path / "kills").write_text("2")
-    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
-    run = [sys.executable, "-c", COPIED, str(folder / "log.parquet"), f"{tmp_path}/out/"]
-    given = os.environ | {"PYTHONPATH": paths, "FATAL": str(tmp_path / "kills")}
-    done = subprocess.run(run, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert snapshot(tmp_path / "out") == expected
-    for _ in range(100):
-        if not Path(f"/proc/{int(done.stdout)}").exists():
-            break
-        time.sleep(0.05)
-    assert not Path(f"/proc/{int(done.stdout)}").exists()

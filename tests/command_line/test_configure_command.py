@@ -155,7 +155,7 @@ def test_files_that_are_no_layout_of_this_step(command, log, tmp_path, text, mes
 def test_a_layout_that_cannot_be_written_is_refused_before_the_search(command, tmp_path):
     asked = ("--gpus", 2, "--batch", 16, "--out", "no/layout.json")
     ran = command("configure", tmp_path / "no.parquet", *PHASES, *MODELS, *asked)
-    assert "no/layout.json: cannot be written: there is no folder no; make it first" in ran.err
+    assert "no/layout.json: cannot write the layout: the folder" in ran.err
 
 
 def test_a_layout_does_not_overwrite_the_log_or_the_page(command, log, tmp_path):

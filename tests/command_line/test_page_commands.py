@@ -44,9 +44,9 @@ def test_report_writes_page_and_plot(planned, tmp_path):
         (("--step", 1), "--html"),
         (("--html", "r.html", "--step", -1), ">= 0"),
         (("--html", "r.html", "--step", 3), "3 steps"),
-        (("--html", "no/r.html"), "no/r.html: cannot be written: there is no folder no"),
-        (("--plot", "no/r.png"), "no/r.png: cannot be written: there is no folder no"),
-        (("--html", "log.npy/r.html"), "there is no folder log.npy"),
+        (("--html", "no/r.html"), "no/r.html: cannot write the page: the folder"),
+        (("--plot", "no/r.png"), "no/r.png: cannot write the figure: the folder"),
+        (("--html", "log.npy/r.html"), "log.npy is not a folder"),
     ],
 )
 def test_refused(planned, tmp_path, options, word):

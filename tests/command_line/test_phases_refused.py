@@ -47,8 +47,8 @@ REFUSED = {
         ["--initial-loads names phase 'llm' twice"],
     ),
     "what padding does not take": (
-        ("--cost", "audio=padded", "--min-samples-per-rank", "audio=1"),
-        ["phase 'audio': cost 'padded' does not take --min-samples-per-rank"],
+        ("--cost", "audio=padded", "--max-samples-per-rank", "audio=9"),
+        ["phase 'audio': cost 'padded' does not take --max-samples-per-rank"],
     ),
     "placements": (("--compare-placements",), ["--compare-placements", "cannot be combined with", "--phase"]),
     "cap of no phase": (("--max-tokens-per-rank", "x=9"), ["--max-tokens-per-rank 'x=9'", "are vision, audio, llm"]),

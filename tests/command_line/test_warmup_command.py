@@ -20,7 +20,7 @@ KERNEL = """
     compiled = []
     sys.path.insert(0, {folder!r})
     from slow import slow
-    from solvers._as_python import compile_at_once
+    from solvers._jit import compile_at_once
     compile_at_once()
     print("ready", flush=True)
     sys.stdin.readline()
@@ -77,12 +77,11 @@ def test_of_processes_that_start_together_one_compiles(script):
 def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):
     _, environment = script
     holding = """
-        import time, sys
-        from solvers._kernel_cache import _Turn
-        turn = _Turn(sys.argv[1])
-        turn.take()
-        print("held", flush=True)
-        time.sleep(600)
+        import sys, time
+        from solvers._jit import alone
+        with alone(sys.argv[1]):
+            print("held", flush=True)
+            time.sleep(600)
     """
     lock = tmp_path / "held.lock"
     owner = subprocess.Popen(
@@ -92,9 +91,10 @@ def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):
     assert owner.stdout.readline() == "held\n"
     waiting = """
         import sys
-        from solvers._kernel_cache import _Turn
+        from solvers._jit import alone
         print("waits", flush=True)
-        print(_Turn(sys.argv[1]).take())
+        with alone(sys.argv[1]):
+            print("held")
     """
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(waiting), str(lock)], env=environment, stdout=subprocess.PIPE, text=True
@@ -104,7 +104,7 @@ def test_nobody_waits_for_a_process_that_was_killed(script, tmp_path):
     time.sleep(0.5)
     assert other.poll() is None  # waits as long as the owner lives
     owner.send_signal(signal.SIGKILL)
-    assert other.communicate(timeout=60)[0] == "True\n"
+    assert other.communicate(timeout=60)[0] == "held\n"
     owner.wait()
     owner.stdout.close()
 

@@ -110,7 +110,7 @@ def test_bad_vectors() -> None:
         solvers.partition([[2**62, 2**62]], 2)
     with pytest.raises(ValueError, match=re.escape("initial_loads must have shape (2, 2), got (2,)")):
         solvers.partition([[1, 1]], 2, initial_loads=[1, 1])
-    with pytest.raises(ValueError, match="padded and mixed costs take no constraint but equal_counts, got max_items"):
+    with pytest.raises(ValueError, match=r"but equal_counts \(padded ones min_items too\), got max_items"):
         solvers.check_partition([1, 2], solvers.padded([1, 2], 2), padded=True, max_items=1)
 
 

@@ -1,6 +1,7 @@
 """What ranks do in tests of derivatives: the exchange is a linear map, and its backward must be the transposed one."""
 
 import warnings
+from itertools import chain
 
 import numpy as np
 import torch
@@ -170,3 +171,42 @@ def token_mean(rank, gradients):
     nothing.backward()
     assert nothing.item() == 0.0
     assert weight.grad.item() == 0.0
+
+
+def counts_that_cannot_be(rank, odd, count, loss):
+    """One rank's count cannot be that of its batch, of which all others hear in the same collective."""
+    from balancer.executor import global_token_mean
+
+    global_token_mean(torch.tensor(loss, requires_grad=True), count if rank == odd else 3)
+
+
+def labels_for_a_count(rank, listed):
+    from balancer.executor import global_token_mean
+
+    labels = torch.ones(2, 3)
+    global_token_mean(torch.tensor(1.0), list(labels) if listed else labels)
+
+
+def masked_labels(rank):
+    """Half of the labels are masked, unevenly: the loss is that of one process, and by lengths another."""
+    from balancer.executor import count_labels, global_token_mean
+
+    random = torch.Generator().manual_seed(0)
+    rows = [
+        [torch.randint(0, 9, (4 + 5 * other + row,), generator=random) for row in range(3)]
+        for other in range(dist.get_world_size())
+    ]
+    for of_rank in rows:
+        for place, row in enumerate(of_rank):
+            row[1 : len(row) // 2 + 1 + place] = -100  # the first label is of no token, masked or not
+    logits = [[torch.randn(len(row), 9, generator=random) for row in of_rank] for of_rank in rows]
+
+    def loss_of(scores, labels, reduction="sum"):  # as causal language models shift them
+        ahead = torch.cat([one[:-1] for one in scores]), torch.cat([one[1:] for one in labels])
+        return torch.nn.functional.cross_entropy(*ahead, reduction=reduction)
+
+    whole = loss_of(list(chain(*logits)), list(chain(*rows)), "mean")
+    found = global_token_mean(loss_of(logits[rank], rows[rank]), count_labels(rows[rank]))
+    torch.testing.assert_close(found, whole)
+    by_lengths = global_token_mean(loss_of(logits[rank], rows[rank]), sum(map(len, rows[rank])))
+    return float(found), float(by_lengths)

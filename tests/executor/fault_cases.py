@@ -1,4 +1,4 @@
-"""What ranks do in tests of faults: steps of random length, until some rank is lost; every call is timed."""
+"""What ranks do in tests of faults: steps of random length, until some rank is lost."""
 
 import random
 import time
@@ -51,26 +51,21 @@ def _steps(rank):
 
 
 def works_until_one_is_lost(rank, seed, hasty=None):
-    """Go on until a call breaks; return its error's name, whom it names, its text, and how long the longest took.
+    """Go on until a call breaks; return its error's name, whom it names, and its text.
 
     With a rank that is hasty all others look for reports so seldom that it has its verdict long before they do.
     """
     lookout.POLL_S = 0.02 if hasty in (None, rank) else TIMEOUT.total_seconds() / 8
-    chance, model, longest = random.Random(f"{seed} {rank}"), Encoders(), 0.0
+    chance, model = random.Random(f"{seed} {rank}"), Encoders()
     steps = _steps(rank)
     while True:
-        began = time.monotonic()
         try:
             step = next(steps)
-            longest, began = max(longest, time.monotonic() - began), time.monotonic()
             pixels, own = stacked(step["pixels"], 4), torch.empty(0, WIDTH, dtype=torch.float64)
             own = model.embed(torch.cat(step["text"])) if step["text"] else own
             outputs = {"vision": model.images(pixels), "audio": model.audio(stacked(step["mel"], 3))}
             step.inputs("llm", outputs, own).values.sum().backward()
-            longest, began = max(longest, time.monotonic() - began), time.monotonic()
             step.restore()
-            longest = max(longest, time.monotonic() - began)
         except Exception as error:
-            took = time.monotonic() - began
-            return type(error).__name__, getattr(error, "ranks", None), str(error), max(longest, took)
+            return type(error).__name__, getattr(error, "ranks", None), str(error)
         time.sleep(chance.choice([0, 0.001, 0.01, 0.03]) if chance.random() < 0.98 else LATE_S)

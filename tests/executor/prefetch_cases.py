@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from datetime import timedelta
 from itertools import islice
 from unittest import mock
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from balancer.executor import Dispatcher, PrefetchDispatcher, prefetch
+from balancer.planning.epoch_position import Position
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -79,7 +81,8 @@ def resumes(rank, sizes, kind, at, arguments):
         if len(seen) == at:
             state = first.state_dict()
             break
-    assert state["steps"] == at
+    assert (state["batches"], state["of"]["ranks"]) == (at, dist.get_world_size())
+    assert state["samples"] == sum(sum(of_rank[:at]) for of_rank in sizes)
     again = made(LOADERS[kind](batches_of(rank, sizes[rank])), **arguments)
     again.load_state_dict(state)
     assert again.state_dict() == state
@@ -154,8 +157,23 @@ def refuses(rank):
         made([], uneven="maybe")
     with pytest.raises(ValueError, match="depth must be >= 1"):
         made([], depth=0)
-    with pytest.raises(ValueError, match="has no ended, loader"):
+    with pytest.raises(ValueError, match="it has no version, epoch"):
         made([]).load_state_dict({"steps": 3})
+    with pytest.raises(ValueError, match=r"of version 1, which counts batches.*begin a new epoch"):
+        made([]).load_state_dict({"steps": 3, "ended": False, "loader": None, "epoch": 0})
+    with pytest.raises(ValueError, match="has no ended, loader"):
+        made([]).load_state_dict(Position().saved({}))
+    size = dist.get_world_size()
+    others = Position(0, 8, 0, 2).saved({"ranks": size + 1, "workers": None}) | {"ended": False, "loader": None}
+    with pytest.raises(
+        ValueError, match=rf"of {size + 1} ranks and there are {size}.*BalancedBatchSampler.*--continue"
+    ):
+        made([]).load_state_dict(others)
+    workers = Position(0, 8, 0, 2).saved({"ranks": size, "workers": 2}) | {"ended": False, "loader": {"at": 2}}
+    with pytest.raises(ValueError, match="num_workers=2, here it has None"):
+        made(Stateful([])).load_state_dict(workers)
+    with pytest.raises(ValueError, match="was changed"):
+        made([]).load_state_dict({**others, "of": {"ranks": size, "workers": None}})
 
 
 def one_loop_at_a_time(rank):
@@ -192,7 +210,7 @@ def yields_plain_dictionaries(rank):
         step = loader.dispatcher.current
         assert names(again) == names(step)
         assert len(step.slot_bounds()) == 2
-        assert len(step.restore()["ids"]) == len(batches_of(rank, [3, 2])[loader.state_dict()["steps"] - 1]["ids"])
+        assert len(step.restore()["ids"]) == len(batches_of(rank, [3, 2])[loader.state_dict()["batches"] - 1]["ids"])
     assert all(isinstance(batch, list) for batch in made([[torch.full((2,), rank)]]))  # the one field, as it came
 
 
@@ -203,6 +221,28 @@ def collates(rank):
     batches = [{**batch, "name": [str(int(row[0])) for row in batch["ids"]]} for batch in batches_of(rank, [3, 2])]
     for numbers, found in made(batches, lengths=lambda b: {}, collate=collate):
         assert sorted(map(int, found)) == numbers
+
+
+def pads(samples):
+    rows = [sample["ids"] for sample in samples]
+    return {"ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.empty(0, 0)}
+
+
+def packs(samples):
+    return {"ids": torch.cat([sample["ids"] for sample in samples])[None]}
+
+
+def warned(rank, collate, cost, steps=3):
+    """Return what a collator behind the exchange is warned of."""
+    loader = batches_of(rank, [4] * steps)
+    dispatcher = Dispatcher(timeout=TIMEOUT, cost=cost, min_samples_per_rank=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        list(PrefetchDispatcher(loader, dispatcher, collate=COLLATORS[collate]))
+    return [str(each.message) for each in told]
+
+
+COLLATORS = {"pads": pads, "packs": packs}
 
 
 def lengths_are_told(rank, sizes):
@@ -270,20 +310,16 @@ def epochs_are_told(rank):
 
 
 def tells_which_step_is_the_last(rank, overlap):
-    """As Accelerate asks for it, whose loader behind is ahead."""
-
-    class State:
-        loaders = ()
-
-        def _add_dataloader(self, loader):
-            self.loaders = (*self.loaders, loader)
-
-        def _remove_dataloader(self, loader):
-            self.loaders = tuple(one for one in self.loaders if one is not loader)
+    """As Accelerate asks for it, whose loader behind is ahead; a loop that is left leaves nothing behind."""
+    from accelerate.state import GradientState
 
     loader = Shard(batches_of(rank, [2] * (4 - rank % 2)))
-    loader.gradient_state = state = State()
+    loader.gradient_state = state = GradientState()
+    random = torch.get_rng_state()
     steps = made(loader, overlap=overlap)
     for _ in range(2):
-        assert [state.loaders[-1].end_of_dataloader for _ in steps] == [False] * 3 + [True]
-        assert state.loaders == ()
+        assert [state.end_of_dataloader for _ in steps] == [False] * 3 + [True]
+        assert not state.in_dataloader
+    next(iter(steps))
+    assert not state.in_dataloader
+    assert torch.equal(torch.get_rng_state(), random)

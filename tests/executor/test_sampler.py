@@ -130,12 +130,35 @@ def test_a_sampler_goes_on_where_its_state_says(tmp_path, micro_batches):
     from_step = PlannedBatchSampler(plan, 1, micro_batches=micro_batches, start_step=3)
     running = iter(from_step)
     rest = [next(running), next(running)]
-    done = from_step.state_dict()["batches"]
-    assert whole[done - 2 : done] == rest
+    assert from_step.state_dict()["batches"] == 2, "counted from there"
     resumed.load_state_dict(from_step.state_dict())
-    assert list(resumed) == whole[done:]
+    assert rest + list(resumed) == list(PlannedBatchSampler(plan, 1, micro_batches=micro_batches, start_step=3))
+    resumed.load_state_dict(PlannedBatchSampler(plan, 1, micro_batches=micro_batches).state_dict(batches=7))
+    assert list(resumed) == whole[7:]
     with pytest.raises(ValueError, match="its phase is"):
         PlannedBatchSampler(plan, 1, phase="all", micro_batches=micro_batches).load_state_dict(sampler.state_dict())
+
+
+def test_within_a_step_of_micro_batches_it_is_begun_anew():
+    plans = [made(seed, micro_batch_tokens=100) for seed in range(3)]
+    counts = [plan.num_slots for plan in plans]
+    assert counts[1] > 1
+    sampler = PlannedBatchSampler(plans, 1, micro_batches=True)
+    whole, running = list(sampler), iter(sampler)
+    for _ in range(counts[0] + 1):
+        next(running)
+    state = sampler.state_dict()
+    assert state == PlannedBatchSampler(plans, 0, micro_batches=True).state_dict(batches=counts[0] + 1)
+    assert (state["samples"], state["begun"]) == (24, 1)
+    for ranks in 4, 2:
+        others = [made(seed, ranks, micro_batch_tokens=100) for seed in range(3)]
+        resumed = PlannedBatchSampler(others, 1, micro_batches=True)
+        with pytest.warns(UserWarning, match="after 1 of its micro-steps; it is begun anew behind sample 24"):
+            resumed.load_state_dict(state)
+        found = list(resumed)
+        assert found == (whole[counts[0] :] if ranks == 4 else found)
+        assert found[-1] == (others[2].samples_in_slot(1, others[2].num_slots - 1) + 48).tolist()
+        assert len(found) == sum(plan.num_slots for plan in others[1:])
 
 
 @pytest.mark.parametrize("arguments", [{}, {"micro_batch_tokens": 100}])
@@ -157,6 +180,8 @@ def test_errors_name_what_is_wrong(tmp_path):
         PlannedBatchSampler(plan, 4)
     with pytest.raises(ValueError, match="start_step must be >= 0, got -1"):
         PlannedBatchSampler(plan, 0, start_step=-1)
+    with pytest.raises(ValueError, match="start_step must be <= 1, the steps of an epoch, got 2"):
+        PlannedBatchSampler(plan, 0, start_step=2)
     with pytest.raises(TypeError, match="known only by reading"):
         len(PlannedBatchSampler(plan, 0, micro_batches=True))
     plan.save(tmp_path / "plan.parquet")

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,8 @@ from balancer.cli.run import Compiled
 
 BY_NIGHT = settings.get_current_profile_name() == "nightly"
 LINES, PART, SEED = (10_000, 100, None) if BY_NIGHT else (300, 50, 20260)
-SECONDS = 20
-"""What one command line may take, but for compiling kernels."""
+HANGS_S = 900
+"""A command line that has not ended by then never will."""
 
 pytestmark = pytest.mark.more_by_night
 
@@ -40,18 +39,18 @@ def folder(tmp_path_factory):
 
 
 def run(words):
-    """Run a command line in this process: exit code, output, errors, and seconds but for compiling."""
+    """Run a command line in this process: exit code, output, errors."""
     out, err = io.StringIO(), io.StringIO()
-    started, code = time.perf_counter(), None
-    faulthandler.dump_traceback_later(900, exit=True)  # a kernel that does not end stops for nothing else
-    with Compiled.watched(quiet=True) as compiled, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    code = None
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)  # a kernel that does not end stops for nothing else
+    with Compiled.watched(quiet=True), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main(list(words))
         except SystemExit as ended:
             code = ended.code
         finally:
             faulthandler.cancel_dump_traceback_later()
-    return code, out.getvalue(), err.getvalue(), time.perf_counter() - started - compiled.seconds
+    return code, out.getvalue(), err.getvalue()
 
 
 def assert_ended(words, code, out, err):
@@ -94,11 +93,10 @@ def test_random_command_lines(part, folder, monkeypatch):
     for _ in range(PART):
         words = command_line(rng)
         try:
-            code, out, err, seconds = run(words)
+            code, out, err = run(words)
         except BaseException as error:
             raise AssertionError(f"a traceback: {words} (seed {seed.entropy})") from error
         assert_ended(words, code, out, err)
-        assert seconds < SECONDS, (words, seconds)
         left = new_in(folder, before)
         assert code == 0 or not left, (words, left)
         for path in left:
@@ -122,7 +120,7 @@ def test_command_lines_as_processes(folder):
         words = command_line(rng)
         ended = subprocess.run(
             [sys.executable, "-m", "balancer", *words], cwd=folder, env=environment, input="", capture_output=True,
-            text=True, timeout=10 * SECONDS, check=False,
+            text=True, timeout=HANGS_S, check=False,
         )  # fmt: skip
         assert_ended(words, ended.returncode, ended.stdout, ended.stderr)
         for path in new_in(folder, before):

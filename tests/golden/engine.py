@@ -6,7 +6,7 @@ from golden.told import attempted, of_solver
 import solvers
 
 _ADDITIVE = ("auto", "lpt", "slack", "multifit", "karmarkar_karp", "bldm", "round_robin")
-_PACKERS = ("auto", "first_fit", "best_fit", "first_fit_decreasing", "best_fit_decreasing", "exact")
+_PACKERS = ("auto", "first_fit_decreasing", "best_fit_decreasing", "exact")
 
 
 def _numbers(n, seed=0):
@@ -44,8 +44,7 @@ def _by_the_clock():
         return [result.makespan, result.lower_bound, result.status.value, result.method]
 
     small = _numbers(24)
-    for method in ("exact", "arc_flow"):
-        yield method, lambda method=method: proven(solvers.partition(small, 5, method, 120.0))  # ends when proven
+    yield "exact", lambda: proven(solvers.partition(small, 5, "exact", 120.0))  # ends when proven
     levels, homes = [0, 0, 1, 1], _homes(24, 4)
     yield "relocate", lambda: solvers.relocate(small, homes, levels, method="exact", eps=0.05, time_budget=120).makespan
 
@@ -85,10 +84,6 @@ def _relocations():
     yield "a cap", _relocate(640, nodes, cap=27_000)
     yield "a cap too small", _relocate(640, nodes, cap=1_000)
     yield "uneven nodes", _relocate(640, [0] + [1] * 5 + [2] * 10)
-    yield (
-        "frontier",
-        lambda: of_solver(solvers.relocation_frontier(_numbers(200), _homes(200, 16), nodes, num_points=6)),
-    )
 
 
 def _relocate(n, nodes, **settings):
@@ -121,10 +116,6 @@ def _packings():
         yield method, lambda method=method: of_solver(solvers.pack(sizes, 10_000, method))
         yield f"{method}, max items", lambda method=method: of_solver(solvers.pack(sizes, 10_000, method, max_items=12))
     yield "too large", lambda: of_solver(solvers.pack(sizes, 100))
-    yield "contiguous", lambda: of_solver(solvers.split_contiguous(sizes, 16))
-    yield "contiguous, none empty", lambda: of_solver(solvers.split_contiguous(sizes[:5], 4, nonempty=True))
-    yield "fewest", lambda: of_solver(solvers.split_fewest(sizes, 9_500))
-    yield "fewest, max items", lambda: of_solver(solvers.split_fewest(sizes, 9_500, max_items=9))
 
 
 def _schedules():

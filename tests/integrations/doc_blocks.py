@@ -1,9 +1,10 @@
-"""The code blocks of docs/how_to/in_your_trainer.md and trainers.md, which tests run as they stand."""
+"""The code blocks of pages on trainers in docs/how_to, which tests run as they stand."""
 
 import re
 from pathlib import Path
 
-PAGES = [Path(__file__).parents[2] / "docs" / "how_to" / name for name in ("in_your_trainer.md", "trainers.md")]
+NAMES = "in_your_trainer.md", "trainers.md", "watching.md"
+PAGES = [Path(__file__).parents[2] / "docs" / "how_to" / name for name in NAMES]
 
 
 def block(heading):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import balancer
 
-PATIENCE_S = 240
+PATIENCE_S = 600
 HERE = Path(__file__).parent
 
 

@@ -8,6 +8,7 @@ import samplers_run
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from balancer.compat import BalancedBatchSampler
@@ -38,11 +39,12 @@ def main(page, folder):
     }  # fmt: skip
     accelerator = Accelerator(cpu=True)
     accelerate = known | {"accelerator": accelerator}
+    seen, made = [], samplers_run.sampler(accelerator.process_index)
+    accelerate |= {"checkpoint": None, "train": lambda batch: seen.append(batch["rows"].tolist()), "save": repr}
     exec("\n".join(of_page["Sampler: Accelerate"]), accelerate)
-    made = samplers_run.sampler(accelerator.process_index)
     made.seed = 0
     made.set_epoch(1)
-    assert [batch["rows"].tolist() for batch in accelerate["loader"]] == list(made)
+    assert seen[made.num_steps :] == list(made)
 
     hugging_face = known | {
         "Trainer": Trainer, "collate": huggingface_run.collate, "dataset": huggingface_run.rows_of_text(),
@@ -70,7 +72,7 @@ def main(page, folder):
             quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
             return lightning.Trainer(**given, **quiet, accelerator="cpu", devices=2, strategy="ddp")
 
-    of_lightning = known | {"LightningModule": Base, "lightning": Quiet}
+    of_lightning = known | {"LightningModule": Base, "lightning": Quiet, "StatefulDataLoader": StatefulDataLoader}
     exec("\n".join(of_page["Sampler: Lightning"]), of_lightning)
     of_lightning["trainer"].fit(of_lightning["Module"]())
     assert of_lightning["trainer"].global_step == 2 * made.num_steps

@@ -1,5 +1,6 @@
 """What ranks do in the tests of plain PyTorch and of FSDP2: the page's blocks, recorded, killed and resumed."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,10 +50,10 @@ def runs_three_lines(rank):
     loader = tiny.loader_of(tiny.samples_of(dist.get_world_size(), 2))
     bare = tiny.Model()
     model = DistributedDataParallel(bare)
-    given = {"dp_group": None, "loader": loader, "model": lambda ids, labels: (model(ids, labels), sum(map(len, ids)))}
+    given = {"dp_group": None, "loader": loader, "model": model}
     exec(block("Three lines"), given)
     last = list(loader)[-1]
-    total = torch.stack([bare(**last).detach(), torch.tensor(float(sum(map(len, last["labels"]))))])
+    total = torch.stack([bare(**last).detach(), torch.tensor(float(tiny.counted(last["labels"])))])
     dist.all_reduce(total)
     torch.testing.assert_close(given["loss"].detach(), total[0] / total[1])
     assert given["batch"].plan.imbalance_ratio < 1.2
@@ -64,6 +65,10 @@ def resumes_behind_accelerate(rank, at):
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
+    size = dist.get_world_size()
+    torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0, "ACCELERATE_USE_CPU": True}  # fmt: skip
+    os.environ |= {name: str(value) for name, value in torchrun.items()}  # without which Accelerate deals nothing out
     how = DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True)
     samples = tiny.samples_of(dist.get_world_size(), 4)
 
@@ -102,7 +107,13 @@ def runs_megatron(rank):
 
 
 class SharingModel(tiny.Model):
-    """The tiny model on pieces: what it needs of its group is only that all of a sample's tokens are there."""
+    """The tiny model on pieces: what it needs of its group is only that all of a sample's tokens are there.
+
+    Labels were shifted before; it returns how many it counts, too.
+    """
+
+    def __init__(self):
+        super().__init__(shift=False)
 
     def forward(self, ids, labels, pieces, lengths, group):
         real = self.real(pieces, lengths)
@@ -110,7 +121,7 @@ class SharingModel(tiny.Model):
             total = torch.tensor(int(real.sum()))
             dist.all_reduce(total, group=group)
             assert total == lengths.sum()
-        return super().forward([ids[real]], [labels[real]])
+        return super().forward([ids[real]], [labels[real]]), tiny.counted([labels[real]], shift=False)
 
     @staticmethod
     def real(pieces, lengths):
@@ -124,7 +135,7 @@ def shares_long_samples(rank):
     model, degrees = SharingModel(), []
     optimizer = tiny.optimizer_of(model)
     given = {"dp_group": None, "loader": tiny.loader_of(samples), "model": model, "optimizer": optimizer}
-    recorded = Recorded(model, optimizer, lambda given, loss: (loss, float(model.real(*given[2:4]).sum())))
+    recorded = Recorded(model, optimizer, lambda _, output: output)
     optimizer.register_step_post_hook(
         lambda *_: degrees.extend(given["dispatcher"].current.plan.group_table.degree.tolist())
     )
@@ -132,8 +143,20 @@ def shares_long_samples(rank):
     return (recorded.losses, tiny.weights_of(model)), degrees
 
 
-def unbalanced(rank, epochs):
-    return tiny.unbalanced(tiny.loader_of(tiny.samples_of(dist.get_world_size(), tiny.STEPS // epochs)), epochs)
+def unbalanced(rank, epochs, shift=True):
+    samples = tiny.samples_of(dist.get_world_size(), tiny.STEPS // epochs)
+    return tiny.unbalanced(tiny.loader_of(samples), epochs, shift)
+
+
+def deals_nothing_out(rank):
+    """Run the block for DDP over a shuffled loader of which all ranks draw the same: every rank trains on all data."""
+    samples = tiny.samples_of(dist.get_world_size())
+    model = DistributedDataParallel(tiny.Model())
+    torch.manual_seed(7)
+    loader = DataLoader(samples, tiny.MEAN, shuffle=True, collate_fn=tiny.as_fields)
+    given = {"dp_group": None, "loader": loader, "model": model, "optimizer": tiny.optimizer_of(model),
+             "epochs": 1, "checkpoint": {}}  # fmt: skip
+    exec(block("Plain PyTorch, DDP"), given)
 
 
 def few_at_the_end(rank):
@@ -151,7 +174,7 @@ def trains_fsdp(rank, folder=None, dies_at=None):
         fully_shard(layer, mesh=mesh)
     optimizer = tiny.optimizer_of(model)
     given = {"mesh": mesh, "loader": few_at_the_end(rank), "model": model, "optimizer": optimizer, "checkpoint": {}}
-    state = {"loader": {"steps": 0, "ended": False, "loader": None}}
+    state = {"loader": PrefetchDispatcher([], Dispatcher()).state_dict()}
     if folder and dies_at is None:
         state["model"], state["optimizer"] = get_state_dict(model, optimizer)
         dcp.load(state, checkpoint_id=folder)

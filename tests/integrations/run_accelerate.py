@@ -37,7 +37,7 @@ def without():
         for batch in loader:
             with accelerator.accumulate(model):
                 loss_sum = model(batch["input_ids"], batch["labels"])
-                accelerator.backward(global_token_mean(loss_sum, sum(map(len, batch["labels"]))))
+                accelerator.backward(global_token_mean(loss_sum, tiny.counted(batch["labels"])))
                 optimizer.step()
                 optimizer.zero_grad()
     return recorded.losses, tiny.weights_of(bare)

@@ -57,7 +57,7 @@ def unbalanced():
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for epoch in range(EPOCHS):
         for step in range(made.num_steps):
-            batch = collate([Rows()[int(row)] for row in made._rows(step, epoch)])
+            batch = collate([Rows()[int(row)] for row in made._rows(step * made.samples_per_step, epoch)])
             optimizer.zero_grad()
             ((net(batch["values"]) ** 2).sum() / len(batch["values"])).backward()
             optimizer.step()
@@ -66,6 +66,7 @@ def unbalanced():
 
 def accelerate():
     from accelerate import Accelerator, skip_first_batches
+    from accelerate.utils import DataLoaderConfiguration
 
     accelerator = Accelerator(cpu=True)
     plan = balancer.balance(LENGTHS, 2)
@@ -75,6 +76,11 @@ def accelerate():
             accelerator.prepare(DataLoader(Rows(), batch_sampler=made, collate_fn=collate))
         except ValueError as error:
             refused.append(str(error))
+    splits = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    try:
+        splits.prepare(DataLoader(Rows(), batch_sampler=sampler(None), collate_fn=collate))
+    except ValueError as error:
+        refused.append(str(error))
     dealt = accelerator.prepare(DataLoader(Rows(), batch_sampler=PlannedBatchSampler(plan, None), collate_fn=collate))
     planned = [batch["rows"].tolist() for batch in dealt] == [plan.samples_on_rank(accelerator.process_index).tolist()]
     loader = DataLoader(Rows(), batch_sampler=sampler(None), collate_fn=collate)

@@ -26,6 +26,14 @@ def test_training_is_the_same_and_resumes_bit_for_bit(kind, workers, epochs, tmp
         tiny.assert_equal((found[0][: tiny.STEPS // 2] + losses, weights), found)
 
 
+def test_a_loader_that_deals_nothing_out_is_refused():
+    with Ranks(2) as ranks:
+        for name, _, text in ranks.errors(cases.deals_nothing_out):
+            assert name == "UsageError"
+            assert "all 2 ranks drew the same mini-batches in the first 3 steps" in text
+            assert "DistributedSampler" in text
+
+
 def test_the_three_lines_run():
     with Ranks(8) as ranks:
         gradients = ranks.run(cases.runs_three_lines)
@@ -43,7 +51,7 @@ def test_peers_of_a_megatron_style_loop_get_the_same():
 
 def test_training_on_samples_that_ranks_share_is_the_same():
     with Ranks(4) as ranks:
-        wanted = ranks.run(cases.unbalanced, 1)
+        wanted = ranks.run(cases.unbalanced, 1, False)
         results = ranks.run(cases.shares_long_samples)
     for (found, degrees), usual in zip(results, wanted, strict=True):
         assert len(found[0]) == tiny.STEPS

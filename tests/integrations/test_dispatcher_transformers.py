@@ -1,5 +1,6 @@
 """Hugging Face's Trainer under torchrun, with gradient accumulation: the training it was, killed and resumed."""
 
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -8,6 +9,7 @@ pytest.importorskip("torch")
 if not (find_spec("transformers") and find_spec("datasets")):
     pytest.skip("transformers and datasets are not installed", allow_module_level=True)
 
+import oracles
 import tiny
 from runs import TRANSFORMERS as RUN
 from torchrun import launch
@@ -24,3 +26,20 @@ def test_training_is_the_same_and_resumes_bit_for_bit(tmp_path):
     for (losses, weights), of_rank in zip(launch(SCRIPT, "resumed", tmp_path), whole, strict=True):
         found = of_rank[0][1]
         tiny.assert_equal((found[0][: RUN.saved_at] + losses, weights), found)
+
+
+def test_nothing_is_silent_and_the_collator_says_what_is_balanced(tmp_path):
+    per_rank = launch(SCRIPT, "silent", tmp_path)
+    for (said, warned), looked_at in per_rank:
+        assert "average_tokens_across_devices must be True" in said["rank means"]
+        assert "train_sampling_strategy='group_by_length' chooses samples by length" in said["grouped"]
+        assert "train_sampling_strategy='batch_rebalance' chooses samples by length" in said["rebalanced"]
+        assert len(warned) == 1, "of tokens balanced before a collator that pads"
+        assert {name: cost for name, (cost, _) in looked_at.items()} == {"flattens": "linear", "pads": "padded"}
+    for name, optimum in (
+        ("pads", partial(oracles.optimal_padded_makespan, least=1)),
+        ("flattens", oracles.optimal_makespan),
+    ):
+        of_steps = zip(*(looked_at[name][1] for _, looked_at in per_rank), strict=True)
+        for (shape, lengths), (other, _) in of_steps:
+            assert max(shape[0] * shape[1], other[0] * other[1]) <= 1.001 * optimum(lengths, 2)

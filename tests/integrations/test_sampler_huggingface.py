@@ -20,6 +20,9 @@ DROPOUT = {"dropout": 0.1}
 REFUSED = {
     "rank_means": {"arguments": {"average_tokens_across_devices": False}},
     "no_column": {"attributes": {"sample_length": "tokens"}},
+    "grouped": {"arguments": {"train_sampling_strategy": "group_by_length"}},
+    "sequential": {"arguments": {"train_sampling_strategy": "sequential"}},
+    "short": {"trainer": "short"},
 }
 
 
@@ -30,7 +33,7 @@ def run(folder, fails=False, **runs):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    runs = {"balanced": {}, "unbalanced": {"unbalanced": True}, "whole": DROPOUT} | REFUSED
+    runs = {"balanced": {}, "unbalanced": {"trainer": "unbalanced"}, "whole": DROPOUT} | REFUSED
     return run(tmp_path_factory.mktemp("runs"), **runs)
 
 
@@ -54,6 +57,9 @@ def test_killed_and_resumed_in_the_second_epoch_is_bit_for_bit_the_same(tmp_path
 def test_what_would_change_what_is_learnt_is_refused(found):
     assert "average_tokens_across_devices must be True" in found["rank_means"]["error"]
     assert "has no column 'tokens'; columns there are: input_ids, length" in found["no_column"]["error"]
+    assert "train_sampling_strategy='group_by_length' chooses samples by length" in found["grouped"]["error"]
+    assert "train_sampling_strategy='sequential' is not seen" in found["sequential"]["error"]
+    assert "lengths must have one for each of the 44 samples of the dataset, got 20" in found["short"]["error"]
 
 
 def test_lengths_come_from_a_column_from_lists_or_from_a_function():

@@ -11,19 +11,27 @@ WORDS = 17
 
 
 class Samples(Dataset):
-    """Token ids of lengths from a few to a hundred, drawn from a seed."""
+    """Token ids of lengths from a few to a hundred, drawn from a seed; the first labels are masked, as prompts are."""
 
     def __init__(self, count, seed=0):
         lengths = np.minimum(np.random.default_rng(seed).lognormal(3, 1, count), 99).astype(int) + 1
         self.ids = [
             torch.from_numpy(np.random.default_rng([seed, i]).integers(0, WORDS, n)) for i, n in enumerate(lengths)
         ]
+        self.masked = np.random.default_rng([seed, count]).integers(0, lengths)
 
     def __len__(self):
         return len(self.ids)
 
     def __getitem__(self, index):
-        return {"input_ids": self.ids[index], "labels": (3 * self.ids[index] + 1) % WORDS}
+        labels = (3 * self.ids[index] + 1) % WORDS
+        labels[: self.masked[index]] = -100
+        return {"input_ids": self.ids[index], "labels": labels}
+
+
+def counted(labels, shift=True):
+    """How many labels the model's loss counts."""
+    return sum(label != -100 for row in labels for label in row.tolist()[int(shift) :])
 
 
 def as_fields(samples):
@@ -32,10 +40,11 @@ def as_fields(samples):
 
 
 class Model(torch.nn.Module):
-    """Given a rank's samples, unpadded, returns the sum of the losses of their tokens."""
+    """Given a rank's samples, unpadded, returns the sum of the losses of their tokens; it shifts labels by one."""
 
-    def __init__(self):
+    def __init__(self, shift=True):
         super().__init__()
+        self.shift = shift
         torch.manual_seed(0)
         self.embed = torch.nn.Embedding(WORDS, 8, dtype=torch.float64)
         self.hidden = torch.nn.Linear(8, 8, dtype=torch.float64)
@@ -44,6 +53,8 @@ class Model(torch.nn.Module):
     def forward(self, input_ids, labels):
         none = torch.empty(0, dtype=torch.int64)
         logits = self.head(torch.tanh(self.hidden(self.embed(torch.cat([none, *input_ids])))))
+        if self.shift:
+            labels = [torch.cat([row[1:], torch.tensor([-100])]) for row in labels]
         return torch.nn.functional.cross_entropy(logits, torch.cat([none, *labels]), reduction="sum")
 
 
@@ -65,13 +76,13 @@ def samples_of(ranks, steps=STEPS):
     return Samples(ranks * MEAN * steps)
 
 
-def unbalanced(loader, epochs=1):
+def unbalanced(loader, epochs=1, shift=True):
     """Train on the same global batches with no dispatcher; return the global losses and the final weights.
 
     A step's loss is the mean over its tokens by definition, summed over ranks, with no trainer. A rank whose loader
     ends early has nothing in later steps.
     """
-    model = Model()
+    model = Model(shift)
     optimizer, losses = optimizer_of(model), []
     for epoch in range(epochs):
         if hasattr(loader.sampler, "set_epoch"):
@@ -81,7 +92,7 @@ def unbalanced(loader, epochs=1):
             batch = batches[step] if step < len(batches) else {"input_ids": [], "labels": []}
             loss = model(batch["input_ids"], batch["labels"])
             loss.backward()
-            total = torch.stack([loss.detach(), torch.tensor(float(sum(map(len, batch["labels"]))))])
+            total = torch.stack([loss.detach(), torch.tensor(float(counted(batch["labels"], shift)))])
             dist.all_reduce(total)
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)

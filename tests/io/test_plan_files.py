@@ -386,7 +386,7 @@ def writer_to(path: str) -> PlanWriter | PlanFolder:
         ("file/plan.parquet", "file is not a folder"),
         ("file/plan/", "file is not a folder"),
         ("file/", "file is not a folder"),
-        ("pipe", "regular files only"),
+        ("pipe", "it is a pipe, and only regular files are replaced"),
         ("x" * 300, "(?i)name too long"),
         ("nul\0", "not a path"),
     ],

@@ -466,7 +466,6 @@ def test_a_file_with_an_item_that_is_none_is_refused(tmp_path, column, value, wh
         ({}, 8, {"group_size": 2}, "group_size = 2 must be a multiple of sequence_parallel = 4"),
         ({}, 8, {"micro_batches": MicroBatches(500)}, "in the slot of its sample is not planned"),
         ({}, 8, {"layouts": {"vision": ModuleLayout(dp=8), "llm": ModuleLayout(dp=8)}}, "combined with layouts"),
-        ({}, 8, {"eps": "knee"}, "eps = 'knee' is not planned with sequence_parallel"),
         ({}, Topology([4, 3, 1]), {}, "sequence_parallel needs nodes of equal size"),
         ({"sequence_parallel": 1}, 8, {}, "sequence_parallel must be >= 2"),
         ({"sequence_parallel": None}, 8, {}, "share_multiple_of needs sequence_parallel"),

@@ -167,9 +167,10 @@ BEFORE = {"micro_batches": MicroBatches(9, encoders="step")}
             "phase 'v': micro_batch_tokens cannot be combined with max_samples_per_rank .*; use encoders='step'",
         ),
         (
-            (Phase("v", "images", "padded", min_samples_per_rank=1), LLM),
+            (Phase("v", "images", "padded", max_samples_per_rank=1), LLM),
             {},
-            "phase 'v': cost 'padded' does not take min_samples_per_rank; with padding only equal_counts and max_tok",
+            "phase 'v': cost 'padded' does not take max_samples_per_rank; with padding only equal_counts, max_tokens_"
+            "per_rank and min_samples_per_rank can be kept",
         ),
         ((VISION, LLM), {"group_size": 3}, "group_size must divide the 2 ranks, got 3"),
         (

@@ -1,5 +1,7 @@
 """The portfolio and its searches: never worse for more work, proofs that hold, and what once went wrong."""
 
+from fractions import Fraction
+
 import numpy as np
 import oracles
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
+from solvers.arguments import as_share
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.bin_completion import close_gap
 from solvers.partition.lower_target import lower_target
@@ -163,3 +166,50 @@ def test_lpt_counts_where_the_work_ends_before_its_turn():
 
 def test_all_of_int64_in_one_group():
     assert solvers.auto([2**63 - 1], 1).makespan == 2**63 - 1
+
+
+@given(
+    costs=st.lists(st.integers(0, 10**6), max_size=60),
+    num_groups=st.integers(1, 12),
+    equal_counts=st.booleans(),
+    stop_at=st.sampled_from([0, 0.001, "0.1%", "5%", 0.5]),
+)
+def test_a_search_that_may_end_at_a_gap_keeps_every_promise(costs, num_groups, equal_counts, stop_at):
+    found = solvers.partition(costs, num_groups, stop_at=stop_at, equal_counts=equal_counts)
+    solvers.check_partition(costs, found, equal_counts=equal_counts)
+    on = solvers.partition(costs, num_groups, equal_counts=equal_counts)
+    assert found.makespan >= on.makespan
+    share = (
+        Fraction("0.001")
+        if stop_at == "0.1%"
+        else Fraction(str(stop_at).rstrip("%")) / (100 if "%" in str(stop_at) else 1)
+    )
+    assert found.makespan == on.makespan or found.makespan <= (1 + share) * found.lower_bound
+
+
+@pytest.mark.parametrize("limits", [{}, {"equal_counts": True}, {"min_items": 1}])
+def test_a_search_ends_once_its_gap_is_small_enough(limits):
+    """The first start is within 5 % here; without `stop_at` the search goes on to a smaller makespan."""
+    costs = np.random.default_rng(1).lognormal(7, 1, 200).astype(np.int64)
+    soon, later = (solvers.partition(costs, 8, stop_at=stop_at, **limits) for stop_at in ("5%", 0))
+    assert 0 < soon.gap <= 0.05
+    assert later.makespan < soon.makespan
+    assert soon.status == solvers.SolveStatus.FEASIBLE
+
+
+def test_the_share_at_which_a_search_ends_is_the_decimal_that_was_written():
+    assert as_share("stop_at", 0.1) == as_share("stop_at", "10%") == as_share("stop_at", "0.1") == Fraction(1, 10)
+    assert as_share("stop_at", Fraction(1, 3)) == Fraction(1, 3)
+    for wrong in ("much", None, True, float("nan"), float("inf"), "1/0", "%", [0.1]):
+        with pytest.raises(TypeError, match=r"stop_at must be a (finite )?number"):
+            solvers.partition([1, 2], 2, stop_at=wrong)
+    for wrong in (-0.1, "-1%"):
+        with pytest.raises(ValueError, match="stop_at must be >= 0"):
+            solvers.partition([1, 2], 2, stop_at=wrong)
+
+
+@pytest.mark.parametrize(("num_items", "num_groups"), [(18, 2), (14, 3), (12, 4), (12, 6)])
+def test_few_items_are_proven_whatever_the_bound(num_items, num_groups):
+    for seed in range(5):
+        costs = np.random.default_rng(seed).lognormal(12, 1, num_items).astype(np.int64)
+        assert solvers.partition(costs, num_groups, equal_counts=True).status == solvers.SolveStatus.OPTIMAL

@@ -97,7 +97,8 @@ def test_registry_and_function_agree(method: str) -> None:
     assert function is getattr(solvers, method)
     assert function([3, 1, 2], 2).method == method
     parameters = inspect.signature(function).parameters
-    assert list(parameters) == ["costs", "num_groups", "equal_counts", "time_budget"]
+    searches_on = ["stop_at"] if method == "auto" else []
+    assert list(parameters) == ["costs", "num_groups", "equal_counts", "time_budget", *searches_on]
     assert parameters["equal_counts"].default is False
     assert parameters["time_budget"].default == 0.01
     assert solvers.partition([3, 1, 2], 2, method) == function([3, 1, 2], 2)

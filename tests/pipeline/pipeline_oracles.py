@@ -132,9 +132,10 @@ def most_held(lists, held) -> float:
     for sizes in held:
         for ops in lists:
             now = 0
-            for slot, _, backward in ops:
-                now += -sizes[slot] if backward else sizes[slot]
-                most = max(most, now)
+            for slot, stage, backward in ops:
+                if (slot, stage, True) in ops:  # what has no backward is not held
+                    now += -sizes[slot] if backward else sizes[slot]
+                    most = max(most, now)
     return most
 
 

@@ -13,6 +13,7 @@ from pipeline_oracles import op_before
 
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
+from solvers.groups import read_only
 from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
 from solvers.pipeline._dispatch import dispatch
 from solvers.pipeline._gap_run import NO_CAP, critical, set_after
@@ -308,10 +309,20 @@ def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
     allowed = np.ones((n, stages), dtype=bool) if allowed is None else np.array(allowed)
     caps = np.array([NO_CAP] * stages if caps is None else caps)
     device, starts = np.empty(n, dtype=np.int64), np.empty((2, n), dtype=np.int64)
+    arrays = map(read_only, (order.slot, order.stage + stages * order.backward, table, first, allowed, caps))
+    turns = np.empty(durations.size + 2 * n, dtype=np.int64)
     makespan = dispatch(
-        np.array(rule), durations, order.device_offsets, order.slot, order.stage + stages * order.backward, table,
-        first, allowed, caps, 9, hop, np.empty_like(durations), device, starts, np.empty(durations.size + 2 * n, int),
-    )  # fmt: skip
+        np.array(rule),
+        durations,
+        order.device_offsets,
+        *arrays,
+        9,
+        hop,
+        np.empty_like(durations),
+        device,
+        starts,
+        turns,
+    )
     return makespan, device.tolist(), starts.tolist()
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from compiled import from_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
@@ -11,6 +12,8 @@ from solvers.errors import UsageError
 from solvers.pipeline import OpOrder, gpipe, interleaved, one_f_one_b, run
 from solvers.pipeline._kernels import one_f_one_b_makespan
 from solvers.pipeline._stages import Stages
+
+of_rounds = from_python(one_f_one_b_makespan)
 
 
 def lists_of(order):
@@ -59,7 +62,7 @@ def test_rounds_are_1f1b(slots, stages, lead, hop, random):
     backward = [[0] * lead + [random.randint(1, 9) for _ in range(stages - lead)]]
     loads = np.array([[random.randint(0, 9)] for _ in range(slots)])
     durations = Stages.of(forward, backward, None, None, hop).durations(loads)
-    found = one_f_one_b_makespan(durations, lead, hop, np.empty(stages + 1, dtype=np.int64))
+    found = of_rounds(durations, lead, hop, np.empty(stages + 1, dtype=np.int64))
     assert found == run(loads, forward, backward, one_f_one_b(slots, stages, lead), hop=hop).makespan
     if lead == 0:
         assert lists_of(one_f_one_b(slots, stages)) == one_f_one_b_lists(slots, stages)

@@ -1,5 +1,6 @@
 """Plans with pipeline stages: makespans against events, phases in one pipeline, files, what is refused."""
 
+import itertools
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -323,6 +324,41 @@ def test_a_sample_over_the_cap_has_a_micro_batch_alone():
     plan = balancer.balance(lengths, 2, micro_batches=cut(PipelineStages.of(2), over_long="own"))
     rank, slot = plan.rank_of_sample[0], plan.slot_of_sample[0]
     assert plan.samples_in_slot(rank, slot).tolist() == [0]
+
+
+def there_is_a_way(lengths, cells, cap, allow_empty):
+    """Whether samples fit, each one over the cap alone."""
+    for cell in itertools.product(range(cells), repeat=len(lengths)):
+        held = [[length for length, c in zip(lengths, cell, strict=True) if c == k] for k in range(cells)]
+        if (allow_empty or all(held)) and all(sum(one) <= cap or len(one) == 1 for one in held):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "step", "pipeline", "stages"])
+@given(
+    st.lists(st.sampled_from([0, 0, 0, 1, 4, 7, 10, 11, 25]), min_size=1, max_size=6), st.integers(1, 2),
+    st.sampled_from([None, "fewest", 1, 2, 3]), st.booleans(),
+)  # fmt: skip
+def test_no_sample_not_even_of_length_0_is_beside_one_over_the_cap(schedule, lengths, ranks, count, allow_empty):
+    kind = {"schedule": schedule} if schedule != "stages" else {"schedule": "pipeline", "stages": PipelineStages.of(2)}
+    asked = MicroBatches(10, count=count, over_long="own", allow_empty=allow_empty, **kind)
+    try:
+        plan = balancer.balance(lengths, ranks, micro_batches=asked, time_budget=1e-3)
+    except solvers.InfeasibleError:
+        assert not isinstance(count, int) or not there_is_a_way(lengths, ranks * count, 10, allow_empty)
+        return
+    for sample in np.flatnonzero(np.array(lengths) > 10):
+        beside = plan.samples_in_slot(plan.rank_of_sample[sample], plan.slot_of_sample[sample])
+        assert beside.tolist() == [sample]
+
+
+def test_a_plan_with_a_sample_of_length_0_beside_one_over_the_cap_is_refused():
+    asked = MicroBatches(10, "pipeline", 2, over_long="own", stages=PipelineStages.of(2))
+    lengths, rank = np.array([25, 0, 7]), np.zeros(3, dtype=np.int32)
+    assert asked.violation(lengths, rank, np.array([0, 1, 1], dtype=np.int32), 1, 2) is None
+    broken = asked.violation(lengths, rank, np.array([0, 0, 1], dtype=np.int32), 1, 2)
+    assert broken == "micro-batch 0 of rank 0 holds 25 tokens, cap 10"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Schedules of pipelines: against all schedules on small cases, under every rule, and what is refused."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +8,15 @@ from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from pipeline_oracles import best_makespan, fluid_by_scipy, outlier_by_scipy
+from pipeline_oracles import best_makespan, fluid_by_scipy, most_held, outlier_by_scipy
 
 import solvers
+from solvers import _all_ways
 from solvers.errors import CertificateError, InfeasibleError
-from solvers.pipeline import gpipe, interleaved, one_f_one_b
+from solvers.pipeline import _search, gpipe, interleaved, one_f_one_b
+from solvers.pipeline._all_ways import any_way
 
-FREE = sorted(set(solvers.PIPELINERS) - solvers.pipeline.USES_CLOCK)
+FREE = sorted(solvers.PIPELINERS)
 
 
 @st.composite
@@ -51,18 +52,92 @@ def best_of(work, forward, backward, replicas, order, rules):
     return best_makespan(work, forward, backward, replicas, lists_of(order), fixed=fixed, **kept)
 
 
+def order_of(forward, backward, slots, kind):
+    """The order of a problem without caps."""
+    return solvers.schedule_pipeline([[1] * len(forward)], forward, backward, 1, slots, allow_empty=True, **kind).order
+
+
 @settings(max_examples=examples(60))
 @given(problems())
 def test_between_bound_and_optimum(problem):
     work, forward, backward, replicas, slots, rules, kind = problem
     try:
         result = solvers.schedule_pipeline(work, forward, backward, replicas, slots, time_budget=1e-3, **rules, **kind)
-    except (InfeasibleError, solvers.TimeLimitError):
+    except InfeasibleError:
+        assert best_of(work, forward, backward, replicas, order_of(forward, backward, slots, kind), rules) is None
         return
     solvers.check_pipeline(work, forward, backward, result, **rules)
     best = best_of(work, forward, backward, replicas, result.order, rules)
     assert best is not None
     assert result.lower_bound <= best <= result.makespan
+
+
+def tight(seed):
+    """Few items whose room is short, in slots and in flight."""
+    rng = np.random.default_rng(seed)
+    stages, slots, n = (int(x) for x in rng.integers((1, 1, 2), (4, 4, 6)))
+    replicas = int(rng.integers(1, 3)) if slots < 3 else 1
+    sizes, share = rng.integers(0, 9, n), 1 / (replicas * slots)
+    rules = {"sizes": sizes, "allow_empty": bool(rng.integers(2)), "tied": False, "hop": 0}
+    for name, count in (("cap", 1), ("in_flight_cap", min(stages, slots))):
+        if rng.random() < 0.8:
+            rules[name] = 1 + int(sizes.sum() * share * count * rng.uniform(0.9, 1.3))
+    times = rng.integers(0, 4, (2, 1, stages)).tolist()
+    kind = {"order": ["1f1b", "gpipe"][rng.integers(2)]}
+    return rng.integers(0, 9, (n, 1)).tolist(), *times, replicas, slots, rules, kind
+
+
+def full(seed):
+    """Slots that leave no room, cut into a few items each, and the caps that they just keep to."""
+    rng = np.random.default_rng(seed)
+    replicas, slots, stages, cap = (int(x) for x in rng.integers((1, 2, 1, 8), (3, 4, 4, 30)))
+    cells = replicas * slots
+    held = np.where(rng.random(cells) < 0.6, cap, rng.integers(3, cap, cells))
+    cuts = [np.sort(rng.choice(np.arange(1, h), min(h - 1, int(rng.integers(1, 3))), replace=False)) for h in held]
+    sizes = rng.permutation(np.concatenate([np.diff([0, *cut, h]) for cut, h in zip(cuts, held, strict=True)]))
+    most = most_held(lists_of(one_f_one_b(slots, stages)), held.reshape(replicas, -1))
+    rules = {"sizes": sizes, "cap": cap} | ({"in_flight_cap": int(most)} if rng.random() < 0.7 else {})
+    return (sizes[:, None], [[1] * stages], [[2] * stages], replicas, slots), rules
+
+
+def test_what_a_search_does_not_find_is_found(monkeypatch):
+    found = []
+    monkeypatch.setattr(_search, "any_way", lambda problem: found.append(any_way(problem)) or found[-1])
+    for seed in range(200):
+        given, rules = full(seed)
+        if len(given[0]) <= _all_ways.MOST_ITEMS:
+            result = solvers.schedule_pipeline(*given, time_budget=1e-4, **rules)
+            solvers.check_pipeline(*given[:3], result, **rules)
+    assert len(found) >= 3
+
+
+def test_what_is_not_found_under_caps_is_not_there():
+    """Few items never end in a time limit; methods that know of no caps name the one that finds a plan."""
+    infeasible = 0
+    for seed in range(300):
+        work, forward, backward, replicas, slots, rules, kind = tight(seed)
+        given = work, forward, backward, replicas, slots
+        method = ("auto", "vector_lpt", "random")[seed % 3]
+        try:
+            result = solvers.schedule_pipeline(*given, method, time_budget=1e-4, **rules, **kind)
+            solvers.check_pipeline(work, forward, backward, result, **rules)
+        except InfeasibleError:
+            infeasible += 1
+            order = order_of(forward, backward, slots, kind)
+            assert best_of(work, forward, backward, replicas, order, rules) is None
+        except solvers.TimeLimitError as error:
+            advice = str(error)
+            assert (method != "auto", "give method='auto'" in advice) == (True, True)
+            solvers.schedule_pipeline(*given, time_budget=1e-4, **rules, **kind)
+    assert infeasible > 60
+
+
+def test_what_is_too_much_to_try_is_said_not_to_be_found(monkeypatch):
+    monkeypatch.setattr(_all_ways, "_MOST_STATES", 0)
+    given = [[1]] * 5, [[1, 1]], [[1, 1]], 1, 2
+    with pytest.raises(solvers.TimeLimitError, match="found no place under cap, for all 5 items") as caught:
+        solvers.schedule_pipeline(*given, sizes=[6, 6, 6, 6, 6], cap=16)
+    assert str(caught.value).endswith("; give a larger cap, more num_slots")
 
 
 def test_mostly_optimal_on_small_cases():
@@ -194,18 +269,6 @@ def test_sizes_by_stage_and_frozen_stages():
     solvers.check_pipeline(work, forward, backward, result, **rules)
 
 
-def test_min_max_is_what_dflop_minimises():
-    rng = np.random.default_rng(1)
-    work, unit = rng.integers(1, 40, (8, 2)), np.array([[1, 0], [0, 1]])
-    result = solvers.schedule_pipeline(work, unit, 2 * unit, 1, 3, "min_max", time_budget=20)
-    solvers.check_pipeline(work, unit, 2 * unit, result)
-
-    def largest(slots):
-        return max(work[np.array(slots) == k].sum(axis=0).max() for k in range(3))
-
-    assert largest(result.slot_of_item) == min(map(largest, itertools.product(range(3), repeat=8)))
-
-
 def test_compiled_and_plain_python_agree():
     code = """
 import numpy as np, solvers
@@ -269,7 +332,8 @@ def test_a_wrong_result_is_found():
         ({"cap": 3}, ValueError, "cap is a cap on sizes: give sizes"),
         ({"sizes": [1, 1, 1, 9], "cap": 8}, InfeasibleError, "item 3 has size 9, over cap = 8 by 1"),
         ({"sizes": [4, 4, 4, 4], "cap": 7}, InfeasibleError, "are of size 16, and 2 slots hold 14"),
-        ({"sizes": [5] * 4, "cap": 10, "in_flight_cap": 4}, solvers.TimeLimitError, "found no place under the caps"),
+        ({"sizes": [5] * 4, "in_flight_cap": 4}, InfeasibleError, "ways were tried; give a larger in_flight_cap, more"),
+        ({"sizes": [2, 2, 3, 3], "cap": 5, "in_flight_cap": 4}, InfeasibleError, "no place under cap and in_flight_c"),
         ({"order": "zero_bubble"}, ValueError, "unknown order 'zero_bubble'"),
         ({"order": one_f_one_b(3, 2)}, ValueError, "order must be of 2 slots and 2 stages"),
         ({"chunks": 3}, ValueError, "chunks must divide the 2 stages"),

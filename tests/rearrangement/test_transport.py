@@ -1,6 +1,5 @@
 """The transportation kernels, against SciPy's dense assignment and networkx's flows."""
 
-import numba
 import numpy as np
 import pytest
 import rearrangement_oracles as oracles
@@ -11,9 +10,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 import solvers
-from solvers._helper_code import KernelCompiler
 from solvers.rearrangement import _transport
-from solvers.rearrangement._transport import dual_value, kept_by, solve_transport, take_largest
+from solvers.rearrangement._transport import dual_value_kernel, kept_by, solve_transport, take_largest
 
 kept_by = from_python(kept_by)
 
@@ -48,7 +46,7 @@ def solve(
     left = solve_transport(*rows, starts, assignment, price, small, work)
     assert np.bincount(assignment, minlength=len(rooms)).tolist() == rooms
     kept = sum(int(matrix[g, p]) for g, p in enumerate(assignment))
-    assert before <= kept == kept_by(*rows, assignment) <= dual_value(*rows, starts, price)
+    assert before <= kept == kept_by(*rows, assignment) <= dual_value_kernel(*rows, starts, price)
     return assignment, price, left
 
 
@@ -68,7 +66,7 @@ def test_optimal_with_prices_that_prove_it(problem: tuple[NDArray[np.int64], lis
     assignment, price, left = solve(matrix, rooms, small)
     optimum = most_kept(matrix, rooms)
     assert kept_by(*rows_of(matrix), assignment) == optimum
-    assert dual_value(*rows_of(matrix), starts_of(rooms), price) == optimum
+    assert dual_value_kernel(*rows_of(matrix), starts_of(rooms), price) == optimum
     assert 0 <= left <= ENDLESS
     if not small:  # as the kernel promises, so that no sum leaves int64
         assert price.min() >= 0
@@ -124,7 +122,7 @@ def test_middle_sizes(name: str, small: bool) -> None:
     assignment, price, _ = solve(matrix.astype(np.int64), rooms, small)
     optimum = most_kept(matrix, rooms)
     assert kept_by(*rows_of(matrix), assignment) == optimum
-    assert dual_value(*rows_of(matrix), starts_of(rooms), price) == optimum
+    assert dual_value_kernel(*rows_of(matrix), starts_of(rooms), price) == optimum
 
 
 @pytest.mark.parametrize("name", ["dense", "square"])
@@ -141,11 +139,7 @@ def test_an_auction_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     """Prices of an unfinished auction are as good a start as any, and its groups without a place are not lost."""
     matrix, rooms = MIDDLE["all want the same"]
     rows, starts = rows_of(matrix), starts_of(rooms)
-    auction, augment = map(from_python, (_transport._auction, _transport._augment))
-
-    @numba.njit(pipeline_class=KernelCompiler)
-    def drop_loose(offsets, places, kept, price, place_of_group):  # which is put into what calls it
-        return _transport._drop_loose(offsets, places, kept, price, place_of_group)
+    auction, drop_loose, augment = map(from_python, (_transport._auction, _transport._drop_loose, _transport._augment))
 
     for allowance in range(0, 4000, 400):
         price, trial = np.zeros(len(rooms), dtype=np.int64), np.full(len(matrix), -1, dtype=np.int32)
@@ -153,7 +147,7 @@ def test_an_auction_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
         assert (left < 0) == bool((trial < 0).any())
         drop_loose(*rows, price, trial)
         assert augment(*rows, starts, price, trial, ENDLESS) > 0
-        assert kept_by(*rows, trial) == dual_value(*rows, starts, price) == most_kept(matrix, rooms)
+        assert kept_by(*rows, trial) == dual_value_kernel(*rows, starts, price) == most_kept(matrix, rooms)
 
 
 @pytest.mark.parametrize("seed", range(3))

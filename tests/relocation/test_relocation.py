@@ -9,13 +9,13 @@ import pytest
 import relocation_oracles as oracles
 from hypothesis import given
 from hypothesis import strategies as st
-from nightly import examples
 
+import balancer
 import solvers
-from solvers import SolveStatus, relocate, relocation_frontier
-from solvers.relocation import USES_CLOCK, auto, plain_inter_bound, relocation_bound
+from solvers import SolveStatus, relocate
+from solvers.groups import read_only
+from solvers.relocation import USES_CLOCK, plain_inter_bound, relocation_bound
 from solvers.relocation._problem import RelocationProblem
-from solvers.relocation._search import GIVEN_UP
 from solvers.relocation.bounds import move_bounds
 from solvers.relocation.exact import _MAX_TOTAL
 
@@ -310,33 +310,12 @@ def test_eps_is_exact(eps: object, cap: int) -> None:
     assert relocate([1] * 200, [0] * 100 + [1] * 100, [0, 1], eps=eps).cap == cap
 
 
-# --- frontier --------------------------------------------------------------------------------------------------------
-
-
-@given(instance=instances(20), equal_counts=st.booleans())
-def test_frontier(instance: tuple[list[int], list[int], list[int]], equal_counts: bool) -> None:
-    costs, homes, nodes = instance
-    front = relocation_frontier(costs, homes, nodes, equal_counts=equal_counts)
-    moves = list(zip(front.inter_node_volumes.tolist(), front.intra_node_volumes.tolist(), strict=True))
-    assert front.makespans.tolist() == sorted(set(front.makespans.tolist()))
-    assert moves == sorted(set(moves), reverse=True)
-    lies = oracles.at_home(homes, costs)
-    for k in range(len(front)):
-        ranks = front.assignments[k].tolist()
-        assert max(oracles.loads_of(costs, ranks, len(nodes))) == front.makespans[k]
-        assert oracles.moved(lies, ranks, nodes) == moves[k]
-        assert front.inter_bounds[k] <= moves[k][0]
-        assert front.leave_bounds[k] <= sum(moves[k])
-    if not equal_counts:
-        assert moves[-1] == (0, 0)
-        assert front.makespans[-1] == max(oracles.loads_of(costs, homes, len(nodes)))
-
-
-def test_a_point_may_make_several_before_it_useless():
-    costs, homes = [0] * 9 + [1, 4, 1, 4], [0] * 11 + [1, 0]
-    front = relocation_frontier(costs, homes, [0, 0], equal_counts=True)
-    assert front.makespans.tolist() == [5, 8, 9]
-    assert front.intra_node_volumes.tolist() == [4, 1, 0]
+@pytest.mark.parametrize("of", [relocate, lambda *_, eps: balancer.balance([3, 2, 1], 2, home_rank=[0, 0, 1], eps=eps)])
+def test_the_knee_of_0_2_0_is_refused_by_name(of) -> None:
+    with pytest.raises(
+        ValueError, match=r"eps = 'knee' is gone: see the change log; give a number, such as eps = 0\.003"
+    ):
+        of([3, 2, 1], [0, 0, 1], [0, 1], eps="knee")
 
 
 # --- the checker, and what is refused --------------------------------------------------------------------------------
@@ -425,14 +404,16 @@ def test_the_bound_in_one_pass_is_the_general_one(factor: int | str, eps: int) -
         volumes = generator.integers(1, 100, 300) if factor == "other" else costs * int(factor)
         cap = -(-int(costs.sum()) // 4) + eps * 20
         node_of_rank = np.asarray(nodes, dtype=np.int32)
-        found = int(plain_inter_bound(costs, volumes, homes, node_of_rank, max(nodes) + 1, cap))
+        arrays = map(read_only, (costs, volumes, homes, node_of_rank))
+        found = int(plain_inter_bound(*arrays, max(nodes) + 1, cap))
         general = relocation_bound(costs, homes, nodes, volumes, max(cap, int(costs.max())))
         assert found == (-1 if factor == "other" else general)
 
 
 def test_few_items_on_a_node_are_no_matter_of_one_pass() -> None:
     costs, homes, nodes = np.array([5, 4, 3, 2, 1, 1]), np.zeros(6, dtype=np.int32), np.array([0, 1], dtype=np.int32)
-    assert plain_inter_bound(costs, costs, homes, nodes, 2, 9) == -1  # six whole items prove more than cut ones
+    arrays = map(read_only, (costs, costs, homes, nodes))
+    assert plain_inter_bound(*arrays, 2, 9) == -1  # six whole items prove more than cut ones
 
 
 @pytest.mark.parametrize("quadratic", [False, True], ids=["linear", "quadratic"])
@@ -459,60 +440,12 @@ def test_large_items_get_small_ones_beside_them(seed: int) -> None:
     assert result.inter_node_volume < 0.005 * costs.sum()
 
 
-def random_instance(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, bool]:
-    """Costs, homes, nodes, eps and whether counts are equal: a few long among many short, and nodes that differ."""
-    rng = np.random.default_rng(seed)
-    ranks, a_rank = 32, int(rng.choice([8, 16, 40]))
-    costs = rng.lognormal(5.5, 1, ranks * a_rank) + 1
-    costs = np.where(rng.random(len(costs)) < 0.2, rng.integers(1000, 8000, len(costs)), costs).astype(np.int64)
-    eps = 0.001 if seed % 3 else 0.05
-    return costs, np.repeat(np.arange(ranks), a_rank), np.arange(ranks) // 8, eps, seed % 7 == 0
-
-
-def test_a_way_is_given_up_only_where_it_would_have_moved_more(monkeypatch):
-    """Also where volumes are no multiple of costs, or lie on several ranks, of which nothing is foretold."""
-    foretold, given_up = auto._move_amounts, []
-
-    def watched(*arguments, **keywords):
-        left = foretold(*arguments, **keywords)
-        given_up.append(left == GIVEN_UP)
-        return left
-
-    def to_the_end(*arguments, most=None, **keywords):
-        return foretold(*arguments, **keywords)
-
-    for seed in range(examples(20)):
-        costs, home, nodes, eps, equal = random_instance(seed)
-        spread = (np.arange(len(costs) + 1), home, 2 * costs) if seed % 5 == 0 else None
-        found = []
-        for way in (watched, to_the_end):
-            monkeypatch.setattr(auto, "_move_amounts", way)
-            homes = None if spread else home
-            found.append(relocate(costs, homes, nodes, affinity=spread, eps=eps, equal_counts=equal).rank_of_item)
-        assert found[0].tolist() == found[1].tolist(), seed
-    assert any(given_up)
-
-
 def test_sums_beyond_what_a_foretelling_could_hold():
     """Room for more than 2^61: nothing is foretold, and no sum of it wraps around."""
     costs = np.full(40, 2**56)
     costs[0] = 2**61
     result = relocate(costs, np.zeros(40, dtype=np.int64), np.arange(16) // 4, cap=2**62)
     assert (result.makespan <= 2**62, result.inter_node_volume) == (True, 0)
-
-
-@pytest.mark.parametrize(("eps", "tried"), [(0.0005, 0), (0.3, 1)])
-def test_the_second_way_is_left_out_where_ranks_must_be_filled_exactly(monkeypatch, eps, tried):
-    """With next to no slack a rank has no items for an exact amount, and what a node found stands."""
-    calls, by_ranks = [], auto._by_ranks
-    monkeypatch.setattr(auto, "_by_ranks", lambda *given: calls.append(1) or by_ranks(*given))
-    monkeypatch.setattr(auto, "_BOTH_WAYS", 128)
-    costs = np.random.default_rng(2).integers(100, 4000, 128) * np.repeat([13, 7], 64)
-    groups = solvers.partition(costs, 16).group_of_item
-    nodes = np.arange(16) // 8
-    result = relocate(costs, np.arange(128) // 8, nodes, eps=eps, groups=groups)
-    assert not result.fell_back
-    assert len(calls) == tried
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from nightly import examples
 from schedule_oracles import objective_of
 
+from solvers.groups import read_only
 from solvers.packing._schedule_kernels import deal, fill_densest, level
 
 NEVER_ALONE = 10**9
@@ -17,7 +18,7 @@ def start_of(seed, num_bins, n=40):
     costs = np.sort(rng.integers(1, 1000, n))[::-1].copy()
     tokens = rng.integers(0, 20, n)
     layout = np.concatenate([np.arange(num_bins), rng.integers(0, num_bins, n - num_bins)]).astype(np.int32)
-    return costs, tokens, layout
+    return read_only(costs), read_only(tokens), layout
 
 
 def value_of(costs, layout, num_bins, objective, num_ranks):
@@ -56,7 +57,7 @@ def test_levelling_stops_when_its_work_is_spent():
 
 
 def test_dealing_ends_where_something_fits_nowhere():
-    costs, tokens = np.array([5, 4, 3]), np.array([5, 4, 3])
+    costs = tokens = read_only(np.array([5, 4, 3]))
     layout, loads, used = np.full(3, -1, dtype=np.int32), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     bins, unlimited = np.arange(1), np.array([NEVER_ALONE])
     assert not deal(costs, tokens, np.arange(3), bins, unlimited, np.array([1]), 1, 0, 8, layout, loads, used)
@@ -72,7 +73,7 @@ def test_dealing_ends_where_something_fits_nowhere():
     st.integers(1, 5), st.integers(0, 3), st.integers(5, 30),
 )  # fmt: skip
 def test_every_item_goes_to_the_least_full_bin_with_room(items, bins, token_unit, base, cap):
-    costs, tokens = (np.array([item[i] for item in items], dtype=np.int64) for i in range(2))
+    costs, tokens = (read_only(np.array([item[i] for item in items], dtype=np.int64)) for i in range(2))
     ceilings, units, loads, used = (np.array([b[i] for b in bins], dtype=np.int64) for i in range(4))
     expected, held = [], [list(pair) for pair in zip(loads.tolist(), used.tolist(), strict=True)]
     for cost, t in items:
@@ -96,7 +97,7 @@ def test_every_item_goes_to_the_least_full_bin_with_room(items, bins, token_unit
 
 
 def test_filling_keeps_to_height_and_cap():
-    costs, tokens = np.array([9, 6, 5, 4, 1]), np.array([3, 3, 3, 3, 3])
+    costs, tokens = read_only(np.array([9, 6, 5, 4, 1])), read_only(np.array([3, 3, 3, 3, 3]))
     layout, loads, used = np.full(5, -1, dtype=np.int32), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
     fill_densest(costs, tokens, np.arange(5), np.arange(2), 9, 6, layout, loads, used)
     assert layout.tolist() == [0, 1, -1, -1, 1]

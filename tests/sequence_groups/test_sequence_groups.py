@@ -10,14 +10,16 @@ from compiled import compiled_and_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import examples
-from sequence_oracles import best_sum, cp_sat_sum
+from sequence_oracles import best_sum, cp_sat_sum, fits_nodes
 
 import solvers
 from balancer.cost import parse_cost
+from solvers import _all_ways
 from solvers.errors import InfeasibleError
 from solvers.groups import read_only
-from solvers.sequence_groups import _search
-from solvers.sequence_groups._kernels import packs
+from solvers.sequence_groups import _search, solver
+from solvers.sequence_groups._all_ways import any_way
+from solvers.sequence_groups._kernels import packs_kernel
 from solvers.sequence_groups._layout import place_on_ranks
 
 DEGREES = st.sampled_from([(1, 2, 4), (1, 2), (2, 4), (1, 3), (1, 2, 3), (4,), (3, 5)])
@@ -67,12 +69,67 @@ def test_between_bound_and_optimum(problem):
         return
     try:
         result = solve(times, sizes, rules, time_budget=0.002)
-    except (InfeasibleError, solvers.TimeLimitError):
-        assert best is None or rules.get("num_slots") is not None
+    except InfeasibleError:
+        assert best is None
         return
     solvers.check_sequence_groups(times, sizes, result, **rules)
     assert best is not None
     assert result.lower_bound <= best <= result.makespan
+
+
+def tight(seed):
+    """Few items whose room is short, in a number of slots."""
+    rng = np.random.default_rng(seed)
+    n, degrees = int(rng.integers(2, 6)), rng.choice(np.arange(1, 6), rng.integers(1, 4), replace=False)
+    shape = (len(degrees), n)
+    sizes = rng.integers(0, 10, shape if rng.random() < 0.4 else n)
+    volume, num_ranks = int(sizes.sum()) // (sizes.ndim * len(sizes) // n or 1), int(max(degrees) + rng.integers(0, 4))
+    slots = int(rng.integers(1, 4))
+    rules = {
+        "degrees": degrees.tolist(), "num_ranks": num_ranks, "num_slots": slots, "overhead": int(rng.integers(0, 3)),
+        "cap": 1 + int(volume * rng.uniform(1, 1.6)) // (slots * num_ranks),
+        "ranks_per_node": [None, 2, 3][rng.integers(3)],
+    }  # fmt: skip
+    return rng.integers(0, 4, shape).tolist(), sizes.tolist(), rules
+
+
+def test_what_a_search_does_not_find_is_found_or_there_is_none(monkeypatch):
+    """With few items a budget never ends without a plan; and the number of slots that is told to do is the least."""
+    asked = []
+    monkeypatch.setattr(solver, "any_way", lambda *given: asked.append(any_way(*given)) or asked[-1])
+    for seed in range(300):
+        times, sizes, rules = tight(seed)
+        table = sizes if np.ndim(sizes) == 2 else [sizes] * len(times)
+        try:
+            result = solve(times, sizes, rules, time_budget=1e-4)
+            solvers.check_sequence_groups(times, sizes, result, **rules)
+        except InfeasibleError as error:
+            assert best_sum(times, table, **rules) is None
+            if "all were tried" in str(error):
+                needed = int(re.search(r"the least num_slots that may do is (\d+)", str(error))[1])
+                assert best_sum(times, table, **rules | {"num_slots": needed}) is not None
+                assert best_sum(times, table, **rules | {"num_slots": needed - 1}) is None
+    assert sum(found is not None for found, _ in asked) > 3
+    assert sum(proven for _, proven in asked) > 5
+
+
+@pytest.mark.parametrize("budget", [1e-5, 0.1])
+def test_a_slot_of_one_large_group_beside_one_of_two_items(budget):
+    given = [[2, 2, 2], [0, 0, 0], [0, 1, 0]], [6, 2, 8]
+    rules = {"degrees": [3, 1, 2], "num_ranks": 2, "cap": 5, "num_slots": 2}
+    result = solve(*given, rules, time_budget=budget)
+    solvers.check_sequence_groups(*given, result, **rules)
+    assert result.makespan == 1
+
+
+def test_more_budget_is_not_advised_where_it_changes_nothing(monkeypatch):
+    """With too many items to try all ways."""
+    monkeypatch.setattr(_all_ways, "_MOST_STATES", 0)
+    rules = {"degrees": [1], "num_ranks": 2, "cap": 10, "num_slots": 2}
+    for budget, advice in ((1, "; give num_slots=None"), (1e-8, "; give more time_budget, or num_slots=None")):
+        with pytest.raises(solvers.TimeLimitError, match="into num_slots = 2 under cap, but into 3") as caught:
+            solve([[1] * 5], [6, 6, 6, 6, 6], rules, time_budget=budget)
+        assert str(caught.value).endswith(advice)
 
 
 def test_mostly_optimal_on_small_cases():
@@ -117,13 +174,16 @@ print(r.makespan, r.group_of_item.tolist(), r.first_rank_of_group.tolist())
 @settings(max_examples=examples(150))
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 24), st.integers(1, 9))
 def test_what_packs_has_ranks(degrees, num_ranks, node):
-    """The check that a search makes, and the ranks that groups get in the end, are of one mind."""
+    """The check that a search makes, and the ranks that groups get in the end, are of one mind; these are exact."""
     degrees = sorted(degrees, reverse=True)
     shape = read_only(np.arange(1, 10, dtype=np.int64).reshape(1, -1))
     counts = np.array([degrees.count(d) for d in range(1, 10)])
-    if not packs(counts, shape, read_only(np.array([num_ranks, min(node, num_ranks), 0]))):
-        return
+    packed = packs_kernel(counts, shape, read_only(np.array([num_ranks, min(node, num_ranks), 0])))
     firsts = place_on_ranks(degrees, num_ranks, min(node, num_ranks))
+    if firsts is None:
+        assert not packed
+        assert len(degrees) > 5 or not fits_nodes(degrees, num_ranks, min(node, num_ranks))
+        return
     used = [rank for first, d in zip(firsts, degrees, strict=True) for rank in range(first, first + d)]
     assert len(set(used)) == len(used)
     assert all(0 <= rank < num_ranks for rank in used)

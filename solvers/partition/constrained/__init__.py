@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,7 +47,6 @@ SUPPORTED: Mapping[str, frozenset[str]] = {
     "bldm": _PLAIN,
     "round_robin": _PLAIN,
     "exact": _ALL,
-    "arc_flow": _PLAIN,
 }
 """The constraints that each method takes, in any combination; but a method that takes only equal counts and
 keep_together takes one of the two at a time: units are merged before it counts."""
@@ -74,6 +74,7 @@ def solve_constrained(
     time_budget: float,
     constraints: Constraints,
     plain: Callable[..., PartitionResult],
+    stop_at: Fraction,
 ) -> PartitionResult:
     """Solve under constraints by `method`, whose unconstrained function is `plain`."""
     started = time.perf_counter()
@@ -88,7 +89,7 @@ def solve_constrained(
         assignment, bound = search_exact(state, seconds)
         return _result(state, assignment, bound, method, started, ended=True)
     if method == "auto":
-        found = search(state, work_units(seconds))
+        found = search(state, work_units(seconds), stop_at)
         best = np.zeros(0, dtype=np.int64) if found.best is None else found.best  # never None: it would have raised
         return _result(state, best, found.bound, method, started, ended=found.work <= 0)
     return _expand(state, plain(state.units.costs[:, 0], num_groups, time_budget=seconds), started)

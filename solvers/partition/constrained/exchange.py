@@ -8,7 +8,7 @@ violation of its two groups together, so the search ends. Costs may be in breach
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers._loops import stable_order
 from solvers.partition.constrained.state import State
 
@@ -86,7 +86,7 @@ def _sets(amounts, members, start, size, g, d, allowed, mask_of_unit, h, offset,
     return count
 
 
-@inlined
+@helper
 def _scarcest(held, upper, lower, factor, shift, g, h):
     """The dimension that leaves least choice, and between what g may give of it, net, for both to keep their limits.
 
@@ -146,7 +146,7 @@ def _best_sets(amounts, held, upper, lower, factor, shift, hard_from, allowed, m
     return best, work
 
 
-@inlined
+@helper
 def _worst_dimension(held, upper, lower, factor, shift, g):
     worst, where = np.int64(-1), 0
     for d in range(held.shape[1]):
@@ -157,7 +157,7 @@ def _worst_dimension(held, upper, lower, factor, shift, g):
     return where
 
 
-@inlined
+@helper
 def _rank_partners(held, upper, lower, factor, shift, g, d_worst, score, tie):
     """Score each group by what g and it would violate together if units were sand; ties to the most room."""
     over = held[g, d_worst] > upper[g, d_worst]
@@ -174,7 +174,7 @@ def _rank_partners(held, upper, lower, factor, shift, g, d_worst, score, tie):
     score[g] = _IMPOSSIBLE
 
 
-@inlined
+@helper
 def _take_best(score, tie):
     best = -1
     for h in range(len(score)):
@@ -185,7 +185,7 @@ def _take_best(score, tie):
     return best
 
 
-@inlined
+@helper
 def _move(unit, g, h, members, start, size, place, group_of_unit, amounts, held):
     """Move a unit from g to h. Returns False if h has no place left in `members`: lay them out anew."""
     last = members[start[g] + size[g] - 1]

@@ -9,7 +9,7 @@ need.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["exhaust"]
@@ -17,7 +17,7 @@ __all__ = ["exhaust"]
 Ints = NDArray[np.int64]
 
 
-@inlined
+@helper
 def _objective(held, speeds, components, as_sum):
     total = np.int64(0)
     for k in range(components):
@@ -49,7 +49,7 @@ def _hopeless(held, upper, lower, remaining, speeds, components, as_sum, best):
     return False
 
 
-@inlined
+@helper
 def _alike(held, twin, g, h):
     same = twin[g] == twin[h]
     for d in range(held.shape[1]):

@@ -8,7 +8,7 @@ every group look through the groups that they may be in.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers._jit import helper, inlined, kernel
+from solvers._jit import helper, kernel
 from solvers.partition.constrained.state import State
 
 __all__ = ["greedy"]
@@ -39,7 +39,7 @@ def _keeps_slack(want, node, amount, slack):
     return amount - min(amount, want[node]) <= slack
 
 
-@inlined
+@helper
 def _build(low, room, want, fast, first):
     for node in range(first - 1, 0, -1):
         _pull(low, room, want, fast, node)
@@ -83,7 +83,7 @@ def _search_tree(low, room, want, fast, first, costs, amounts, unit, slack, stac
     return best_leaf
 
 
-@inlined
+@helper
 def _search_list(low, room, want, fast, leaves, costs, amounts, unit, slack):
     best, best_leaf = np.int64(2**63 - 1), -1
     items = amounts[unit, amounts.shape[1] - 1]
@@ -95,7 +95,7 @@ def _search_list(low, room, want, fast, leaves, costs, amounts, unit, slack):
     return best_leaf
 
 
-@inlined
+@helper
 def _least_harm(room, first, num_groups, leaves, amounts, unit, factor, shift):
     """Of the leaves that the unit may be in (all of them if `leaves` is empty), the one it overfills least."""
     best, best_leaf = np.int64(2**63 - 1), -1

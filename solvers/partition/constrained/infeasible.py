@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
+from solvers.constraints import check_enough_items
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named
 from solvers.group_bounds import best_bound
 from solvers.makespan_bounds import mask_sets
@@ -60,12 +61,7 @@ def _check_counts(state: State) -> None:
             f"{problem.most_items * m}",
             "max_items", range(n), range(m), n, problem.most_items * m,
         )  # fmt: skip
-    if problem.least_items * m > n:
-        _refuse(
-            f"{{min_items}}: {m} {{groups}} of at least {problem.least_items} need {problem.least_items * m} "
-            f"{{items}}, there are {n}",
-            "min_items", range(n), range(m), problem.least_items * m, n,
-        )  # fmt: skip
+    check_enough_items(n, m, problem.least_items)
     units = state.units
     if len(units.items) and int(units.items.max()) > problem.most_items:
         name = "equal_counts" if "equal_counts" in problem.names else "max_items"

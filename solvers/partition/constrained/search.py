@@ -5,11 +5,12 @@ larger budget goes on from where a smaller one ended, and never returns anything
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bounds import Bound
+from solvers.bounds import Bound, goal_above
 from solvers.errors import InfeasibleError, SolverError, as_words
 from solvers.makespan_bounds import total_bound
 from solvers.partition._problem import PartitionProblem
@@ -27,6 +28,8 @@ __all__ = ["Search", "exhaust_small", "lower_targets", "search", "shake"]
 Ints = NDArray[np.int64]
 
 _SMALL = 12  # units and groups up to which everything is tried
+_SMALL_IF_ALIKE = {2: 20}  # units, by groups that are alike: about a million work units at most on average
+_SMALL_OF_MORE = 16  # and of other numbers of groups, of at most so many (benchmarks/sampler_step.py --enumerate)
 _SMALL_WORK = 60_000_000
 _CLOSE = 9  # a start within 2^-9 of the bound needs no other beside it
 _SHAKEN = 3  # groups that a shake mixes, the slowest and others
@@ -41,6 +44,7 @@ class Search:
 
     state: State
     work: int  # negative once the budget is spent
+    stop_at: Fraction = Fraction(0)  # the gap that is small enough
     bound: Bound = field(init=False)
     floors: list[int] = field(init=False)  # lower bounds on the largest time of each component
     best: Ints | None = None  # int64[u]: feasible
@@ -52,7 +56,12 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether there is nothing left to gain, or to spend."""
-        return self.work <= 0 or self.makespan <= self.bound.value
+        return self.work <= 0 or self.close
+
+    @property
+    def close(self) -> bool:
+        """Whether the best is proven within `stop_at` of the optimum."""
+        return self.makespan <= goal_above(self.bound, self.stop_at)
 
     def offer(self, assignment: Ints) -> bool:
         """Keep a copy of `assignment` if it is feasible and better than the best. Returns whether it is."""
@@ -63,7 +72,7 @@ class Search:
         return True
 
 
-def search(state: State, work: int) -> Search:
+def search(state: State, work: int, stop_at: Fraction = Fraction(0)) -> Search:
     """Return the best that `work` buys.
 
     Raises
@@ -74,9 +83,9 @@ def search(state: State, work: int) -> Search:
         Where none was found, nor proven impossible.
     """
     check_feasible(state)
-    found = Search(state, work)
+    found = Search(state, work, stop_at)
     starts = _relax(found)
-    if found.makespan > found.bound.value:
+    if not found.close:
         starts += _construct(found)
     if found.best is None:
         prove_infeasible(state)
@@ -103,7 +112,7 @@ def _relax(found: Search) -> list[Ints]:
     equal = 0 < few == state.problem.least_items and state.problem.key_of_item is None
     if longer and state.problem.most_items > few + 1:  # counts may differ by more: no bound for equal ones holds
         equal = False
-    problem = PartitionProblem.prepare(units.costs[:, 0], m, equal)
+    problem = PartitionProblem.prepare(units.costs[:, 0], m, equal, found.stop_at)
     assignment = np.empty(len(problem.order), dtype=np.int64)
     assignment[problem.order] = assign_lpt(problem)
     starts = [assignment]
@@ -161,7 +170,7 @@ def _construct(found: Search) -> list[Ints]:
         starts.append(assignment)
         if failed == 0:
             found.offer(assignment)
-        if found.makespan <= found.bound.value:
+        if found.close:
             break
     return starts
 
@@ -238,7 +247,9 @@ def exhaust_small(found: Search) -> None:
     """Where units and groups are few, search exhaustively: the optimum, or a proof of infeasibility."""
     state = found.state
     u, m = len(state.amounts), state.problem.num_groups
-    if found.done or u > _SMALL or m > _SMALL:
+    alike = state.problem.plain_groups and not state.masked
+    most = _SMALL_IF_ALIKE.get(m, _SMALL_OF_MORE) if alike else _SMALL
+    if found.done or u > most or m > (_SMALL_OF_MORE if alike else _SMALL):
         return
     order = np.lexsort((np.arange(u), state.allowed.sum(axis=1)[state.mask_of_unit]))
     assignment, left = exhaust(state, order, found.makespan, found.bound.value, min(_SMALL_WORK, found.work))

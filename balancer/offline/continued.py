@@ -1,0 +1,40 @@
+"""What is left of a plan of which some steps were trained, to be planned for other ranks."""
+
+import os
+from typing import Any
+
+from balancer.errors import InputError
+from balancer.io.plan_epochs import PlanEpochs
+from balancer.io.plan_reader import open_plan
+from balancer.offline.description import unreadable
+from balancer.offline.load import source_of
+
+__all__ = ["left_of"]
+
+
+def left_of(plan: str | os.PathLike[str], log: str | os.PathLike[str], at_step: int) -> dict[str, Any]:
+    """Return, as settings of a log have them, the epochs that are left behind the first `at_step` steps of a plan.
+
+    Steps have consecutive samples of an epoch's order, so that those trained are the ones before a place in it.
+
+    Raises
+    ------
+    InputError
+        A plan that cannot be read, or is of another log; no such step, or one behind which nothing is left.
+    """
+    plan_file = open_plan(plan)
+    if "batch_per_rank" not in plan_file.description:
+        raise InputError(f"{plan}: was saved by itself, and no log goes on behind it")
+    source_of(plan_file, log)  # the same to the byte
+    try:
+        epochs = PlanEpochs.of(plan_file.description)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise unreadable(plan_file, error) from None
+    if not 0 <= at_step < epochs.steps:
+        left = "nothing is left behind the last" if at_step == epochs.steps else f"the plan has {epochs.steps}"
+        raise InputError(f"--at-step must be within 0..{epochs.steps - 1}, got {at_step}: {left}")
+    epoch, sample = epochs.place(at_step)
+    return {
+        "epochs": epochs.count - (epoch - epochs.first_epoch), "shuffle": epochs.shuffle, "first_epoch": epoch,
+        "first_sample": sample,
+    }  # fmt: skip

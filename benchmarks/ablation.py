@@ -1,0 +1,191 @@
+"""What each part of the searches buys: everything on, then each part left out, by family.
+
+Run: python benchmarks/ablation.py [FAMILY ...] [--jobs 2] [--draws N] [--once]. Because twins hide one another, parts
+are then taken out one after the other, those of least use first, as long as all that went costs nothing that shows;
+and the table is made again of what is left. `--once` stops after the first table. A part shows if leaving it out costs,
+beyond the standard error of paired differences, 5 ppm of the mean gap (50 of fewer than 512 items; a step counts 200
+times that at most), 0.3 points of what is proven, 0.1 of what crosses nodes or 0.5 of what moves inside them. It is
+unsure where the error is larger than that: give more draws.
+
+Budgets are work, so that all columns but milliseconds are the same on every machine. Parts are in ablation_parts.py,
+steps in ablation_cases.py. What lies inside one kernel is in no table.
+"""
+
+import argparse
+import contextlib
+import functools
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import ablation_cases as cases
+import ablation_parts as parts
+import numpy as np
+from ablation_cases import Case, Score
+from ablation_parts import Part
+
+LIMITS = np.array([5.0, 50.0, 0.3, 0.1, 0.5])  # of a mean loss, as the columns of Score
+MOST = np.array(
+    [1000.0, 10_000.0, 100.0, 100.0, 100.0]
+)  # that one step counts: gaps of tiny steps jump by whole percents
+
+
+class Family(NamedTuple):
+    parts: tuple[Part, ...]
+    cases: Callable[[int], Iterator[Case]]
+    draws: int  # for about three minutes of two cores
+
+
+FAMILIES = {
+    "free": Family(parts.FREE, cases.partition, 4),
+    "equal": Family(parts.EQUAL, functools.partial(cases.partition, equal_counts=True), 4),
+    "constrained": Family(parts.CONSTRAINED, cases.constrained, 3),
+    "schedules": Family(parts.SCHEDULES, cases.schedules, 2),
+    "relocation": Family(parts.RELOCATION, cases.relocation, 40),
+    "relocation_equal": Family(parts.RELOCATION, functools.partial(cases.relocation, equal_counts=True), 20),
+    "near_home": Family(parts.NEAR_HOME, cases.slots_near_home, 3),
+    "rearrangement": Family(parts.REARRANGEMENT, cases.rearrangement, 6),
+    "sequence_groups": Family(parts.SEQUENCE_GROUPS, cases.sequence_groups, 2),
+    "long_short": Family(parts.LONG_SHORT, cases.long_short, 2),
+    "pipelines": Family(parts.PIPELINES, cases.pipelines, 4),
+    "gaps": Family(parts.GAPS, cases.gaps, 1),
+}
+
+
+class Loss(NamedTuple):
+    """What leaving a part out costs on average, and the standard error: float64[5], as the columns of Score."""
+
+    mean: np.ndarray
+    error: np.ndarray
+
+    @classmethod
+    def of(cls, whole: np.ndarray, without: np.ndarray) -> "Loss":
+        worse = np.clip((without - whole)[:, :-1], -MOST, MOST) * np.array([1, 1, -1, 1, 1])
+        count = (~np.isnan(worse)).sum(axis=0)
+        return cls(np.nanmean(worse, axis=0), np.nanstd(worse, axis=0) / np.sqrt(np.maximum(count - 1, 1)))
+
+    @property
+    def use(self) -> float:
+        """The most that it costs, in limits; NaN columns do not apply."""
+        return float(np.nanmax(self.mean / LIMITS))
+
+    @property
+    def shows(self) -> str:
+        if np.nanmax((self.mean - self.error) / LIMITS) >= 1:
+            return "yes"
+        return "no" if self.use < 1 and np.nanmax(self.error / LIMITS) < 1 else "unsure"
+
+
+@contextlib.contextmanager
+def left_out(some: tuple[Part, ...]) -> Iterator[None]:
+    """Put what stands in place of some parts where Python looks for them, for as long as this lasts."""
+    with contextlib.ExitStack() as back:
+        for target, instead in itertools.chain.from_iterable(part.instead.items() for part in some):
+            module, _, path = target.partition(":")
+            *outer, name = path.split(".")
+            owner = functools.reduce(getattr, outer, importlib.import_module(module))
+            back.callback(setattr, owner, name, owner.__dict__[name])
+            setattr(owner, name, instead)
+        yield
+
+
+@functools.cache
+def cases_of(family: str, draws: int) -> list[Case]:
+    return list(FAMILIES[family].cases(draws))
+
+
+def solve(family: str, draws: int, names: frozenset[str], k: int) -> Score:
+    """Solve the k-th case without the parts of these names."""
+    with left_out(tuple(part for part in FAMILIES[family].parts if part.name in names)):
+        return cases_of(family, draws)[k]()
+
+
+def scores(family: str, draws: int, without: frozenset[str], run: Callable) -> np.ndarray:
+    """Scores of all cases: float64[cases, 6]."""
+    found = run(functools.partial(solve, family, draws, without), range(len(cases_of(family, draws))))
+    return np.array(list(found), dtype=float)
+
+
+def cells(found: np.ndarray, applies: np.ndarray) -> list[str]:
+    mean, high = np.nanmean(found, axis=0), np.nanquantile(found, 0.9, axis=0)
+    gaps = [f"{mean[c]:,.1f}, {high[c]:,.1f}" for c in range(2) if applies[c]]
+    return [*gaps, *(f"{mean[c]:.2f}" for c in range(2, 5) if applies[c]), f"{mean[5]:.1f}"]
+
+
+def heads(applies: np.ndarray) -> str:
+    gap = "gap, ppm: mean, 90th percentile"
+    names = [gap, f"few items: {gap}", "proven, %", "crosses, %", "inside, %"]
+    kept = [name for name, used in zip(names, applies, strict=True) if used]
+    first = ["left out", *kept, "ms", *(f"costs {name.split(':')[0].split(',')[0]}" for name in kept), "shows"]
+    return f"| {' | '.join(first)} |\n|---|" + "--:|" * (len(first) - 1)
+
+
+def row(name: str, found: np.ndarray, loss: Loss | None, applies: np.ndarray) -> str:
+    columns = [name, *cells(found, applies)]
+    if loss is not None:
+        pairs = zip(loss.mean, loss.error, (2, 2, 2, 3, 3), applies, strict=True)
+        columns += [f"{mean:+.{digits}f} ± {error:.{digits}f}" for mean, error, digits, used in pairs if used]
+        columns.append(loss.shows)
+    else:
+        columns += [""] * (int(applies.sum()) + 1)
+    return f"| {' | '.join(columns)} |"
+
+
+def ablate(family: str, draws: int, run: Callable, once: bool) -> None:
+    """Print what each part costs alone, what goes one after the other, and what each part that is left costs then."""
+    names = [part.name for part in FAMILIES[family].parts]
+    print(f"\n## {family}: {len(cases_of(family, draws))} cases\n", flush=True)
+    scores(family, 1, frozenset(), run)  # compiles
+    everything = scores(family, draws, frozenset(), run)
+    losses = table("Each alone", family, draws, names, [], everything, run)
+    if once:
+        return
+    gone: list[str] = []
+    applies = ~np.isnan(everything[:, :-1]).all(axis=0)
+    print(f"One after the other, as long as all that went surely costs nothing that shows:\n\n{heads(applies)}")
+    for name in sorted(names, key=lambda name: losses[name].use):
+        if losses[name].shows != "yes":
+            found = scores(family, draws, frozenset([*gone, name]), run)
+            loss = Loss.of(everything, found)
+            print(row(name, found, loss, applies), flush=True)
+            gone += [name] if loss.shows == "no" else []
+    whole = scores(family, draws, frozenset(gone), run)
+    left = [name for name in names if name not in gone]
+    losses = table(f"Without {', '.join(gone) or 'nothing'}", family, draws, left, gone, whole, run)
+    for verdict in ("yes", "unsure", "no"):
+        print(f"Shows, {verdict}: {', '.join(name for name in left if losses[name].shows == verdict) or '(none)'}.")
+    print(f"Goes: {', '.join(gone) or '(nothing)'}.", flush=True)
+
+
+def table(
+    title: str, family: str, draws: int, names: list[str], gone: list[str], whole: np.ndarray, run: Callable
+) -> dict[str, Loss]:
+    """Print what leaving each of these parts out costs besides those gone; return that."""
+    applies = ~np.isnan(whole[:, :-1]).all(axis=0)
+    print(f"\n{title}:\n\n{heads(applies)}\n{row('(none)', whole, None, applies)}", flush=True)
+    losses = {}
+    for name in names:
+        found = scores(family, draws, frozenset([*gone, name]), run)
+        losses[name] = Loss.of(whole, found)
+        print(row(name, found, losses[name], applies), flush=True)
+    print()
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("family", nargs="*", choices=[[], *FAMILIES], help="by default all")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--draws", type=int, help="of each shape of a step, in place of the family's own")
+    parser.add_argument("--once", action="store_true", help="the first table alone")
+    given = parser.parse_args()
+    with ProcessPoolExecutor(given.jobs) as pool:
+        run = map if given.jobs == 1 else functools.partial(pool.map, chunksize=4)
+        for family in given.family or FAMILIES:
+            ablate(family, given.draws or FAMILIES[family].draws, run, given.once)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""What ablation.py measures on: real logs of data/ and lognormal lengths, as steps of many shapes and budgets.
+
+A case solves one step and says how good the answer is. Budgets are work, so that a case is the same everywhere. Draws
+repeat all shapes with other lengths; which source, cost, budget and tolerance a shape has goes round with the draws.
+"""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import multiplexing
+import numpy as np
+import pipeline
+import pyarrow.parquet as pq
+from constraints import cases as constrained_steps
+from workloads import lognormal_lengths
+
+import balancer
+import solvers
+from balancer.cost import parse_cost
+
+DATA = Path(__file__).parent.parent / "data"
+LOGS = {
+    "omni_mix_dev": ("text_tokens", "image_tokens", "audio_tokens"),
+    "prolong_documents": ("text_tokens",),
+    "docs_msdev_interleaved": ("text_tokens", "image_tokens"),
+}
+SOURCES = ("lognormal", *LOGS)
+PER_GROUP, GROUPS = (2, 3, 4, 8, 16, 64), (8, 64, 512, 2560)
+TOLERANCES = (0, 50e-6, 1e-3, 0.01)
+
+
+class Score(NamedTuple):
+    """How good an answer is; what does not apply is NaN."""
+
+    gap: float = np.nan  # to the proven bound, parts per million: of 512 items and more
+    few: float = np.nan  # so too, of fewer items, where a gap is one item's luck
+    proven: float = np.nan  # percent: 0 or 100
+    crossing: float = np.nan  # percent of all volume
+    inside: float = np.nan  # percent of all volume that moves inside nodes
+    ms: float = 0.0  # of this thread
+
+
+FAILED = Score(1e6, 1e6, 0.0, 100.0, 0.0)
+Case = Callable[[], Score]
+
+
+@functools.cache
+def log(name: str) -> np.ndarray:
+    table = pq.read_table(DATA / f"{name}.parquet", columns=list(LOGS[name]))
+    return sum(table[column].to_numpy().astype(np.int64) for column in LOGS[name])
+
+
+def lengths(k: int, size: int) -> np.ndarray:
+    """The k-th step of `size` samples: consecutive rows of a log, from wherever, or lognormal."""
+    source = SOURCES[k % len(SOURCES)]
+    if source == "lognormal":
+        return lognormal_lengths(size, 1000 + k)
+    rows = log(source)
+    return rows[(np.arange(size) + 7919 * k) % len(rows)]
+
+
+def costs_of(tokens: np.ndarray, k: int) -> np.ndarray:
+    return tokens if k // len(SOURCES) % 2 else 24576 * tokens + tokens * tokens
+
+
+def scored(solve: Callable[[], object], score: Callable[[object], Score]) -> Score:
+    started = time.thread_time()
+    try:
+        found = solve()
+    except solvers.SolverError:
+        return FAILED._replace(ms=1e3 * (time.thread_time() - started))
+    return score(found)._replace(ms=1e3 * (time.thread_time() - started))
+
+
+def by_gap(found, items: int = 512) -> Score:
+    proven = 100.0 * (found.gap == 0)
+    return Score(1e6 * found.gap, proven=proven) if items >= 512 else Score(few=1e6 * found.gap, proven=proven)
+
+
+def partitioned(costs, groups: int, **asked) -> Score:
+    return scored(lambda: solvers.partition(costs, groups, **asked), lambda found: by_gap(found, len(costs)))
+
+
+def shapes(draws: int) -> Iterator[tuple[int, int, int, float]]:
+    """Number, items a group, groups and budget: all shapes at 1 and 10 ms, every third at 100 ms, some at 1 s."""
+    for draw in range(draws):
+        for i, (per_group, groups) in enumerate(itertools.product(PER_GROUP, GROUPS)):
+            k = 5 * i + draw
+            yield k, per_group, groups, 0.001
+            yield k, per_group, groups, 0.01
+            if k % 3 == 0:
+                yield k, per_group, groups, 0.1
+            if k % 16 == 0 and per_group * groups < 50_000:
+                yield k, per_group, groups, 1.0
+
+
+def partition(draws: int, equal_counts: bool = False) -> Iterator[Case]:
+    def case(k, per_group, groups, budget):
+        costs = costs_of(lengths(k, per_group * groups), k)
+        return partitioned(costs, groups, time_budget=budget, equal_counts=equal_counts)
+
+    for shape in shapes(draws):
+        yield functools.partial(case, *shape)
+    if not equal_counts:
+        rows = pq.read_table(DATA / "pcmax_dev.parquet").to_pylist()
+        for row in rows[:: max(1, 61 // draws)]:
+            yield functools.partial(partitioned, row["costs"], row["num_groups"], time_budget=0.02)
+
+
+def constrained(draws: int) -> Iterator[Case]:
+    def case(n, m, seed, which, budget):
+        _, costs, given = list(constrained_steps(n, m, seed))[which]
+        return partitioned(costs, m, time_budget=budget, **given)
+
+    for draw, (n, m), which in itertools.product(
+        range(draws), ((512, 8), (1024, 64), (2048, 256), (4096, 64)), range(15)
+    ):
+        yield functools.partial(case, n, m, draw, which, (0.01, 0.1)[(draw + which) % 2])
+
+
+def schedules(draws: int) -> Iterator[Case]:
+    def case(k, per_rank, ranks, factor, objective, budget):
+        tokens = lengths(k, per_rank * ranks)
+        cap = max(int(tokens.max()), int(factor * tokens.mean()))
+        asked = {"objective": objective, "stages": 4 if objective == "pipeline" else 1, "time_budget": budget}
+        return scored(lambda: solvers.schedule_micro_batches(costs_of(tokens, k), tokens, ranks, cap, **asked), by_gap)
+
+    every = itertools.product(range(draws), (8, 16, 64), (8, 64, 512), (2, 8), ("lockstep", "step", "pipeline"))
+    for k, (draw, *shape) in enumerate(every):
+        yield functools.partial(case, k + draw, *shape, (0.01, 0.1)[k % 2])
+
+
+def relocation(draws: int, equal_counts: bool = False) -> Iterator[Case]:
+    def case(k, per_rank, ranks, budget):
+        tokens = lengths(k, per_rank * ranks)
+        costs, home, node = costs_of(tokens, k), np.repeat(np.arange(ranks), per_rank), np.arange(ranks) // 8
+        volumes = tokens if k % 3 == 0 else costs
+        asked = {"eps": TOLERANCES[k // 3 % 4], "time_budget": budget, "equal_counts": equal_counts}
+        total = int(volumes.sum()) / 100
+
+        def score(found):
+            shares = found.inter_node_volume / total, found.intra_node_volume / total
+            return Score(np.nan, np.nan, 100.0 * (found.status is solvers.SolveStatus.OPTIMAL), *shares)
+
+        return scored(lambda: solvers.relocate(costs, home, node, volumes=volumes, **asked), score)
+
+    every = itertools.product(range(draws), PER_GROUP, (16, 64, 512, 2560))
+    for i, (draw, per_rank, ranks) in enumerate(every):
+        if per_rank * ranks < 100_000 or draw % 4 == 0:
+            yield functools.partial(case, 7 * i + draw, per_rank, ranks, (0.001, 0.01, 0.05, 0.1)[(i + draw) % 4])
+
+
+def slots_near_home(draws: int) -> Iterator[Case]:
+    def case(k, per_rank, ranks, factor, schedule):
+        tokens = lengths(k, per_rank * ranks)
+        cap = max(int(tokens.max()), int(factor * tokens.mean()))
+        slots = balancer.MicroBatches(cap, schedule, pipeline_stages=4 if schedule == "pipeline" else 1)
+        cost = ("quadratic:a=24576,b=1", "linear")[k % 2]
+        total = int(tokens.sum()) / 100
+
+        def score(plan):
+            return by_gap(plan)._replace(crossing=plan.inter_node_volume / total, inside=plan.intra_node_volume / total)
+
+        asked = {"micro_batches": slots, "placement": "relocate", "eps": (0.001, 0.01)[k // 2 % 2], "cost": cost}
+        return scored(lambda: balancer.balance(tokens, ranks, 8, **asked), score)
+
+    every = itertools.product(range(draws), (8, 32), (16, 64, 256), (4, 8), ("lockstep", "step", "pipeline"))
+    for k, (draw, *shape) in enumerate(every):
+        yield functools.partial(case, k + draw, *shape)
+
+
+def rearrangement(draws: int) -> Iterator[Case]:
+    def case(k, per_rank, ranks, objective, budget):
+        tokens = lengths(k, per_rank * ranks)
+        groups = solvers.slack(costs_of(tokens, k), ranks).group_of_item
+        volumes = solvers.group_volumes(groups, np.repeat(np.arange(ranks), per_rank), tokens, ranks)
+        total = volumes.total / 100
+
+        def score(found):
+            return by_gap(found)._replace(
+                crossing=found.inter_node_volume / total, inside=found.intra_node_volume / total
+            )
+
+        return scored(
+            lambda: solvers.rearrange(volumes, np.arange(ranks) // 8, objective=objective, time_budget=budget), score
+        )
+
+    every = itertools.product(range(draws), (4, 16, 64), (64, 512, 2560), ("sum", "max"))
+    for k, (draw, *shape) in enumerate(every):
+        yield functools.partial(case, k + draw, *shape, (0.001, 0.01, 0.1)[(k // 2 + draw) % 3])
+
+
+def sequence_groups(draws: int) -> Iterator[Case]:
+    cost, degrees = parse_cost("flexsp-7b-a100"), (2, 4, 8, 16, 32, 64)
+
+    def case(tokens, ranks, cap, budget):
+        priced = cost.degree_times(tokens, degrees, ranks)
+        asked = {"overhead": priced.overhead, "ranks_per_node": 8, "time_budget": budget}
+        return scored(lambda: solvers.sequence_groups(priced.times, tokens, degrees, ranks, cap, **asked), by_gap)
+
+    for row in pq.read_table(DATA / "sequence_groups_dev.parquet").to_pylist():
+        for budget in (0.001, 0.01, 0.1):
+            yield functools.partial(case, np.array(row["lengths"], np.int64), 64, row["cap"], budget)
+    for draw, (ranks, n) in itertools.product(range(draws), ((16, 64), (64, 256), (256, 2048), (1024, 8192))):
+        tokens = np.clip(lengths(4 * draw, n) * 4, 128, 190_000) // 128 * 128
+        yield functools.partial(case, tokens, ranks, 6449, (0.01, 0.1)[draw % 2])
+
+
+def long_short(draws: int) -> Iterator[Case]:
+    patches = pq.read_table(DATA / "docs_msdev_interleaved.parquet")["image_patches"].to_numpy().astype(np.int64)
+
+    def case(k, ranks, per_rank, several, budget):
+        mine = patches[(np.arange(ranks * per_rank) + 997 * k) % len(patches)]
+        mine = mine[mine > 0]
+        degrees = [d for d in (2, 4, 8, 16, 32) if d <= ranks] if several else [ranks]
+        alone = (3_700_000 * mine + 500 * mine * mine) // 1000
+        shared = np.array([-(-alone // d) + 437 * mine // d for d in degrees])
+        asked = {"degrees": degrees, "overhead": 1_920_000, "time_budget": budget}
+        return scored(lambda: solvers.long_short(alone, shared, ranks, **asked), by_gap)
+
+    every = itertools.product(range(8 * draws), (8, 32), (1, 4, 16), (False, True), (0.0002, 0.002))
+    for draw, *shape in every:
+        yield functools.partial(case, draw, *shape)
+
+
+def pipelines(draws: int) -> Iterator[Case]:
+    sampled = pipeline.samples()
+    steps = [(i, step) for step in range(4 * draws) for i in pipeline.INSTANCES[:3]]
+
+    def case(k, instance, step, budget):
+        (work, forward, backward), tokens = pipeline.problem(sampled, instance, step % 6)
+        asked = {"sizes": tokens, "in_flight_cap": int(tokens.sum() // instance.slots)} if k % 4 == 3 else {}
+        ask = work, forward, backward, instance.replicas, instance.slots
+        solvers.schedule_pipeline(*ask, "random", time_budget=1e-6)  # the linear program's solution is kept
+        return scored(lambda: solvers.schedule_pipeline(*ask, time_budget=budget, **asked), by_gap)
+
+    for k, (instance, step) in enumerate(steps):
+        yield functools.partial(case, k, instance, step, (0.01, 0.1, 0.3)[k // 3 % 3])
+
+
+def gaps(draws: int) -> Iterator[Case]:
+    sampled = pipeline.samples()
+
+    def case(instance, step, budget, room):
+        given = multiplexing.step_of(sampled, instance, step)
+        unit, owner = np.ones((1, instance.stages), dtype=np.int64), np.flatnonzero(given.encoders)
+        spent = given.encoders[owner]
+        ask = given.model[:, None], unit, 2 * unit, owner, spent, 2 * spent, instance.replicas, instance.slots
+        held = int(2 * given.encoders.sum() / instance.replicas / instance.slots) if room else None
+        asked = {"window": instance.stages, "task_size": spent, "held_cap": held, "time_budget": budget}
+        return scored(lambda: solvers.schedule_multiplexed(*ask, **asked), by_gap)
+
+    every = itertools.product(range(4 * draws), multiplexing.INSTANCES[:2], (0.1, 0.5), (False, True))
+    for step, instance, budget, room in every:
+        yield functools.partial(case, instance, step % 20, budget, room)

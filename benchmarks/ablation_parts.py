@@ -1,0 +1,177 @@
+"""The parts that ablation.py leaves out: of each family a name, and what stands where the part was.
+
+A target is a module of this package and a name in it, which Python looks up when it is called. What only kernels call
+cannot be left out here, and is not in these tables.
+"""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import solvers
+from solvers.packing import _schedule_search
+from solvers.partition.constrained.greedy import greedy
+from solvers.partition.lpt import assign_lpt
+from solvers.partition.slack import assign_slack
+from solvers.pipeline import _multiplex_starts
+from solvers.relocation import auto as relocation_auto
+from solvers.sequence_groups import _search
+
+NEVER = 1 << 60
+
+
+class Part(NamedTuple):
+    name: str
+    instead: dict[str, Any]  # "module:name" -> what stands there
+
+
+def argument(k: int) -> Any:
+    """Do nothing: what was handed over as argument `k` (an assignment, the work left) is the answer."""
+    return lambda *args, **_: args[k]
+
+
+def always(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+def forced(function: Any, **keywords: Any) -> Any:
+    """Call with these keywords, whatever the caller says."""
+    return lambda *args, **given: function(*args, **given | keywords)
+
+
+PORTFOLIO, CLOSING = "solvers.partition.portfolio", "solvers.partition.portfolio:_Closing"
+FREE = (
+    Part("start: LPT", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_slack(problem)])}),
+    Part("start: SLACK", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_lpt(problem)])}),
+    Part("start: Karmarkar-Karp", {f"{PORTFOLIO}:_with_differencing": lambda problem, *found: found}),
+    Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
+    Part("two for one", {f"{PORTFOLIO}:_exchanges": argument(2)}),
+    Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
+    Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
+    Part("late bounds", {"solvers.partition._problem:PartitionProblem.cost_of_late_bounds": always(0)}),
+    Part("dual feasible bound", {f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
+    Part("regroup", {f"{PORTFOLIO}:regroup": argument(2)}),
+    Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(of=always(None))}),
+    Part("bin completion", {f"{PORTFOLIO}:close_gap": lambda _, best, work: (best, None, work)}),
+)
+
+EVEN = "solvers.partition.even_counts"
+EQUAL = (
+    Part("start: BLDM", {f"{PORTFOLIO}:_with_differencing": lambda problem, *found: found,
+                         f"{EVEN}:assign_bldm": assign_lpt}),
+    Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
+    Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
+    Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
+    Part("bounds", {"solvers.partition._problem:PartitionProblem.cost_of_late_bounds": always(0),
+                    f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
+    Part("tried exhaustively", {f"{EVEN}:exhaust_small": always(None)}),
+    Part("lowered targets", {f"{EVEN}:lower_targets": always(None)}),
+    Part("the portfolio again", {f"{EVEN}:_MORE": 0}),
+    Part("shaking", {f"{EVEN}:shake": always(None)}),
+)  # fmt: skip
+
+SEARCH = "solvers.partition.constrained.search"
+CONSTRAINED = (
+    Part("relaxed first", {f"{SEARCH}:_relax": lambda _: []}),
+    Part("matching", {f"{SEARCH}:match": lambda state, order, _: greedy(state, order)}),
+    Part("orders of greedy", {f"{SEARCH}:_orders": lambda state: [np.arange(len(state.amounts))]}),
+    Part("repair", {f"{SEARCH}:_repair": always(None)}),
+    Part("tried exhaustively", {f"{SEARCH}:exhaust_small": always(None)}),
+    Part("lowered targets", {f"{SEARCH}:lower_targets": always(None)}),
+    Part("shaking", {f"{SEARCH}:shake": always(None)}),
+)
+
+SLOTS, BINS = "solvers.packing._schedule_search", "solvers.packing._schedule_search:_Bins"
+deal = _schedule_search._Bins.deal
+SCHEDULES = (
+    Part("tall slots", {f"{SLOTS}:_tall": lambda *_: iter(())}),
+    Part("slots of forced heights", {f"{SLOTS}:_shaped": lambda *_: iter(())}),
+    Part("dealt above a base", {f"{BINS}.deal": lambda bins, first, above, heights=None: (
+        not above and deal(bins, first, above, heights))}),
+    Part("levelling", {f"{SLOTS}:_level": lambda *args: args[-1]}),
+    Part("refine", {f"{SLOTS}:refine": argument(2)}),
+    Part("ranks under a cap", {f"{SLOTS}:_SHAVES": ()}),
+    Part("ranks first", {f"{SLOTS}:_partitions": lambda *_: iter(())}),
+    Part("a packing searched", {f"{SLOTS}:_QUICK": 1e-9}),
+    Part("more slots", {"solvers.packing.schedule:_MOST_TRIED": 2}),
+)  # fmt: skip
+
+AUTO = "solvers.relocation.auto"
+move_amounts = relocation_auto._move_amounts
+RELOCATION = (
+    Part("nodes first in costs", {f"{AUTO}:_move_amounts": forced(move_amounts, nodes_first=False)}),
+    Part("own slack", {f"{AUTO}:_move_amounts": forced(move_amounts, own_slack=False)}),
+    Part("exchanges of nodes", {f"{AUTO}:_exchange_between_nodes": argument(4)}),
+    Part("stand by", {f"{AUTO}:stand_by": always(None)}),
+    Part("nodes repaired", {f"{AUTO}:_repair_nodes": argument(3)}),
+    Part("nodes divided anew", {f"{AUTO}:_divided": argument(1)}),
+    Part("shared to fit", {f"{AUTO}:share_to_fit": always(None)}),
+    Part("come back", {f"{AUTO}:come_back": always(None)}),
+    Part("ranks share anew", {f"{AUTO}:share_anew": always(None)}),
+    Part("ranks change", {f"{AUTO}:change_ranks": argument(1)}),
+    Part("_LEAST_WORK", {f"{AUTO}:_LEAST_WORK": 0, f"{AUTO}:_LEAST_WORK_OF_SWAPS": 0}),
+    Part("_MOST_KEPT", {f"{AUTO}:_MOST_KEPT": 1}),
+    Part("_FAR", {f"{AUTO}:_FAR": NEVER}),
+    Part("_PARTITION_SHARE", {f"{AUTO}:_PARTITION_SHARE": 1.0}),
+)  # fmt: skip
+
+NEAR = "balancer.planning.micro_batches_near_home"
+NEAR_HOME = (
+    Part("shares of ranks", {f"{NEAR}:_in_shares": lambda *_: iter(())}),
+    Part("shares of nodes", {f"{NEAR}:_in_nodes": lambda *_: iter(())}),
+    Part("mended", {f"{NEAR}:mended": argument(3)}),
+    Part("nodes joined", {f"{NEAR}:_MOST_JOINED": 0}),
+    Part("less room", {f"{NEAR}:PARTS": ()}),
+    Part("samples enough", {f"{NEAR}:_with_samples_enough": argument(1)}),
+)
+
+MAX = "solvers.rearrangement.auto"
+PROBLEM, SWAPS = "solvers.rearrangement._problem:RearrangementProblem", "solvers.rearrangement._swap_search:SwapSearch"
+REARRANGEMENT = (
+    Part("transport", {f"{PROBLEM}.transport": lambda problem, rows, assignment, work: (
+        np.zeros(problem.num_places, dtype=np.int64), work)}),
+    Part("swaps", {f"{SWAPS}.lower": lambda search, ranks, goal, work: work}),
+    Part("a node's bound", {f"{MAX}:best_node_bound": always((None, 0))}),
+    Part("other multipliers", {f"{MAX}:_MOST_ROUNDS": 0}),
+    Part("settled anew", {f"{PROBLEM}.resettled": argument(1)}),
+)  # fmt: skip
+
+PEEL = "solvers.sequence_groups._search"
+first_starts = _search._starts
+SEQUENCE_GROUPS = (
+    Part("densities", {f"{PEEL}:_DENSITIES": (64,), f"{PEEL}:_FINE_DENSITIES": (64,)}),
+    Part("least degrees", {f"{PEEL}:_starts": lambda *args: (s for s in first_starts(*args) if s[1] == 0)}),
+    Part("weights of time", {f"{PEEL}:_starts": lambda *args: (s for s in first_starts(*args) if s[2] == 0)}),
+    Part("tuned peeling", {f"{PEEL}:_Search.tune": always(0)}),
+    Part("slots solved anew", {f"{PEEL}:_Search.resolve": always(0)}),
+    Part("several improved", {f"{PEEL}:_ROUNDS": ((1, 100),)}),
+)
+
+LONG = "solvers.sequence_groups.long_short"
+LONG_SHORT = (
+    Part("none shared", {f"{LONG}:_unshared": lambda *_: (1 << 62, None, None)}),
+    Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, time_budget: (
+        solvers.lpt(costs, groups))}),
+)  # fmt: skip
+
+PIPES, STARTS = "solvers.pipeline.methods", "solvers.pipeline._multiplex_starts"
+PIPELINES = (
+    Part("the ramp", {f"{PIPES}:targets_of": lambda problem, profile: (
+        (found := _multiplex_starts.targets_of(problem, profile))[0] * 0 + found[0].mean(axis=0), found[1])}),
+    Part("room for large items", {f"{PIPES}:targets_of": lambda problem, profile: _multiplex_starts.targets_of(
+        dataclasses.replace(problem, tied=True), profile)}),
+    Part("exchanges", {"solvers.pipeline._search:Solution.exchanged": argument(2)}),
+    Part("proof by the outlier", {"solvers.pipeline.solver:outlier_proof": always((None, 0.0))}),
+    Part("less room", {"solvers.pipeline._search:_LESS_ROOM": ()}),
+)  # fmt: skip
+
+SHAPES = _multiplex_starts._SHAPES
+GAPS = (
+    *(Part(f"shape {k}", {f"{STARTS}:_SHAPES": SHAPES[:k] + SHAPES[k + 1 :]}) for k in range(len(SHAPES))),
+    Part("a curve", {f"{STARTS}:_CURVES": _multiplex_starts._CURVES[:1]}),
+    Part("replicas evened", {f"{STARTS}:_evened": argument(2)}),
+    Part("the race", {"solvers.pipeline.multiplex_slots:_raced": lambda tried, units, goal: (tried[0], units)}),
+    Part("the search", {"solvers.pipeline._gaps:Gaps.search": always(0)}),
+)

@@ -1,0 +1,102 @@
+"""Ways to fill a pipeline's slots that pipeline.py compares `auto` with, put into the registry under their names."""
+
+import numpy as np
+
+from solvers._budget import work_units
+from solvers._jit import kernel
+from solvers._loops import draw, first_largest
+from solvers.errors import UsageError
+from solvers.groups import read_only
+from solvers.pipeline import PIPELINERS
+from solvers.pipeline._kernels import all_ends
+from solvers.pipeline._search import SEED, lanes_of, loads_of
+from solvers.pipeline.methods import Found, dealt, within_caps
+
+
+@kernel
+def reorder(state, most_work, goal, rows, place, replicas, tied, graph, hop):
+    """Let finished slots change places as long as the longest pipeline gets shorter; return the work done.
+
+    ``rows``, int64[cells, 2 S], are durations; ``place[cell]`` says which of the slots given is there now.
+    """
+    cells, width = rows.shape
+    num_slots = cells // replicas
+    lanes = 1 if tied else replicas
+    durations, ends = np.empty((lanes, num_slots, width), np.int64), np.empty(graph.shape[1], np.int64)
+    makespans = np.zeros(lanes, np.int64)
+    work, tries = np.int64(0), 0
+    a, b = np.int64(0), np.int64(0)
+    first = True
+    while work < most_work and tries < 64 * cells:
+        if not first:
+            worst = first_largest(makespans)
+            if makespans[worst] <= goal:
+                break
+            a = draw(state, cells) if tied else worst * num_slots + draw(state, num_slots)
+            b = draw(state, cells)
+            place[a], place[b] = place[b], place[a]
+        most, met = np.int64(0), makespans.copy()
+        for lane in range(lanes):
+            if not (first or tied or lane == a // num_slots or lane == b // num_slots):
+                continue
+            for k in range(num_slots):
+                for j in range(width):
+                    durations[lane, k, j] = rows[place[lane * num_slots + k], j]
+                    for r in range(1, replicas if tied else 1):
+                        durations[lane, k, j] = max(durations[lane, k, j], rows[place[r * num_slots + k], j])
+            met[lane] = all_ends(graph, durations[lane], hop, ends)
+            most = max(most, met[lane])
+            work += 4 * graph.shape[1]
+        tries += 1
+        if first or most < makespans[first_largest(makespans)]:
+            makespans, tries, first = met, 0, False
+        else:
+            place[a], place[b] = place[b], place[a]
+    return work
+
+
+def order_only(problem, profile, goal: int, seconds: float) -> Found:
+    """Put the slots of `vector_lpt`, as they are, in a better order."""
+    if problem.flight_caps is not None:
+        raise UsageError("{method='order_only'} takes no {in_flight_cap}")
+    found = dealt(problem)
+    rows, _ = lanes_of(problem, loads_of(problem, found))
+    tall = np.argsort(-rows.sum(axis=1), kind="stable")
+    wanted = np.argsort(-np.tile(profile.share.sum(axis=1), problem.num_replicas), kind="stable")
+    place = np.empty(problem.num_cells, dtype=np.int64)
+    place[wanted] = tall
+    units, order = work_units(seconds), problem.order
+    work = reorder(
+        np.array([SEED], dtype=np.int64), units, goal, read_only(rows), place, problem.num_replicas, problem.tied,
+        order.graph, problem.merged.hop,
+    )  # fmt: skip
+    cell_of_slot = np.empty(problem.num_cells, dtype=np.int64)
+    cell_of_slot[place] = np.arange(problem.num_cells)
+    return Found(cell_of_slot[found], work < units)
+
+
+def deferred(problem, profile, goal: int, seconds: float) -> Found:
+    """Put off what a slot has over its share of any module's work to a later one; replicas as even as `vector_lpt`'s.
+
+    Made from what is said of Entrain (arXiv:2605.27918): in the order given, a slot takes all items, those put off
+    first, with which no module has more than its share of what is left; the last takes all.
+    """
+    slots, found = problem.num_slots, dealt(problem, problem.num_replicas) * problem.num_slots
+    for replica in range(problem.num_replicas):
+        waiting = np.flatnonzero(found == replica * slots)
+        for slot in range(slots - 1):
+            work = problem.items[:, waiting]
+            share, load = work.sum(axis=1) / (slots - slot), np.zeros(len(work))
+            taken: list[int] = []
+            for at in range(len(waiting)):
+                spare = len(waiting) - len(taken) > slots - slot - 1  # one at least for every slot that follows
+                if spare and (not taken or bool((load + work[:, at] <= share).all())):
+                    taken.append(at)
+                    load = load + work[:, at]
+            found[waiting[taken]] = replica * slots + slot
+            waiting = np.delete(waiting, taken)
+        found[waiting] = replica * slots + slots - 1
+    return within_caps(problem, found)
+
+
+PIPELINERS |= {"order_only": order_only, "deferred": deferred}

@@ -1,0 +1,256 @@
+"""Processes that plan together: who gets which part, and what becomes of runs that are interrupted or killed."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from nightly import examples
+from run_cases import (
+    COMMAND,
+    Killed,
+    Slow,
+    called,
+    children_of,
+    command,
+    gone,
+    kill_at_random,
+    planned,
+    settings_of,
+    snapshot,
+)
+
+from balancer import InputError
+from balancer.io.logs import open_log
+from balancer.offline.engines import Cluster, LostWorkerError, Processes
+from balancer.offline.run import plan_run
+from balancer.report.summary import RunSummary
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+
+KILLED = "a process that worked was killed, perhaps for want of memory; use fewer jobs"
+
+
+def nothing(_):
+    """Ticks nothing."""
+
+
+def looked_at(task, tick=None):
+    """What a process is: how many others it has, its driver, threads of Arrow, whether it ignores Ctrl-C."""
+    driver = multiprocessing.parent_process()
+    ignores = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return len(multiprocessing.active_children()), driver and driver.pid, pa.cpu_count(), ignores, os.environ.get("SET")
+
+
+def test_what_a_worker_is(monkeypatch):
+    before = pa.cpu_count()
+    list(Processes(2).run(looked_at, enumerate(range(2)), nothing))  # a fork server has begun
+    monkeypatch.setenv("SET", "later")
+    (_, *ours), theirs = dict(Processes(2).run(looked_at, enumerate(range(2)), nothing)).values()
+    assert (ours, theirs) == ([None, 1, False, "later"], (0, os.getpid(), 1, True, "later"))
+    assert pa.cpu_count() == before
+
+
+@pytest.mark.parametrize(("jobs", "tasks", "most"), [(1000, 3, 2), (2, 3, 1), (1, 3, 0), (5, 0, 0)])
+def test_no_more_processes_are_started_than_have_something_to_do(jobs, tasks, most):
+    found = dict(Processes(jobs).run(looked_at, enumerate(range(tasks)), nothing))
+    assert sorted(found) == list(range(tasks))
+    assert max((others for others, *_ in found.values()), default=0) <= most
+    assert not multiprocessing.active_children()
+
+
+class UnreadableError(Exception):
+    """Cannot be read back from what is written of it."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+def raises(task, tick=None):
+    """Fails at two numbers; the larger first."""
+    if task == 3:
+        time.sleep(0.5)
+    if task in (3, 5):
+        raise UnreadableError(task, "other")
+    return {"totals": {"samples": task}}
+
+
+def test_what_the_first_task_raised_is_told_though_it_cannot_be_sent():
+    told, done = [], []
+    with pytest.raises((InputError, UnreadableError), match="3 and other"):
+        done.extend(Processes(3).run(raises, enumerate(range(40)), told.append))
+    assert {0, 1, 2} <= {number for number, _ in done}
+    assert not multiprocessing.active_children()
+
+
+def until(found):
+    """Wait for something that will be there, and return it."""
+    for _ in range(2400):
+        if there := found():
+            return there
+        time.sleep(0.05)
+    raise AssertionError("it is not there")
+
+
+class Meeting(RunSummary):
+    """Notes which process plans, and waits in its first step until another one does."""
+
+    def add_step(self, plan):
+        there = Path(os.environ["MEETING"])
+        (there / str(os.getpid())).touch()
+        until(lambda: len(list(there.iterdir())) > 1)
+        super().add_step(plan)
+
+
+def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEETING", str(tmp_path))
+    plan_run(open_log(folder / "log.parquet"), settings_of(steps_per_part=16), Meeting, engine=Processes(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / str(os.getpid())).exists()
+
+
+def test_an_interrupted_run_leaves_no_worker_and_no_half_part(folder, tmp_path):
+    def interrupt(samples):
+        if len(list(out.glob(".part-*"))) == 2:  # this process's and the worker's
+            raise KeyboardInterrupt
+
+    log, out = open_log(folder / "log.parquet"), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        plan_run(log, settings_of(steps_per_part=2), Slow, f"{out}/", engine=Processes(2), tick=interrupt)
+    assert not multiprocessing.active_children()
+    assert not list(out.glob(".*"))
+
+
+def test_a_killed_worker_ends_the_run_and_costs_its_part_alone(folder, tmp_path, monkeypatch):
+    armed = tmp_path / "armed"
+    armed.touch()
+    monkeypatch.setenv("FATAL", str(armed))
+    expected, _ = planned(folder / "log.parquet", settings_of(), tmp_path / "expected")
+    log, out = open_log(folder / "log.parquet"), tmp_path / "out"
+    with pytest.raises(LostWorkerError, match=KILLED):
+        plan_run(log, settings_of(), Killed, f"{out}/", engine=Processes(2))
+    assert not multiprocessing.active_children()
+    left = snapshot(out)
+    assert len(left) == 3  # one of the worker, and two of this process
+    assert left.items() < expected.items()
+    armed.unlink()
+    kept = {name: (out / name).stat().st_mtime_ns for name in left}
+    plan_run(log, settings_of(), Killed, f"{out}/", engine=Processes(2), resume=True)
+    assert snapshot(out) == expected
+    assert {name: (out / name).stat().st_mtime_ns for name in left} == kept
+
+
+UNGUARDED = """
+import sys
+from run_cases import RunSummary, open_log, plan_run, settings_of
+from balancer.offline.engines import Cluster, LostWorkerError, Processes
+try:
+    plan_run(open_log(sys.argv[1]), settings_of(), RunSummary, engine=Processes(2))
+except LostWorkerError as error:
+    sys.exit(f"told: {error}")
+"""
+
+
+def test_workers_that_cannot_begin_are_told_from_those_that_were_killed(folder, tmp_path):
+    """As in a script that does not ask whether it is the main module, which they import."""
+    script = command(UNGUARDED, tmp_path, folder / "log.parquet")
+    _, printed = script.communicate()
+    assert script.returncode == 1
+    assert "\ntold: processes ended before they began to work, as what they printed says" in printed
+
+
+# ----------------------------------------------------------------------------------------- a command and its processes
+
+
+def workers_of(driver):
+    """Those that the process has forked which the driver started for that."""
+    return [pid for server in called(children_of(driver), b"forkserver import main") for pid in children_of(server)]
+
+
+def plan_command(folder, tmp_path, *words):
+    """The command, which waits in each process's second part, of one step each, while ``held`` is there."""
+    asked = ["--ranks", "8", "--batch-per-rank", "4", "--length", "tokens", "--method", "lpt", "--placement", "any"]
+    os.environ["HELD"] = str(tmp_path / "held")
+    return command(COMMAND, tmp_path, "plan", folder / "log.parquet", *asked, "--out", f"{tmp_path}/out/", *words)
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """The plan that the command makes in one process."""
+    there = tmp_path_factory.mktemp("whole")
+    with plan_command(folder, there, "--engine", "serial") as run:
+        assert run.wait() == 0, run.stderr.read()
+    return snapshot(there / "out")
+
+
+@needs_proc
+@pytest.mark.parametrize("what", ["interrupt", "kill worker", "kill driver", "end driver"])
+def test_no_process_is_left_what_was_finished_is_kept_and_a_line_is_told(folder, whole, tmp_path, what):
+    out, held = tmp_path / "out", tmp_path / "held"
+    held.touch()
+    run = plan_command(folder, tmp_path, "--jobs", "3")
+    until(lambda: len(list(out.glob("part-*"))) == 3 and len(list(out.glob(".part-*"))) == 3)
+    if what == "interrupt":
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    elif what == "kill worker":
+        os.kill(workers_of(run.pid)[0], signal.SIGKILL)
+        held.unlink()  # for the driver, to see it behind its own part
+    else:
+        os.kill(run.pid, signal.SIGKILL if what == "kill driver" else signal.SIGTERM)
+    _, printed = run.communicate()
+    assert gone(run.pid)
+    goes_on = f"the same command with --resume goes on from the parts in {out}/"
+    code, told = {
+        "interrupt": (130, [f"balancer: interrupted; {goes_on}"]),
+        "kill worker": (2, [f"balancer: {KILLED}; {goes_on}"]),
+        "kill driver": (-signal.SIGKILL, []),
+        "end driver": (-signal.SIGTERM, []),
+    }[what]
+    told_by_python = "resource_tracker"  # which clears up
+    lines = [line for line in printed.splitlines() if line and told_by_python not in line]
+    assert (run.returncode, lines) == (code, told)
+    left = snapshot(out)
+    kept = {name: (out / name).stat().st_mtime_ns for name in left if name.startswith("part-")}
+    assert 3 <= len(kept) < len(whole) - 1
+    held.unlink(missing_ok=True)
+    with plan_command(folder, tmp_path, "--jobs", "2", "--resume") as again:
+        assert again.wait() == 0, again.stderr.read()
+    assert snapshot(out) == whole
+    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
+
+
+@needs_proc
+def test_an_interrupt_while_workers_begin_is_told_in_a_line(folder, tmp_path):
+    """The process from which they are forked would say where it was, while it imports."""
+    run = plan_command(folder, tmp_path, "--jobs", "3")
+    until(lambda: called(children_of(run.pid), b"forkserver import main"))
+    os.killpg(run.pid, signal.SIGINT)
+    _, printed = run.communicate()
+    assert gone(run.pid)
+    assert (run.returncode, len(printed.split("\n"))) == (130, 3), printed  # click's is empty
+
+
+@pytest.mark.more_by_night
+@needs_proc
+def test_random_kills_of_workers_and_driver_change_no_byte(folder, tmp_path):
+    """By day twice, by night twenty times."""
+    kill_at_random(folder / "log.parquet", tmp_path, 20 if examples(1) > 1 else 2, workers_of)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "needs Ray: pip install"), ("1 / 0", "Ray cannot be imported: ZeroDivisionError")]
+)
+def test_a_ray_that_cannot_be_imported_is_told(tmp_path, monkeypatch, content, told):
+    (tmp_path / "ray").mkdir()
+    if content is not None:
+        (tmp_path / "ray" / "__init__.py").write_text(content)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InputError, match=told):
+        Cluster("1.2.3.4:5")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from balancer.compat import BalancedBatchSampler
+from balancer.compat.sampler import _BLOCK
 from balancer.planning import planned_ahead
 from balancer.planning.epoch_position import Position, check_same
 
@@ -247,10 +248,11 @@ def memory_after(steps):
         next(running)
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0]
+    running.close()  # ends the planning thread: Python before 3.12.9 crashes where tracing stops while a kernel allocates (gh-128679)
     tracemalloc.stop()
     return grown
 
 
 @pytest.mark.parametrize("steps", [600, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_memory_stays_as_it_is(steps):
-    assert memory_after(steps) < 100_000
+    assert memory_after(steps) < 100_000 + 4 * 8 * _BLOCK  # the rows of four blocks of the order are kept

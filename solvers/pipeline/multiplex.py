@@ -16,7 +16,7 @@ from solvers.pipeline._tasks import Tasks, held_by_given
 from solvers.pipeline.multiplex_bounds import multiplex_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder, one_f_one_b
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["multiplex", "result_of"]
 
@@ -137,12 +137,11 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
     np.add.at(busy, gaps.device, gaps.ops[front : front + n, 0] + gaps.ops[front + n :, 0])
     place = np.argsort(gaps.given.order)
     first, then = _turns(gaps)[:, place]
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexResult(
-        gaps.makespan, bound.value, bound.name, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
+        gaps.makespan, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
         ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], first, then, order,
-        busy, gaps.makespan - busy, _held(gaps),
-        SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
+        busy, gaps.makespan - busy, _held(gaps), lower_bound=bound.value, bound_name=bound.name,
+        status=status_of(gaps.makespan, bound.value, ended=ended), runtime_s=runtime_s,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["schedule_multiplexed"]
 
@@ -224,9 +224,8 @@ def _result(
         own = multiplex_bound(each.gaps.durations, problem.order, problem.merged.hop, given)
         results.append(result_of(each.gaps, own, ended, time.perf_counter() - started))
     makespan = max(each.makespan for each in results)
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexedResult(
         read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
-        bound.value, bound.name, cut, SolveStatus.OPTIMAL if makespan == bound.value else status,
-        time.perf_counter() - started,
+        cut, lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended),
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip

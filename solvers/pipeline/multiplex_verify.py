@@ -357,8 +357,8 @@ task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, ho
     pipe = _Pipe.of(forward, backward, forward_overhead, backward_overhead, hop)
     table, order = np.asarray(work), result.order
     slots = PipelineResult(
-        result.replica_of_item, result.slot_of_item, result.makespans, result.makespan, result.lower_bound,
-        result.bound_name, result.cut, order, result.status, "auto", 0.0,
+        result.replica_of_item, result.slot_of_item, result.makespans, result.makespan, result.cut, order, "auto",
+        lower_bound=result.lower_bound, bound_name=result.bound_name, status=result.status, runtime_s=0.0,
     )  # fmt: skip
     cells = _check_items(slots, len(table), slots_multiple_of, allow_empty)
     if sizes is not None:

@@ -16,7 +16,7 @@ from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["schedule_pipeline"]
 
@@ -136,10 +136,9 @@ def schedule_pipeline(
     found = solve(problem, profile, bound.value, seconds - spent)
     makespans = makespans_of(problem, found.cell_of_item)
     makespan = int(makespans.max())
-    status = SolveStatus.FEASIBLE if found.ended else SolveStatus.TIME_LIMIT
     replica, slot = np.divmod(found.cell_of_item.astype(np.int32), np.int32(problem.num_slots))
     return PipelineResult(
-        read_only(replica), read_only(slot), read_only(makespans), makespan, bound.value, bound.name,
-        cut, problem.order,
-        SolveStatus.OPTIMAL if makespan == bound.value else status, method, time.perf_counter() - started,
+        read_only(replica), read_only(slot), read_only(makespans), makespan, cut, problem.order, method,
+        lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=found.ended),
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from solvers.sequence_groups._problem import SequenceProblem
 from solvers.sequence_groups._search import Solution, improve, search
 from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.types import SequenceGroupsResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["sequence_groups", "solve"]
 
@@ -124,11 +124,10 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
     slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
     makespan = int(slot_times.sum())
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
-    status = SolveStatus.OPTIMAL if makespan == bound.value else status
     return SequenceGroupsResult(
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
-        bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,
+        bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended), method="peeling",
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ class Proven(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartitionResult(Record):
+class PartitionResult(Proven):
     """Items in groups, with a certificate.
 
     Attributes
@@ -114,21 +114,12 @@ class PartitionResult(Record):
     group_of_item: NDArray[np.int32]
     loads: NDArray[np.int64]
     makespan: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
     method: str
-    runtime_s: float = field(compare=False)
 
     @property
     def num_groups(self) -> int:
         """Number of groups, empty ones included."""
         return len(self.loads)
-
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
 
 
 def status_of(found: int, lower_bound: int, *, ended: bool = True) -> SolveStatus:

@@ -105,7 +105,7 @@ class Pipe(NamedTuple):
 
 
 def rows_of(table: ArrayLike) -> list[list[int]]:
-    """Return a table's rows as integers without an end."""
+    """Return a table's rows in Python's integers, which do not overflow."""
     return [list(map(int, row)) for row in np.asarray(table)]
 
 

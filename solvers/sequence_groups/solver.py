@@ -12,6 +12,7 @@ from solvers.groups import read_only
 from solvers.sequence_groups._all_ways import any_way
 from solvers.sequence_groups._layout import lay_out
 from solvers.sequence_groups._problem import SequenceProblem
+from solvers.sequence_groups._request import SequenceRequest
 from solvers.sequence_groups._search import Solution, improve, search
 from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.types import SequenceGroupsResult
@@ -100,11 +101,12 @@ def sequence_groups(
     >>> result.group_of_item.tolist(), result.first_rank_of_group.tolist()
     ([0, 1, 1, 2, 2], [0, 2, 3])
     """
-    started = time.perf_counter()
-    problem = SequenceProblem.prepare(
-        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of,
-        ranks_per_node,
+    asked = SequenceRequest(
+        times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
     )  # fmt: skip
+    started = time.perf_counter()
+    problem = SequenceProblem.of(asked)
     return solve(problem, time_budget, started)
 
 

@@ -249,10 +249,10 @@ def gaps(draws: int) -> Iterator[Case]:
         given = multiplexing.step_of(sampled, instance, step)
         unit, owner = np.ones((1, instance.stages), dtype=np.int64), np.flatnonzero(given.encoders)
         spent = given.encoders[owner]
-        ask = given.model[:, None], unit, 2 * unit, owner, spent, 2 * spent, instance.replicas, instance.slots
+        ask = solvers.PipelineRequest(given.model[:, None], unit, 2 * unit, instance.replicas, instance.slots)
         held = int(2 * given.encoders.sum() / instance.replicas / instance.slots) if room else None
-        asked = {"window": instance.stages, "task_size": spent, "held_cap": held, "time_budget": budget}
-        return scored(lambda: solvers.schedule_multiplexed(*ask, **asked), by_gap)
+        tasks = solvers.TaskRequest(owner, spent, 2 * spent, instance.stages, spent, held_cap=held)
+        return scored(lambda: solvers.schedule_multiplexed(ask, tasks, time_budget=budget), by_gap)
 
     every = itertools.product(range(4 * draws), multiplexing.INSTANCES[:2], (0.1, 0.5), (False, True))
     for step, instance, budget, room in every:

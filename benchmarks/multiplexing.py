@@ -84,14 +84,14 @@ def multiplexed(step, instance, budget, pieces=1, **rules):
     unit = np.ones((1, instance.stages), dtype=np.int64)
     owner = np.repeat(np.flatnonzero(step.encoders), pieces)
     spent = step.encoders[owner] // pieces
-    given = step.model[:, None], unit, 2 * unit, owner, spent, 2 * spent
-    rules = {"window": instance.stages, "task_size": spent} | rules
-    ask = instance.replicas, instance.slots
-    solvers.schedule_multiplexed(*given, *ask, **rules, time_budget=1e-4)
+    asked = solvers.PipelineRequest(step.model[:, None], unit, 2 * unit, instance.replicas, instance.slots)
+    rules = {"window": instance.stages, "size": spent} | rules
+    tasks = solvers.TaskRequest(owner, spent, 2 * spent, **rules)
+    solvers.schedule_multiplexed(asked, tasks, time_budget=1e-4)
     started = time.thread_time()
-    result = solvers.schedule_multiplexed(*given, *ask, **rules, time_budget=budget)
+    result = solvers.schedule_multiplexed(asked, tasks, time_budget=budget)
     seconds = time.thread_time() - started
-    solvers.check_multiplexed(*given, result, **rules)
+    solvers.check_multiplexed(asked, tasks, result)
     return result, seconds
 
 

@@ -63,14 +63,11 @@ def gaps(path):
     found = {"K >= 9": [], "K <= 3": []}
     for row, lengths in batches(path):
         priced, rules, result, _ = solve(lengths, 64, row["cap"], 1.0)
-        given = {"upper": result.makespan, **rules}
-        linear = solvers.sequence_groups_lower_bound(priced.times, lengths, **given)
+        asked, upper = solvers.SequenceRequest(priced.times, lengths, **rules), result.makespan
+        linear = solvers.sequence_groups_lower_bound(asked, upper=upper)
         if linear.certificate is not None:
-            rules.pop("ranks_per_node")
-            solvers.check_sequence_bound(priced.times, lengths, linear, **rules, upper=result.makespan)
-        whole = solvers.sequence_groups_lower_bound(
-            priced.times, lengths, **given, whole=True, bound_budget=BOUND_SECONDS
-        )
+            solvers.check_sequence_bound(asked, linear, upper=upper)
+        whole = solvers.sequence_groups_lower_bound(asked, upper=upper, whole=True, bound_budget=BOUND_SECONDS)
         taken = result.makespan * priced.unit / PER_MS
         three = [100 * (result.makespan / value - 1) for value in (result.lower_bound, linear.value, whole.value)]
         print(

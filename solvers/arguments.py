@@ -60,16 +60,16 @@ def as_integer(name: str, value: SupportsIndex, minimum: int = 0) -> int:
     return number
 
 
-def _as_int(name: str, value: SupportsIndex) -> int:
+def _as_int(name: str, value: SupportsIndex | None) -> int:
     try:
-        if not isinstance(value, bool | np.bool_):
+        if value is not None and not isinstance(value, bool | np.bool_):
             return operator.index(value)
     except TypeError:
         pass
     raise ArgumentTypeError(name, "be an integer", repr(value))
 
 
-def as_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
+def as_count(name: str, value: SupportsIndex | None, minimum: int = 1) -> int:
     """Return `value` as an int of at least `minimum`, or raise an error that calls it `name`."""
     count = _as_int(name, value)
     if count < minimum:

@@ -4,7 +4,7 @@ import enum
 import functools
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,36 +61,34 @@ def _same(mine: Any, other: Any) -> bool:
 class Proven(Record):
     """A result with a certificate.
 
+    What was to be small is its makespan, or what the class says it is.
+
     Attributes
     ----------
-    makespan : int
-        What was to be small.
     lower_bound : int
         Proven: nothing under the same constraints has a smaller makespan.
     bound_name : str
         The argument that proves `lower_bound`.
     status : SolveStatus
         ``OPTIMAL`` if and only if ``makespan == lower_bound``.
-    method : str
     runtime_s : float
         Seconds from call to return; the one field that differs between runs, so ``==`` leaves it out.
     """
 
-    makespan: int
+    _measure: ClassVar[str] = "makespan"
     lower_bound: int
     bound_name: str
     status: SolveStatus
-    method: str
     runtime_s: float = field(compare=False)
 
     @property
     def gap(self) -> float:
         """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
+        return relative_gap(getattr(self, self._measure), self.lower_bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartitionResult(Record):
+class PartitionResult(Proven):
     """Items in groups, with a certificate.
 
     Attributes
@@ -116,21 +114,19 @@ class PartitionResult(Record):
     group_of_item: NDArray[np.int32]
     loads: NDArray[np.int64]
     makespan: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
     method: str
-    runtime_s: float = field(compare=False)
 
     @property
     def num_groups(self) -> int:
         """Number of groups, empty ones included."""
         return len(self.loads)
 
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
+
+def status_of(found: int, lower_bound: int, *, ended: bool = True) -> SolveStatus:
+    """Return how a method ended that found so much; not `ended`: it had more to try when the budget was spent."""
+    if found == lower_bound:
+        return SolveStatus.OPTIMAL
+    return SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
 
 
 def relative_gap(makespan: int, lower_bound: int) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import solvers
+from solvers import PipelineRequest, TaskRequest
 from solvers.packing import cut_shares, pack, schedule_micro_batches
 
 COSTS, TOKENS, RANKS = [5, 4, 9, 3, 7, 2], [4, 3, 12, 2, 6, 1], [0, 1, 1, 0, 1, 0]
@@ -22,7 +23,7 @@ RESULTS = {
     "sequence groups": lambda: solvers.sequence_groups([[8, 2], [5, 1]], [8, 2], [1, 2], 4, 4),
     "pipeline": lambda: solvers.schedule_pipeline(*PIPE, 1, 2),
     "multiplexed": lambda: solvers.schedule_multiplexed(
-        *PIPE, [0, 2], [1, 2], [2, 4], 1, 2, window=2, time_budget=1e-4
+        PipelineRequest(*PIPE, 1, 2), TaskRequest([0, 2], [1, 2], [2, 4], 2), time_budget=1e-4
     ),
 }
 

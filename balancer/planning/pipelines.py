@@ -24,7 +24,7 @@ from balancer.problem.settings import PlanSettings
 from balancer.problem.step_times import UNIT_BYTES, TimedStep
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.pipeline import MultiplexedResult, PipelineResult, multiplexed_lower_bound
+from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
 from solvers.pipeline.parts import PipelineProblem, held_by_replica, schedule_parts
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
@@ -127,7 +127,7 @@ def _near_home(
     if len(set(sizes)) > 1:
         return "pipelines are planned by nodes only where all have as many replicas"
     longest, least = int((1 + eps) * found.makespan), 0
-    whole = PipelineProblem.of(num_slots=num_slots, **_keywords(problem, cut))
+    whole = PipelineProblem.of(PipelineRequest(num_slots=num_slots, **_keywords(problem, cut)))
     costs, most = held_by_replica(whole, longest)
     nodes = of_nodes(without_slots(problem, cut, num_slots, longest, costs), sizes[0])
     even = int(costs.sum())
@@ -156,11 +156,9 @@ def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_bud
     """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
     if problem.timed is not None:
         times, items, work, tasks = problem.timed
-        ops = {name: value for name, value in asked_of(times, items).items() if name not in ("work", "allow_empty")}
-        return multiplexed_lower_bound(
-            work, task_item=tasks.sample, task_forward=tasks.forward, task_backward=tasks.backward,
-            task_after=tasks.late, **ops,
-        )  # fmt: skip
+        asked = PipelineRequest(**asked_of(times, items) | {"work": work})
+        beside = TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices, after=tasks.late)
+        return multiplexed_lower_bound(asked, beside)
     keywords = _keywords(problem, cut) | {"allow_empty": True, "in_flight_cap": None}
     keywords |= {"sizes": None, "cap": None, "time_budget": time_budget, "method": "random"}
     found = solvers.schedule_pipeline(num_slots=num_slots, **keywords)

@@ -6,6 +6,7 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -380,7 +381,7 @@ def _under_cap(
             "proven impossible", "raise the cap",
         )  # fmt: skip
     loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
-    return solvers.PartitionResult(
-        even.group_of_item, loads, int(loads.max()), result.lower_bound, result.bound_name,
-        solvers.SolveStatus.FEASIBLE, result.method, result.runtime_s + even.runtime_s,
+    return replace(
+        result, group_of_item=even.group_of_item, loads=loads, makespan=int(loads.max()),
+        status=solvers.SolveStatus.FEASIBLE, runtime_s=result.runtime_s + even.runtime_s,
     )  # fmt: skip

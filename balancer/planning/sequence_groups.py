@@ -79,10 +79,11 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, s
 def groups_bound(problem: Problem, cut: SequenceGroups, makespan: int) -> Bound:
     """Return the closed-form bound on what the slots of a step take together."""
     times, sizes = Units.of(problem, cut)[1:]
-    proven = solvers.sequence_groups_lower_bound(
-        times.times, sizes, overhead=times.overhead, upper=makespan // times.unit, bound_budget=_CLOSED_FORM_S,
-        **cut.solver_keywords(problem.topology),
-    )  # fmt: skip
+    asked = solvers.SequenceRequest(
+        times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology)
+    )
+    upper = makespan // times.unit
+    proven = solvers.sequence_groups_lower_bound(asked, upper=upper, bound_budget=_CLOSED_FORM_S)
     return Bound(proven.value * times.unit, proven.name)
 
 

@@ -10,7 +10,16 @@ import solvers
 from balancer.plan.gaps import Between
 from balancer.problem.step_times import UNIT_BYTES, StepItems, StepTimes
 from solvers.errors import SolverError, TimeLimitError
-from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineResult, PipelineRun, run
+from solvers.pipeline import (
+    MultiplexedResult,
+    MultiplexResult,
+    OpOrder,
+    PipelineRequest,
+    PipelineResult,
+    PipelineRun,
+    TaskRequest,
+    run,
+)
 
 __all__ = ["Timed", "Timeline", "asked_of", "held_in_cells", "scheduled"]
 
@@ -98,17 +107,17 @@ def _pipelined(times: StepTimes, step: StepItems, caps: Floats | None, alone: Fl
 
 def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floats, time_budget: float) -> Timed:
     """Schedule the pipelines of a step with encoders in their gaps; `alone`: what a pipeline held without a cap."""
-    tasks, rules = times.tasks(step), {}
+    tasks, rules, held_cap = times.tasks(step), {}, None
     if caps is not None:
         fits = bool((alone < _MOST_ALONE * caps).all())
         flight = alone if fits else _LLM_SHARE * caps
         rules = {} if fits else _flight(times, step, flight)
-        rules["held_cap"] = np.floor((caps - flight) / UNIT_BYTES).astype(np.int64)
-        if int(tasks.size[~tasks.late].max(initial=0)) > int(rules["held_cap"].max()):
+        held_cap = np.floor((caps - flight) / UNIT_BYTES).astype(np.int64)
+        if int(tasks.size[~tasks.late].max(initial=0)) > int(held_cap.max()):
             raise TimeLimitError("no room for the largest task")
     result = solvers.schedule_multiplexed(
-        **asked_of(times, step), **rules, task_item=tasks.sample, task_forward=tasks.forward,
-        task_backward=tasks.backward, task_size=tasks.size, task_after=tasks.late, window=times.num_devices,
+        PipelineRequest(**asked_of(times, step), **rules),
+        TaskRequest(tasks.sample, tasks.forward, tasks.backward, times.num_devices, tasks.size, tasks.late, held_cap),
         time_budget=time_budget,
     )  # fmt: skip
     alone_, at_work = held_in_cells(times, step, _cells(result), result.order)

@@ -15,7 +15,17 @@ from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
-from solvers.pipeline import MultiplexResult, OpOrder, PipelineRun, interleaved, one_f_one_b, run, run_turns
+from solvers.pipeline import (
+    MultiplexResult,
+    OpOrder,
+    PipelineRequest,
+    PipelineRun,
+    TaskRequest,
+    interleaved,
+    one_f_one_b,
+    run,
+    run_turns,
+)
 from solvers.pipeline.parts import PipelineProblem, held_by_replica
 
 __all__ = ["PipelineStages"]
@@ -281,11 +291,9 @@ class PipelineStages:
         `slots`, int64[K, M], has the work of each slot in each module; `turns` the device of each task, and the places
         of its forward and backward among all that the device runs.
         """
-        return run_turns(
-            slots, task_slot=slot_of_task, task_forward=tasks.forward, task_backward=tasks.backward,
-            task_size=tasks.size, task_after=tasks.late, task_device=turns[0], forward_turn=turns[1],
-            backward_turn=turns[2], order=self.order(len(slots)), window=self.num_devices, **self._ops,
-        )  # fmt: skip
+        asked = PipelineRequest(slots, order=self.order(len(slots)), **self._ops)
+        beside = TaskRequest(slot_of_task, tasks.forward, tasks.backward, self.num_devices, tasks.size, tasks.late)
+        return run_turns(asked, beside, *turns)
 
     @property
     def _fixed(self) -> dict[str, Ints]:
@@ -344,8 +352,8 @@ class PipelineStages:
     def held_by_a_rank(self, work: Ints, makespan: int, num_ranks: int, num_slots: int) -> tuple[Ints, int]:
         """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
         keywords = self.solver_keywords() | {"in_flight_cap": None, "allow_empty": True}
-        problem = PipelineProblem.of(work, num_replicas=num_ranks, num_slots=num_slots, **keywords)
-        return held_by_replica(problem, makespan)
+        asked = PipelineRequest(work, num_replicas=num_ranks, num_slots=num_slots, **keywords)
+        return held_by_replica(PipelineProblem.of(asked), makespan)
 
     def solver_keywords(self) -> dict[str, Any]:
         """Return these as :func:`solvers.schedule_pipeline` takes them."""

@@ -17,7 +17,7 @@ from solvers.group_bounds import best_bound
 from solvers.groups import group_loads
 from solvers.packing._arguments import as_cap, check_fits
 from solvers.packing.types import PackingResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["Assignment", "PackingProblem", "num_groups_of", "solve"]
 
@@ -79,12 +79,11 @@ class PackingProblem:
         num_groups = num_groups_of(group_of_item)
         loads = group_loads(self.sizes, group_of_item, num_groups)
         best = self.bound(enough=num_groups) if bound is None else bound
-        if num_groups == best.value:
-            status = SolveStatus.OPTIMAL
-        else:
-            status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
-        runtime = time.perf_counter() - started
-        return PackingResult(group_of_item, loads, self.cap, best.value, best.name, status, method, runtime)
+        return PackingResult(
+            group_of_item, loads, self.cap, method, lower_bound=best.value, bound_name=best.name,
+            status=status_of(num_groups, best.value, ended=not stopped_early),
+            runtime_s=time.perf_counter() - started,
+        )  # fmt: skip
 
 
 def num_groups_of(assignment: Assignment) -> int:

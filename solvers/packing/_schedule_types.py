@@ -1,11 +1,12 @@
 """What a micro-batch scheduler returns: a rank and a slot for every sample, and the proof of how even they can be."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "CutResult", "ScheduleResult"]
 
@@ -13,7 +14,7 @@ OBJECTIVES = ("lockstep", "step", "pipeline")
 OVER_LONG = ("error", "own", "drop")
 
 
-class CutResult(Record):
+class CutResult(Proven):
     """What all results with micro-batches share."""
 
     __slots__ = ()
@@ -74,14 +75,6 @@ class ScheduleResult(CutResult):
     objective: str
     value: int
     perfect: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
     dropped: NDArray[np.int64]
     own: NDArray[np.int64]
-    runtime_s: float = field(compare=False)
-
-    @property
-    def gap(self) -> float:
-        """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.value, self.lower_bound)
+    _measure: ClassVar[str] = "value"

@@ -1,12 +1,12 @@
 """What cutting shares returns: a slot for every sample on the rank where it lies, and how few slots there can be."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.packing._schedule_types import CutResult
-from solvers.types import SolveStatus, relative_gap
 
 __all__ = ["SharesResult"]
 
@@ -51,14 +51,6 @@ class SharesResult(CutResult):
     slot_loads: NDArray[np.int64]
     slot_tokens: NDArray[np.int64]
     cap: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
     dropped: NDArray[np.int64]
     own: NDArray[np.int64]
-    runtime_s: float = field(compare=False)
-
-    @property
-    def gap(self) -> float:
-        """``(num_slots - lower_bound) / lower_bound``."""
-        return relative_gap(self.num_slots, self.lower_bound)
+    _measure: ClassVar[str] = "num_slots"

@@ -49,7 +49,7 @@ from solvers.packing._schedule_search import (
 from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "schedule_micro_batches"]
 
@@ -284,13 +284,10 @@ def _result(
     perfect = -(-total // num_ranks)
     if request.objective == "pipeline":
         perfect = (num_slots + request.stages - 1) * -(-total // num_bins)
-    if found.value == bound.value:
-        status = SolveStatus.OPTIMAL
-    else:
-        status = SolveStatus.FEASIBLE if found.ended else SolveStatus.TIME_LIMIT
     return ScheduleResult(
         rank_of_item, slot_of_item, num_slots, loads, volumes, request.cap, request.objective, found.value, perfect,
-        bound.value, bound.name, status, prepared.dropped, prepared.own, time.perf_counter() - started,
+        prepared.dropped, prepared.own, lower_bound=bound.value, bound_name=bound.name,
+        status=status_of(found.value, bound.value, ended=found.ended), runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

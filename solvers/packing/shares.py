@@ -28,7 +28,7 @@ from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_check import check_shares
 from solvers.packing._shares_kernels import level_shares, meet_targets, pack_shares
 from solvers.packing._shares_types import SharesResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["SharesResult", "check_shares", "cut_shares"]
 
@@ -262,8 +262,7 @@ def cut_shares(
     rank_of[kept], slot_of[kept] = shares.ranks, slots
     loads = group_loads(shares.costs, bins, num_bins).reshape(rules.num_ranks, found)
     volumes = group_loads(shares.tokens, bins, num_bins).reshape(rules.num_ranks, found)
-    status = SolveStatus.OPTIMAL if found == least else SolveStatus.FEASIBLE
     return SharesResult(
-        rank_of, slot_of, found, loads, volumes, rules.cap, least, name, status, dropped, own,
-        time.perf_counter() - started,
+        rank_of, slot_of, found, loads, volumes, rules.cap, dropped, own, lower_bound=least, bound_name=name,
+        status=status_of(found, least), runtime_s=time.perf_counter() - started,
     )  # fmt: skip

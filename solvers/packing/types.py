@@ -1,17 +1,18 @@
 """What a packer returns: groups under a cap, and the proof of how many any packing needs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven
 
 __all__ = ["PackingResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackingResult(Record):
+class PackingResult(Proven):
     """Items in as few groups as were found to fit, with a certificate.
 
     Attributes
@@ -37,18 +38,10 @@ class PackingResult(Record):
     group_of_item: NDArray[np.int32]
     loads: NDArray[np.int64]
     cap: int
-    lower_bound: int
-    bound_name: str
-    status: SolveStatus
     method: str
-    runtime_s: float = field(compare=False)
+    _measure: ClassVar[str] = "num_groups"
 
     @property
     def num_groups(self) -> int:
         """Number of groups; 0 if and only if there are no items."""
         return len(self.loads)
-
-    @property
-    def gap(self) -> float:
-        """``(num_groups - lower_bound) / lower_bound``; 0.0 when equal, which proves the packing optimal."""
-        return relative_gap(self.num_groups, self.lower_bound)

@@ -18,7 +18,7 @@ from solvers._sort import sort_descending
 from solvers.arguments import as_costs, as_count
 from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible_bound, goal_above, late_bound
 from solvers.groups import largest_load
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult, status_of
 
 __all__ = ["Assignment", "PartitionProblem", "scatter", "solve"]
 
@@ -106,12 +106,10 @@ class PartitionProblem:
         loads = np.zeros(self.num_groups, dtype=np.int64)
         makespan = int(_give_back(self.order, self.sorted_costs, assignment, group_of_item, loads))
         best = self.bound if bound is None or bound.value <= self.bound.value else bound
-        if makespan == best.value:
-            status = SolveStatus.OPTIMAL
-        else:
-            status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
-        runtime = time.perf_counter() - started
-        return PartitionResult(group_of_item, loads, makespan, best.value, best.name, status, method, runtime)
+        return PartitionResult(
+            group_of_item, loads, makespan, method, lower_bound=best.value, bound_name=best.name,
+            status=status_of(makespan, best.value, ended=not stopped_early), runtime_s=time.perf_counter() - started,
+        )  # fmt: skip
 
 
 def solve(

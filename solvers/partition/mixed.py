@@ -21,7 +21,7 @@ from solvers.partition._mixed_starts import best_fill
 from solvers.partition._problem import Assignment, PartitionProblem, scatter
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.padded import assign_equal_counts
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult, status_of
 
 __all__ = ["mixed", "mixed_bound"]
 
@@ -209,8 +209,7 @@ def mixed(
     bound = problem.best_bound(quick, makespan, work // 3)
     group_of_item = np.empty(len(assignment), dtype=np.int32)
     scatter(problem.additive.order, assignment, group_of_item)
-    status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
-    if makespan == bound.value:
-        status = SolveStatus.OPTIMAL
-    runtime = time.perf_counter() - started
-    return PartitionResult(group_of_item, loads, makespan, bound.value, bound.name, status, "mixed", runtime)
+    return PartitionResult(
+        group_of_item, loads, makespan, "mixed", lower_bound=bound.value, bound_name=bound.name,
+        status=status_of(makespan, bound.value, ended=not stopped_early), runtime_s=time.perf_counter() - started,
+    )  # fmt: skip

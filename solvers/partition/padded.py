@@ -167,5 +167,7 @@ def padded(
         _cut(rows, makespan, num_groups, least, assignment, loads)
     group_of_item = np.empty(len(rows), dtype=np.int32)
     scatter(problem.order, assignment, group_of_item)
-    runtime = time.perf_counter() - started
-    return PartitionResult(group_of_item, loads, makespan, makespan, "padded", SolveStatus.OPTIMAL, "padded", runtime)
+    return PartitionResult(
+        group_of_item, loads, makespan, "padded", lower_bound=makespan, bound_name="padded", status=SolveStatus.OPTIMAL,
+        runtime_s=time.perf_counter() - started,
+    )  # fmt: skip

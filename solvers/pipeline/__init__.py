@@ -1,5 +1,6 @@
 """Pipelines: op orders, exact makespans, micro-batches that fill and drain a pipeline fast, and work in its gaps."""
 
+from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.multiplex import multiplex
 from solvers.pipeline.multiplex_run import multiplexed_lower_bound, run_turns
@@ -13,6 +14,6 @@ from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.pipeline.verify import check_pipeline
 
 __all__ = ["PIPELINERS", "MultiplexResult", "MultiplexedResult", "OpOrder", "OutlierCut", "PipelineCut",
-           "PipelineResult", "PipelineRun", "check_multiplex", "check_multiplexed", "check_pipeline", "gpipe",
-           "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run", "run_turns",
-           "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip
+           "PipelineRequest", "PipelineResult", "PipelineRun", "TaskRequest", "check_multiplex", "check_multiplexed",
+           "check_pipeline", "gpipe", "interleaved", "multiplex", "multiplexed_lower_bound", "one_f_one_b", "run",
+           "run_turns", "schedule_multiplexed", "schedule_pipeline"]  # fmt: skip

@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.arguments import as_costs, as_count, unknown
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError
 from solvers.groups import read_only
+from solvers.pipeline._request import PipelineRequest
 from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 
-__all__ = ["ORDERS", "PipelineProblem"]
+__all__ = ["ORDERS", "PipelineProblem", "as_order"]
 
 Ints = NDArray[np.int64]
 ORDERS = ("1f1b", "gpipe")
@@ -48,31 +49,27 @@ class PipelineProblem:
         return self.num_replicas * self.num_slots
 
     @classmethod
-    def of(
-        cls, work: ArrayLike, forward: ArrayLike, backward: ArrayLike, num_replicas: SupportsIndex,
-        num_slots: SupportsIndex, forward_overhead: ArrayLike | None = None, backward_overhead: ArrayLike | None = None,
-        sizes: ArrayLike | None = None, cap: ArrayLike | None = None, in_flight_cap: ArrayLike | None = None,
-        order: str | OpOrder = "1f1b", chunks: SupportsIndex = 1, hop: int = 0, tied: bool = False,
-        slots_multiple_of: SupportsIndex = 1, allow_empty: bool = False,
-    ) -> "PipelineProblem":  # fmt: skip
+    def of(cls, asked: PipelineRequest) -> "PipelineProblem":
         """Check what :func:`solvers.schedule_pipeline` takes."""
-        stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-        table = as_table("work", work)
+        stages = Stages.of_request(asked)
+        table = as_table("work", asked.work)
         if table.shape[1] != len(stages.unit):
             raise ArgumentError("work", f"have a column for each of {len(stages.unit)} modules", table.shape)
-        replicas, slots = as_count("num_replicas", num_replicas), as_count("num_slots", num_slots)
-        multiple = as_count("slots_multiple_of", slots_multiple_of)
+        replicas, slots = as_count("num_replicas", asked.num_replicas), as_count("num_slots", asked.num_slots)
+        multiple = as_count("slots_multiple_of", asked.slots_multiple_of)
         if slots % multiple:
             rule = f"be a multiple of {{slots_multiple_of}} = {multiple}"
             raise ArgumentError("num_slots", rule, slots, remedy=f"give {slots + -slots % multiple}")
-        ops = _as_order(order, chunks, slots, stages)
+        ops = as_order(asked.order, asked.chunks, slots, stages)
         stages.check_sums(table.sum(axis=0, dtype=object), replicas * slots)
-        volumes, caps = _as_caps(sizes, cap, len(table), stages.num_stages)
-        flight = None if in_flight_cap is None else _as_flight(in_flight_cap, sizes, ops.num_devices)
+        volumes, caps = _as_caps(asked.sizes, asked.cap, len(table), stages.num_stages)
+        flight = None
+        if asked.in_flight_cap is not None:
+            flight = _as_flight(asked.in_flight_cap, asked.sizes, ops.num_devices)
         items, merged = _merge(table, stages)
         problem = cls(
-            table, stages, items, merged, volumes, read_only(np.append(caps, int(bool(allow_empty)))), flight, ops,
-            replicas, bool(tied),
+            table, stages, items, merged, volumes, read_only(np.append(caps, int(bool(asked.allow_empty)))), flight,
+            ops, replicas, bool(asked.tied),
         )  # fmt: skip
         return problem.checked()
 
@@ -104,7 +101,8 @@ class PipelineProblem:
         return self
 
 
-def _as_order(order: str | OpOrder, chunks: SupportsIndex, num_slots: int, stages: Stages) -> OpOrder:
+def as_order(order: str | OpOrder, chunks: SupportsIndex, num_slots: int, stages: Stages) -> OpOrder:
+    """Return an order by its name, or one that is given, if it is of so many slots and these stages."""
     parts = as_count("chunks", chunks)
     if isinstance(order, OpOrder):
         if (order.num_slots, order.num_stages) != (num_slots, stages.num_stages):

@@ -9,6 +9,7 @@ from solvers.arguments import as_costs, as_integer
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
 from solvers.pipeline._kernels import durations_of_kernel
+from solvers.pipeline._request import PipelineRequest
 
 __all__ = ["MOST_TIME", "Stages", "as_table"]
 
@@ -54,6 +55,11 @@ class Stages:
         trained = (back.max(axis=0) + fixed[1]) > 0
         lead = int(np.argmax(trained)) if trained.any() else stages
         return cls(read_only(np.hstack([ahead, back])), read_only(np.concatenate(fixed)), as_integer("hop", hop), lead)
+
+    @classmethod
+    def of_request(cls, asked: PipelineRequest) -> "Stages":
+        """Check those of a request."""
+        return cls.of(asked.forward, asked.backward, asked.forward_overhead, asked.backward_overhead, asked.hop)
 
     def check_sums(self, totals: Ints, num_slots: int) -> None:
         """Raise UsageError where all ops of `num_slots` slots with these loads together take too long."""

@@ -36,13 +36,13 @@ class Tasks:
     window: int
 
     @classmethod
-    def of(cls, asked: TaskRequest, num_owners: int, order: OpOrder) -> "Tasks":
-        """Check. Raises TypeError, ValueError that name argument, entry and rule."""
+    def of(cls, name: str, asked: TaskRequest, num_owners: int, order: OpOrder) -> "Tasks":
+        """Check; owners are called `name`. Raises TypeError, ValueError that name argument, entry and rule."""
         num_devices = order.num_devices
         begun = order.slot[(order.stage == 0) & ~order.backward]
         if (np.diff(begun) < 0).any():
             raise ArgumentError("order", "begin slots 0, 1, ... in turn, where tasks come before them", begun.tolist())
-        owners = as_labels(asked.name, asked.owner, num_owners).astype(np.int64)
+        owners = as_labels(name, asked.owner, num_owners).astype(np.int64)
         n = len(owners)
         ahead, back = _as_column("task_forward", asked.forward, n), _as_column("task_backward", asked.backward, n)
         sizes = _as_column("task_size", np.ones(n, dtype=np.int64) if asked.size is None else asked.size, n)

@@ -10,15 +10,16 @@ from solvers.arguments import as_budget
 from solvers.bounds import Bound
 from solvers.errors import ArgumentError
 from solvers.pipeline._gaps import Gaps, no_items
-from solvers.pipeline._request import TaskRequest
+from solvers.pipeline._problem import as_order
+from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline._stages import Stages, as_table
-from solvers.pipeline._tasks import Tasks, held_by_given
+from solvers.pipeline._tasks import SlotTasks, Tasks, held_by_given
 from solvers.pipeline.multiplex_bounds import multiplex_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
-from solvers.pipeline.orders import OpOrder, one_f_one_b
-from solvers.types import SolveStatus
+from solvers.pipeline.orders import OpOrder
+from solvers.types import status_of
 
-__all__ = ["multiplex", "result_of"]
+__all__ = ["multiplex", "result_of", "slots_of"]
 
 Ints = NDArray[np.int64]
 
@@ -98,28 +99,32 @@ def multiplex(
     >>> found.makespan, found.lower_bound, found.bound_name
     (76, 72, 'work')
     """
+    asked = PipelineRequest(
+        loads, forward, backward, forward_overhead=forward_overhead, backward_overhead=backward_overhead, hop=hop,
+        order="1f1b" if order is None else order,
+    )  # fmt: skip
+    beside = TaskRequest(task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices)
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    table = as_table("loads", loads)
-    if table.shape[1] != len(stages.unit) or not len(table):
-        raise ArgumentError("loads", f"have the shape (K, {len(stages.unit)})", table.shape)
-    ops = one_f_one_b(len(table), stages.num_stages, stages.forward_only) if order is None else order
-    if (ops.num_slots, ops.num_stages) != (len(table), stages.num_stages):
-        rule = f"be of {len(table)} slots and {stages.num_stages} stages"
-        raise ArgumentError("order", rule, f"{ops.num_slots} and {ops.num_stages}")
-    stages.check_sums(table.sum(axis=0, dtype=object), len(table))
-    asked = TaskRequest(
-        "task_slot", task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
-    )
-    tasks = Tasks.of(asked, len(table), ops)
-    given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    stages, table, ops, tasks, given = slots_of(asked, beside)
     tasks.check_room(ops, held_by_given(ops, given))
     durations, units = stages.durations(table), work_units(seconds)
     bound = multiplex_bound(durations, ops, stages.hop, given)
     gaps = Gaps.listed(durations, ops, stages.hop, tasks, given, no_items(), units // 4, bound.value)
     left = units - gaps.search(units, bound.value)
     return result_of(gaps, bound, left > 0, time.perf_counter() - started)
+
+
+def slots_of(asked: PipelineRequest, beside: TaskRequest) -> tuple[Stages, Ints, OpOrder, Tasks, SlotTasks]:
+    """Check a request of given slots; return stages, loads, order, and the tasks: as given, and sorted by slot."""
+    stages = Stages.of_request(asked)
+    table = as_table("loads", asked.work)
+    if table.shape[1] != len(stages.unit) or not len(table):
+        raise ArgumentError("loads", f"have the shape (K, {len(stages.unit)})", table.shape)
+    ops = as_order(asked.order, asked.chunks, len(table), stages)
+    stages.check_sums(table.sum(axis=0, dtype=object), len(table))
+    tasks = Tasks.of("task_slot", beside, len(table), ops)
+    return stages, table, ops, tasks, tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
 
 
 def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> MultiplexResult:
@@ -137,12 +142,11 @@ def result_of(gaps: Gaps, bound: Bound, ended: bool, runtime_s: float) -> Multip
     np.add.at(busy, gaps.device, gaps.ops[front : front + n, 0] + gaps.ops[front + n :, 0])
     place = np.argsort(gaps.given.order)
     first, then = _turns(gaps)[:, place]
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexResult(
-        gaps.makespan, bound.value, bound.name, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
+        gaps.makespan, starts[:, :s].copy(), ends[:, :s].copy(), starts[:, s:].copy(),
         ends[:, s:].copy(), gaps.device[place].astype(np.int32), ahead[place], back[place], first, then, order,
-        busy, gaps.makespan - busy, _held(gaps),
-        SolveStatus.OPTIMAL if gaps.makespan == bound.value else status, runtime_s,
+        busy, gaps.makespan - busy, _held(gaps), lower_bound=bound.value, bound_name=bound.name,
+        status=status_of(gaps.makespan, bound.value, ended=ended), runtime_s=runtime_s,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Schedules of tasks in gaps that are given as turns: their exact run, and their bound anew."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,10 +13,9 @@ from solvers.pipeline._gap_run import NEVER
 from solvers.pipeline._gaps import Gaps, no_items, ops_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
-from solvers.pipeline._request import TaskRequest
-from solvers.pipeline._stages import Stages, as_table
+from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline._tasks import SlotTasks, Tasks
-from solvers.pipeline.multiplex import result_of
+from solvers.pipeline.multiplex import result_of, slots_of
 from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder
@@ -26,31 +26,20 @@ Ints = NDArray[np.int64]
 
 
 def run_turns(
-    loads: ArrayLike,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    task_slot: ArrayLike,
-    task_forward: ArrayLike,
-    task_backward: ArrayLike,
+    asked: PipelineRequest,
+    beside: TaskRequest,
     task_device: ArrayLike,
     forward_turn: ArrayLike,
     backward_turn: ArrayLike,
-    order: OpOrder,
-    *,
-    window: int,
-    task_size: ArrayLike | None = None,
-    task_after: ArrayLike | None = None,
-    forward_overhead: ArrayLike | None = None,
-    backward_overhead: ArrayLike | None = None,
-    hop: int = 0,
 ) -> MultiplexResult:
     """Run a pipeline with tasks in its gaps, exactly, every op and task as early as the turns of its device let it.
 
     Parameters
     ----------
-    loads, forward, backward, task_slot, task_forward, task_backward, order, window, task_size, task_after, \
-forward_overhead, backward_overhead, hop
-        As for :func:`solvers.pipeline.multiplex`.
+    asked : PipelineRequest
+        Of the loads of slots, and what its devices run in turn.
+    beside : TaskRequest
+        The tasks of the slots.
     task_device, forward_turn, backward_turn : int64[t]
         Where each task runs, and the places of its forward and backward there, as
         :class:`~solvers.pipeline.MultiplexResult` has them.
@@ -68,19 +57,12 @@ forward_overhead, backward_overhead, hop
 
     Examples
     --------
-    >>> from solvers.pipeline import one_f_one_b
-    >>> pipe = [[4]] * 2, [[1]], [[2]]
-    >>> run_turns(*pipe, [0, 1], [4] * 2, [8] * 2, [0, 0], [0, 2], [4, 7], one_f_one_b(2, 1), window=2).makespan
+    >>> pipe, tasks = PipelineRequest([[4]] * 2, [[1]], [[2]]), TaskRequest([0, 1], [4] * 2, [8] * 2, window=2)
+    >>> run_turns(pipe, tasks, [0, 0], [0, 2], [4, 7]).makespan
     48
     """
     started = time.perf_counter()
-    stages = Stages.of(forward, backward, forward_overhead, backward_overhead, hop)
-    table = as_table("loads", loads)
-    if table.shape != (order.num_slots, len(stages.unit)):
-        raise ArgumentError("loads", f"have the shape ({order.num_slots}, {len(stages.unit)})", table.shape)
-    asked = TaskRequest("task_slot", task_slot, task_forward, task_backward, window, task_size, task_after)
-    tasks = Tasks.of(asked, len(table), order)
-    given = tasks.of_slots(tasks.owner, len(table), np.arange(len(tasks.owner)))
+    stages, table, order, tasks, given = slots_of(asked, beside)
     device = as_labels("task_device", task_device, order.num_devices).astype(np.int64)
     if len(device) != len(tasks.owner):
         raise ArgumentError("task_device", f"hold one for each of {len(tasks.owner)} tasks", len(device))
@@ -129,41 +111,16 @@ def _sequences(device: Ints, ahead: Ints, back: Ints, given: SlotTasks, order: O
     return sequence
 
 
-def multiplexed_lower_bound(
-    work: ArrayLike,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    task_item: ArrayLike,
-    task_forward: ArrayLike,
-    task_backward: ArrayLike,
-    num_replicas: int,
-    num_slots: int,
-    *,
-    task_after: ArrayLike | None = None,
-    forward_overhead: ArrayLike | None = None,
-    backward_overhead: ArrayLike | None = None,
-    chunks: int = 1,
-    hop: int = 0,
-) -> Bound:
-    """Return the bound that :func:`solvers.pipeline.schedule_multiplexed` proves, with no search, whatever the caps.
-
-    Parameters
-    ----------
-    work, forward, backward, task_item, task_forward, task_backward, num_replicas, num_slots, task_after, \
-forward_overhead, backward_overhead, chunks, hop
-        As there.
+def multiplexed_lower_bound(asked: PipelineRequest, beside: TaskRequest) -> Bound:
+    """Return the bound that :func:`solvers.schedule_multiplexed` proves, with no search, also of empty slots.
 
     Examples
     --------
-    >>> items, tasks = [[3], [1], [2], [2]], ([0, 2], [1, 2], [2, 4])
-    >>> multiplexed_lower_bound(items, [[1, 1]], [[2, 2]], *tasks, 1, 4)
+    >>> items = PipelineRequest([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], num_replicas=1, num_slots=4)
+    >>> multiplexed_lower_bound(items, TaskRequest([0, 2], [1, 2], [2, 4], window=2))
     Bound(value=29, name='all_work')
     """
-    problem = PipelineProblem.of(
-        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, chunks=chunks, hop=hop,
-        allow_empty=True,
-    )  # fmt: skip
-    asked = TaskRequest("task_item", task_item, task_forward, task_backward, num_slots, after=task_after)
-    tasks = Tasks.of(asked, len(problem.work), problem.order)
+    problem = PipelineProblem.of(replace(asked, allow_empty=True))
+    tasks = Tasks.of("task_item", beside, len(problem.work), problem.order)
     profile = profile_of(problem.items.sum(axis=1), problem.merged, problem.order, problem.num_replicas)
     return multiplexed_bound(problem, tasks, profile)

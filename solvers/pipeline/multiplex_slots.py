@@ -7,25 +7,24 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
-from solvers.errors import TimeLimitError
+from solvers.errors import TimeLimitError, UsageError
 from solvers.groups import read_only
 from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._multiplex_starts import starts_of
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
-from solvers.pipeline._request import TaskRequest
+from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline._tasks import Tasks, held_by_any
 from solvers.pipeline.multiplex import result_of
 from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexedResult
-from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["schedule_multiplexed"]
 
@@ -36,50 +35,15 @@ _HEAT = 32  # part of the budget that each gets in every heat of their race
 _TURNS = 4  # of the search for each replica
 
 
-def schedule_multiplexed(
-    work: ArrayLike,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    task_item: ArrayLike,
-    task_forward: ArrayLike,
-    task_backward: ArrayLike,
-    num_replicas: int,
-    num_slots: int,
-    *,
-    window: int,
-    task_size: ArrayLike | None = None,
-    task_after: ArrayLike | None = None,
-    held_cap: ArrayLike | None = None,
-    task_devices: ArrayLike | str = "any",
-    forward_overhead: ArrayLike | None = None,
-    backward_overhead: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
-    cap: ArrayLike | None = None,
-    in_flight_cap: ArrayLike | None = None,
-    order: str | OpOrder = "1f1b",
-    chunks: int = 1,
-    hop: int = 0,
-    slots_multiple_of: int = 1,
-    allow_empty: bool = False,
-    time_budget: float = 0.2,
-) -> MultiplexedResult:
+def schedule_multiplexed(asked: PipelineRequest, beside: TaskRequest, *, time_budget: float = 0.2) -> MultiplexedResult:
     """Put items into slots of replicas, and their tasks into the gaps of the replicas' pipelines.
 
     Parameters
     ----------
-    work : int64[n, M]
-        Work of each item in each module of the pipeline (the language model).
-    forward, backward : int64[M, S]
-        Time of one unit of a module's work in each stage.
-    task_item, task_forward, task_backward : int64[t]
-        The item of each task (its encoder work; an item may have none, or several), and what its forward and backward
-        take on one device.
-    num_replicas, num_slots : int
-        R pipelines of K slots (micro-batches) each.
-    window, task_size, task_after, held_cap, task_devices
-        As in :func:`solvers.pipeline.multiplex`.
-    forward_overhead, backward_overhead, sizes, cap, in_flight_cap, order, chunks, hop, slots_multiple_of, allow_empty
-        As in :func:`solvers.schedule_pipeline`, of the pipeline without tasks.
+    asked : PipelineRequest
+        The pipelines without tasks (the language model), not tied.
+    beside : TaskRequest
+        The tasks of the items (their encoders' work).
     time_budget : float
         Seconds' worth of work, counted and not timed.
 
@@ -90,7 +54,7 @@ def schedule_multiplexed(
     Raises
     ------
     TypeError, ValueError
-        Arguments of the wrong type, shape or range, or whose sums do not fit.
+        Arguments of the wrong type, shape or range, or whose sums do not fit; pipelines that are tied.
     InfeasibleError
         Items fewer than slots, or over the caps, or whose tasks are, in whatever slots.
     TimeLimitError
@@ -98,21 +62,18 @@ def schedule_multiplexed(
 
     Examples
     --------
-    >>> items, tasks = [[3], [1], [2], [2]], ([0, 2], [1, 2], [2, 4])
-    >>> found = schedule_multiplexed(items, [[1, 1]], [[2, 2]], *tasks, 1, 4, window=2, time_budget=1e-3)
+    >>> items = PipelineRequest([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], num_replicas=1, num_slots=4)
+    >>> tasks = TaskRequest([0, 2], [1, 2], [2, 4], window=2)
+    >>> found = schedule_multiplexed(items, tasks, time_budget=1e-3)
     >>> found.makespan, found.lower_bound, found.bound_name
     (32, 29, 'all_work')
     """
     started = time.perf_counter()
     seconds = as_budget(time_budget)
-    problem = PipelineProblem.of(
-        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, sizes, cap,
-        in_flight_cap, order, chunks, hop, slots_multiple_of=slots_multiple_of, allow_empty=allow_empty,
-    )  # fmt: skip
-    asked = TaskRequest(
-        "task_item", task_item, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
-    )
-    return _scheduled(problem, Tasks.of(asked, len(problem.work), problem.order), seconds, started)
+    problem = PipelineProblem.of(asked)
+    if problem.tied:
+        raise UsageError("pipelines with tasks in their gaps are not {tied}: every replica has gaps of its own")
+    return _scheduled(problem, Tasks.of("task_item", beside, len(problem.work), problem.order), seconds, started)
 
 
 def _scheduled(problem: PipelineProblem, tasks: Tasks, seconds: float, started: float) -> MultiplexedResult:
@@ -224,9 +185,8 @@ def _result(
         own = multiplex_bound(each.gaps.durations, problem.order, problem.merged.hop, given)
         results.append(result_of(each.gaps, own, ended, time.perf_counter() - started))
     makespan = max(each.makespan for each in results)
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
     return MultiplexedResult(
         read_only(replica_of_item), read_only(slot_of_item), replica_of_item[tasks.owner], tuple(results), makespan,
-        bound.value, bound.name, cut, SolveStatus.OPTIMAL if makespan == bound.value else status,
-        time.perf_counter() - started,
+        cut, lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended),
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip

@@ -1,19 +1,19 @@
 """What schedules of tasks in a pipeline's gaps return: devices and starts of everything, and a bound."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven
 
 __all__ = ["MultiplexResult", "MultiplexedResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MultiplexResult(Record):
+class MultiplexResult(Proven):
     """One step of one pipeline, with tasks in its gaps.
 
     Attributes
@@ -47,8 +47,6 @@ class MultiplexResult(Record):
     """
 
     makespan: int
-    lower_bound: int
-    bound_name: str
     forward_start: NDArray[np.int64]
     forward_end: NDArray[np.int64]
     backward_start: NDArray[np.int64]
@@ -62,22 +60,15 @@ class MultiplexResult(Record):
     busy: NDArray[np.int64]
     idle: NDArray[np.int64]
     held: NDArray[np.int64]
-    status: SolveStatus
-    runtime_s: float = field(compare=False)
 
     @property
     def bubble(self) -> float:
         """Idle time of all devices as a part of all their time; 0.0 if nothing takes any."""
         return float(self.idle.sum() / (len(self.idle) * self.makespan)) if self.makespan else 0.0
 
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MultiplexedResult(Record):
+class MultiplexedResult(Proven):
     """Items in slots of replicas, with their tasks in the gaps of the replicas' pipelines.
 
     Attributes
@@ -107,11 +98,7 @@ class MultiplexedResult(Record):
     replica_of_task: NDArray[np.int32]
     replicas: tuple[MultiplexResult, ...]
     makespan: int
-    lower_bound: int
-    bound_name: str
     cut: PipelineCut | None
-    status: SolveStatus
-    runtime_s: float = field(compare=False)
 
     @property
     def num_replicas(self) -> int:
@@ -136,8 +123,3 @@ class MultiplexedResult(Record):
     def tasks_of(self, replica: int) -> NDArray[np.int64]:
         """Numbers of the tasks of a replica, as they were given."""
         return np.flatnonzero(self.replica_of_task == replica)
-
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)

@@ -2,50 +2,41 @@
 
 import operator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from solvers._checking import require
-from solvers.pipeline._request import TaskRequest
+from solvers._checking import require, require_status
+from solvers.pipeline._request import PipelineRequest, TaskRequest
 from solvers.pipeline.multiplex_types import MultiplexedResult, MultiplexResult
-from solvers.pipeline.types import PipelineResult
-from solvers.pipeline.verify import _check_bound, _check_caps, _check_items, _check_ops, _needed, _run
-from solvers.types import SolveStatus
+from solvers.pipeline.verify import (
+    Op,
+    Pipe,
+    check_bound,
+    check_caps,
+    check_items,
+    check_ops,
+    needed_by,
+    rows_of,
+    run_ops,
+)
 
 __all__ = ["check_multiplex", "check_multiplexed"]
 
 _Span = tuple[int, int, str]
 
 
-def check_multiplex(
-    loads: ArrayLike,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    task_slot: ArrayLike,
-    task_forward: ArrayLike,
-    task_backward: ArrayLike,
-    result: MultiplexResult,
-    *,
-    window: int,
-    task_size: ArrayLike | None = None,
-    task_after: ArrayLike | None = None,
-    held_cap: ArrayLike | None = None,
-    task_devices: ArrayLike | str = "any",
-    forward_overhead: ArrayLike | None = None,
-    backward_overhead: ArrayLike | None = None,
-    hop: int = 0,
-) -> None:
+def check_multiplex(asked: PipelineRequest, beside: TaskRequest, result: MultiplexResult) -> None:
     """Check a schedule against the slots, tasks and rules it was made from; return nothing if all holds.
 
     Parameters
     ----------
-    loads, forward, backward, task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, \
-task_devices, forward_overhead, backward_overhead, hop
-        As given to :func:`solvers.pipeline.multiplex`.
+    asked : PipelineRequest
+        Of the loads of slots. What devices run in turn is taken as the result has it.
+    beside : TaskRequest
+        The tasks of the slots.
     result : MultiplexResult
-        Its order is taken as it is.
 
     Raises
     ------
@@ -54,41 +45,21 @@ task_devices, forward_overhead, backward_overhead, hop
 
     Examples
     --------
-    >>> given = [[4]] * 4, [[1, 1]], [[2, 2]], [0, 1, 2, 3], [4] * 4, [8] * 4
     >>> from solvers.pipeline import check_multiplex, multiplex
-    >>> check_multiplex(*given, multiplex(*given, window=2, time_budget=1e-4), window=2)
+    >>> loads, tasks = ([[4]] * 4, [[1, 1]], [[2, 2]]), ([0, 1, 2, 3], [4] * 4, [8] * 4)
+    >>> found = multiplex(*loads, *tasks, window=2, time_budget=1e-4)
+    >>> check_multiplex(PipelineRequest(*loads), TaskRequest(*tasks, window=2), found)
     """
-    asked = TaskRequest(
-        "task_slot", task_slot, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
-    )
-    pipe = _Pipe.of(forward, backward, forward_overhead, backward_overhead, hop)
-    _check_one([list(map(int, row)) for row in np.asarray(loads)], pipe, asked, result)
+    _check_one(rows_of(asked.work), Pipe.of(asked), beside, result)
 
 
-class _Pipe(NamedTuple):
-    """Time of a unit of each module's work in all stages, forwards and backwards; what every op takes besides; hop."""
-
-    unit: list[list[int]]
-    fixed: list[int]
-    hop: int
-
-    @classmethod
-    def of(cls, forward: ArrayLike, backward: ArrayLike, *besides: Any) -> "_Pipe":
-        unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
-        half = len(unit[0]) // 2
-        fixed = [np.zeros(half, dtype=np.int64) if each is None else np.asarray(each) for each in besides[:2]]
-        return cls(unit, [int(x) for each in fixed for x in each], int(besides[2]))
-
-
-def _check_one(rows: list[list[int]], pipe: _Pipe, asked: TaskRequest, result: MultiplexResult) -> None:
+def _check_one(rows: list[list[int]], pipe: Pipe, asked: TaskRequest, result: MultiplexResult) -> None:
     """Check one replica, whose slots have these loads."""
-    order, stages, unit = result.order, result.order.num_stages, pipe.unit
-    durations = [[f + sum(x * u[j] for x, u in zip(row, unit, strict=True)) for j, f in enumerate(pipe.fixed)]
+    order = result.order
+    durations = [[f + sum(x * u[j] for x, u in zip(row, pipe.unit, strict=True)) for j, f in enumerate(pipe.fixed)]
                  for row in rows]  # fmt: skip
     require(order.num_slots == len(rows), f"the order is of {order.num_slots} slots, not {len(rows)}")
-    ops = [order.ops_of(d) for d in range(order.num_devices)]
-    _check_ops(ops, len(rows), stages, [any(u[stages + s] for u in unit) or pipe.fixed[stages + s] > 0
-                                        for s in range(stages)])  # fmt: skip
+    ops = check_ops(order, len(rows), pipe)
     tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
     late = _late(asked, len(tasks[0]))
     spans = _pipeline_spans(result, ops, durations, pipe.hop)
@@ -124,7 +95,7 @@ def _pipeline_spans(result: MultiplexResult, ops: list[Any], durations: list[lis
             took = durations[op[0]][op[1] + (stages if op[2] else 0)]
             require(end - start == took, f"{op} takes {took}, not {end - start}")
             require(start >= clock, f"{op} starts at {start}, before the op before it on device {device} has ended")
-            needed = _needed(op, stages)
+            needed = needed_by(op, stages)
             if needed is not None:
                 ready = times[needed][1] + (hop if needed[1] % len(ops) != device else 0)
                 require(start >= ready, f"{op} starts at {start}, before {needed} is there at {ready}")
@@ -223,7 +194,7 @@ def _check_sequence(
 
     def needs(op: Any) -> list[Any]:
         if len(op) == 3:
-            return [*gates.get(op, ()), *filter(None, [_needed(op, last + 1)])]
+            return [*gates.get(op, ()), *filter(None, [needed_by(op, last + 1)])]
         slot = slots[op[0]]
         if late[op[0]]:
             return [(slot, last, False)]
@@ -278,7 +249,7 @@ def _check_own_bound(
                 own[where[0]] += ahead + back
         proven = max(*own, -(-total // count))
     elif result.bound_name in ("pipeline", "ends"):
-        proven = _run(ops, durations, stages, hop)
+        proven = run_ops(ops, durations, stages, hop)
         if result.bound_name == "ends":
             require(ops[0][-1] == (len(durations) - 1, 0, True), "the first stage does not end with the last slot")
             for column, slot in ((tasks[1], 0), (tasks[2], len(durations) - 1)):
@@ -292,51 +263,26 @@ def _check_own_bound(
             require(at_once, f"the last stage does not turn at once with slot {k}")
             here = [a + b for slot, a, b, after in zip(*tasks, late, strict=True) if slot == k and after]
             row[last] += max(max(here, default=0), -(-sum(here) // count))
-        proven = _run(ops, durations, stages, hop)
+        proven = run_ops(ops, durations, stages, hop)
     else:
         require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
-    _check_between(result.lower_bound, result.makespan, result.status, proven, result.bound_name)
+    _require_proven(result, proven)
 
 
-def _check_between(bound: int, makespan: int, status: SolveStatus, proven: int, name: str) -> None:
-    require(0 <= bound <= makespan, f"lower_bound = {bound} must be within 0..makespan = {makespan}")
+def _require_proven(result: MultiplexResult | MultiplexedResult, proven: int) -> None:
+    require_status(result.status, result.lower_bound, result.makespan)
+    bound, name = result.lower_bound, result.bound_name
     require(bound <= proven, f"lower_bound = {bound}, but '{name}' proves {proven} at most")
-    require(
-        (status is SolveStatus.OPTIMAL) == (bound == makespan),
-        f"status is {status.value} with makespan {makespan} and lower_bound {bound}",
-    )
 
 
-def check_multiplexed(
-    work: ArrayLike,
-    forward: ArrayLike,
-    backward: ArrayLike,
-    task_item: ArrayLike,
-    task_forward: ArrayLike,
-    task_backward: ArrayLike,
-    result: MultiplexedResult,
-    *,
-    window: int,
-    task_size: ArrayLike | None = None,
-    task_after: ArrayLike | None = None,
-    held_cap: ArrayLike | None = None,
-    task_devices: ArrayLike | str = "any",
-    forward_overhead: ArrayLike | None = None,
-    backward_overhead: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
-    cap: ArrayLike | None = None,
-    in_flight_cap: ArrayLike | None = None,
-    hop: int = 0,
-    slots_multiple_of: int = 1,
-    allow_empty: bool = False,
-) -> None:
+def check_multiplexed(asked: PipelineRequest, beside: TaskRequest, result: MultiplexedResult) -> None:
     """Check slots and tasks against the items and rules they were made from; return nothing if all holds.
 
     Parameters
     ----------
-    work, forward, backward, task_item, task_forward, task_backward, window, task_size, task_after, held_cap, \
-task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, hop, slots_multiple_of, allow_empty
-        As given to :func:`solvers.schedule_multiplexed`.
+    asked : PipelineRequest
+    beside : TaskRequest
+        As given to :func:`solvers.schedule_multiplexed`; number and order of slots are those of the result.
     result : MultiplexedResult
 
     Raises
@@ -346,32 +292,22 @@ task_devices, forward_overhead, backward_overhead, sizes, cap, in_flight_cap, ho
 
     Examples
     --------
-    >>> import solvers
-    >>> given = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]], [0, 2], [1, 2], [2, 4]
-    >>> found = solvers.schedule_multiplexed(*given, 1, 4, window=2, time_budget=1e-4)
-    >>> solvers.check_multiplexed(*given, found, window=2)
+    >>> from solvers.pipeline import schedule_multiplexed
+    >>> items = PipelineRequest([[3], [1], [2], [2]], [[1, 1]], [[2, 2]], num_replicas=1, num_slots=4)
+    >>> tasks = TaskRequest([0, 2], [1, 2], [2, 4], window=2)
+    >>> check_multiplexed(items, tasks, schedule_multiplexed(items, tasks, time_budget=1e-4))
     """
-    asked = TaskRequest(
-        "task_item", task_item, task_forward, task_backward, window, task_size, task_after, held_cap, task_devices
-    )
-    pipe = _Pipe.of(forward, backward, forward_overhead, backward_overhead, hop)
-    table, order = np.asarray(work), result.order
-    slots = PipelineResult(
-        result.replica_of_item, result.slot_of_item, result.makespans, result.makespan, result.lower_bound,
-        result.bound_name, result.cut, order, result.status, "auto", 0.0,
-    )  # fmt: skip
-    cells = _check_items(slots, len(table), slots_multiple_of, allow_empty)
-    if sizes is not None:
-        given, ops = np.asarray(sizes), [order.ops_of(d) for d in range(order.num_devices)]
-        _check_caps(slots, cells, [given.tolist()] if given.ndim == 1 else given.T.tolist(), ops, cap, in_flight_cap)
-    _check_replicas(table, cells, pipe, asked, result)
+    items, pipe, order = rows_of(asked.work), Pipe.of(asked), result.order
+    cells, ops = check_items(result, asked), [order.ops_of(d) for d in range(order.num_devices)]
+    check_caps(result, cells, ops, asked)
+    _check_replicas(np.asarray(asked.work), cells, pipe, beside, result)
     most = max(result.makespans.tolist())
     require(most == result.makespan, f"makespan is {most}")
-    _check_bound_of_all(slots, [list(map(int, row)) for row in table], pipe, asked)
+    _check_bound_of_all(result, items, pipe, beside, ops)
 
 
 def _check_replicas(
-    table: NDArray[Any], cells: dict[tuple[int, int], list[int]], pipe: _Pipe, asked: TaskRequest,
+    table: NDArray[Any], cells: dict[tuple[int, int], list[int]], pipe: Pipe, asked: TaskRequest,
     result: MultiplexedResult,
 ) -> None:  # fmt: skip
     """Check that tasks are where their items are, and every replica by itself."""
@@ -388,17 +324,16 @@ def _check_replicas(
 
 
 def _check_bound_of_all(
-    slots: PipelineResult, items: list[list[int]], pipe: _Pipe, asked: TaskRequest
-) -> None:  # fmt: skip
-    order, (unit, fixed, hop) = slots.order, pipe
+    result: MultiplexedResult, items: list[list[int]], pipe: Pipe, asked: TaskRequest, ops: list[list[Op]]
+) -> None:
+    order, (unit, fixed, hop) = result.order, pipe
     owner, *tasks = [list(map(int, np.asarray(column))) for column in (asked.owner, asked.forward, asked.backward)]
     late = _late(asked, len(owner))
-    ops = [order.ops_of(d) for d in range(order.num_devices)]
     trips = [sum(x * sum(u) for x, u in zip(row, unit, strict=True)) for row in items]
-    if slots.bound_name == "all_work":
-        total = sum(trips) + slots.num_replicas * slots.num_slots * sum(fixed) + sum(map(sum, tasks))
-        proven = -(-total // (slots.num_replicas * order.num_devices))
-    elif slots.bound_name == "item_with_tasks":
+    if result.bound_name == "all_work":
+        total = sum(trips) + result.num_replicas * result.num_slots * sum(fixed) + sum(map(sum, tasks))
+        proven = -(-total // (result.num_replicas * order.num_devices))
+    elif result.bound_name == "item_with_tasks":
         around = [[0, 0, 0] for _ in items]
         for i, ahead, then, after in zip(owner, *tasks, late, strict=True):
             spent = (0, 0, ahead + then) if after else (ahead, then, 0)
@@ -407,6 +342,6 @@ def _check_bound_of_all(
         hops = hop * (order.num_stages - 1 + back) if len(ops) > 1 else 0
         proven = max((t + sum(a) for t, a in zip(trips, around, strict=True)), default=0) + sum(fixed) + hops
     else:
-        _check_bound(slots, items, unit, fixed, ops, hop)
+        check_bound(result, items, pipe, ops)
         return
-    _check_between(slots.lower_bound, slots.makespan, slots.status, proven, slots.bound_name)
+    _require_proven(result, proven)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from solvers.groups import read_only
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
+from solvers.pipeline._request import PipelineRequest
 from solvers.pipeline._search import makespans_of
 from solvers.pipeline.bounds import priced
 from solvers.pipeline.methods import PIPELINERS
 
-__all__ = ["PipelineProblem", "held_by_replica", "schedule_parts"]
+__all__ = ["PipelineProblem", "PipelineRequest", "held_by_replica", "schedule_parts"]
 
 _BITS = 62  # of the sum of all costs
 
@@ -30,7 +31,8 @@ def held_by_replica(problem: PipelineProblem, makespan: int) -> tuple[NDArray[np
 
     Examples
     --------
-    >>> problem = PipelineProblem.of([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1)
+    >>> asked = PipelineRequest([[3], [1], [2], [2], [1], [3]], [[1, 1]], [[2, 2]], 2, 1)
+    >>> problem = PipelineProblem.of(asked)
     >>> costs, most = held_by_replica(problem, 55)
     >>> (costs / costs[1]).tolist(), most // int(costs[1])  # no item is beside another: 9 stages' times each
     ([3.0, 1.0, 2.0, 2.0, 1.0, 3.0], 9)

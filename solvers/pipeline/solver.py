@@ -11,12 +11,13 @@ from solvers.groups import read_only
 from solvers.pipeline._outlier import outlier_proof
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import profile_of
+from solvers.pipeline._request import PipelineRequest
 from solvers.pipeline._search import makespans_of
 from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.methods import PIPELINERS
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["schedule_pipeline"]
 
@@ -114,15 +115,17 @@ def schedule_pipeline(
     >>> result.makespan, result.lower_bound, result.bound_name
     (46, 46, 'fluid')
     """
+    asked = PipelineRequest(
+        work, forward, backward, num_replicas, num_slots, forward_overhead=forward_overhead,
+        backward_overhead=backward_overhead, sizes=sizes, cap=cap, in_flight_cap=in_flight_cap, order=order,
+        chunks=chunks, hop=hop, tied=tied, slots_multiple_of=slots_multiple_of, allow_empty=allow_empty,
+    )  # fmt: skip
     started = time.perf_counter()
     solve = PIPELINERS.get(method)
     if solve is None:
         raise unknown("method", method, PIPELINERS)
     seconds = as_budget(time_budget)
-    problem = PipelineProblem.of(
-        work, forward, backward, num_replicas, num_slots, forward_overhead, backward_overhead, sizes, cap,
-        in_flight_cap, order, chunks, hop, tied, slots_multiple_of, allow_empty,
-    )  # fmt: skip
+    problem = PipelineProblem.of(asked)
     replicas, totals = problem.num_replicas, problem.items.sum(axis=1)
     profile = profile_of(totals, problem.merged, problem.order, replicas)
     bound = closed_form(problem.items.T, problem.merged, problem.order, replicas)
@@ -136,10 +139,9 @@ def schedule_pipeline(
     found = solve(problem, profile, bound.value, seconds - spent)
     makespans = makespans_of(problem, found.cell_of_item)
     makespan = int(makespans.max())
-    status = SolveStatus.FEASIBLE if found.ended else SolveStatus.TIME_LIMIT
     replica, slot = np.divmod(found.cell_of_item.astype(np.int32), np.int32(problem.num_slots))
     return PipelineResult(
-        read_only(replica), read_only(slot), read_only(makespans), makespan, bound.value, bound.name,
-        cut, problem.order,
-        SolveStatus.OPTIMAL if makespan == bound.value else status, method, time.perf_counter() - started,
+        read_only(replica), read_only(slot), read_only(makespans), makespan, cut, problem.order, method,
+        lower_bound=bound.value, bound_name=bound.name, status=status_of(makespan, bound.value, ended=found.ended),
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip

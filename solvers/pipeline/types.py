@@ -1,12 +1,12 @@
 """What schedules of pipelines return: a replica and a slot for every item, makespans, and what proves the bound."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.pipeline.orders import OpOrder
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven, Record
 
 __all__ = ["OutlierCut", "PipelineCut", "PipelineResult"]
 
@@ -59,7 +59,7 @@ class OutlierCut(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PipelineResult(Record):
+class PipelineResult(Proven):
     """Items in slots of replicas, with a certificate.
 
     Attributes
@@ -89,13 +89,9 @@ class PipelineResult(Record):
     slot_of_item: NDArray[np.int32]
     makespans: NDArray[np.int64]
     makespan: int
-    lower_bound: int
-    bound_name: str
     cut: PipelineCut | OutlierCut | None
     order: OpOrder
-    status: SolveStatus
     method: str
-    runtime_s: float = field(compare=False)
 
     @property
     def num_replicas(self) -> int:
@@ -106,8 +102,3 @@ class PipelineResult(Record):
     def num_slots(self) -> int:
         """K, the same on every replica."""
         return self.order.num_slots
-
-    @property
-    def gap(self) -> float:
-        """``(makespan - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.makespan, self.lower_bound)

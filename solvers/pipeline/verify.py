@@ -1,15 +1,22 @@
 """The check of a schedule of pipelines, from scratch, with no code of the solver: plain loops, exact numbers."""
 
+import operator
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solvers._checking import require, require_status
 from solvers.errors import CertificateError
+from solvers.pipeline._request import PipelineRequest
+from solvers.pipeline.multiplex_types import MultiplexedResult
+from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 
 __all__ = ["check_pipeline"]
 
-_Op = tuple[int, int, bool]
+Op = tuple[int, int, bool]
+Scheduled = PipelineResult | MultiplexedResult
 
 
 def check_pipeline(
@@ -51,43 +58,60 @@ slots_multiple_of, allow_empty
     >>> given = [[3], [1], [2], [2]], [[1, 1]], [[2, 2]]
     >>> solvers.check_pipeline(*given, solvers.schedule_pipeline(*given, 1, 3))
     """
-    items = [list(map(int, row)) for row in np.asarray(work)]
-    order = result.order
-    stages, devices = order.num_stages, order.num_devices
-    unit = [[*map(int, a), *map(int, b)] for a, b in zip(np.asarray(forward), np.asarray(backward), strict=True)]
-    fixed = [
-        int(x)
-        for given in (forward_overhead, backward_overhead)
-        for x in (np.zeros(stages, dtype=np.int64) if given is None else np.asarray(given))
-    ]
-    cells = _check_items(result, len(items), slots_multiple_of, allow_empty)
-    ops = [order.ops_of(d) for d in range(devices)]
-    _check_ops(ops, order.num_slots, stages, [any(row[stages + s] for row in unit) or fixed[stages + s] > 0
-                                              for s in range(stages)])  # fmt: skip
+    asked = PipelineRequest(
+        work, forward, backward, forward_overhead=forward_overhead, backward_overhead=backward_overhead, sizes=sizes,
+        cap=cap, in_flight_cap=in_flight_cap, hop=hop, tied=tied, slots_multiple_of=slots_multiple_of,
+        allow_empty=allow_empty,
+    )  # fmt: skip
+    items, pipe = rows_of(work), Pipe.of(asked)
+    order, stages = result.order, result.order.num_stages
+    cells = check_items(result, asked)
+    ops = check_ops(order, order.num_slots, pipe)
     durations = []
     for replica in range(result.num_replicas):
         for slot in range(order.num_slots):
-            row = list(fixed)
+            row = list(pipe.fixed)
             for item in cells.get((replica, slot), []):
                 for m, amount in enumerate(items[item]):
-                    row = [x + amount * u for x, u in zip(row, unit[m], strict=True)]
+                    row = [x + amount * u for x, u in zip(row, pipe.unit[m], strict=True)]
             durations.append(row)
     k = order.num_slots
     replicas = [durations[r * k : (r + 1) * k] for r in range(result.num_replicas)]
     if tied:
         slowest = [[max(column) for column in zip(*rows, strict=True)] for rows in zip(*replicas, strict=True)]
         replicas = [slowest] * result.num_replicas
-    ends = [_run(ops, rows, stages, hop) for rows in replicas]
+    ends = [run_ops(ops, rows, stages, pipe.hop) for rows in replicas]
     require(ends == result.makespans.tolist(), f"makespans are {ends}, not {result.makespans.tolist()}")
     require(max(ends) == result.makespan, f"makespan is {max(ends)}, not {result.makespan}")
-    if sizes is not None:
-        given = np.asarray(sizes)
-        columns = [given.tolist()] if given.ndim == 1 else given.T.tolist()
-        _check_caps(result, cells, columns, ops, cap, in_flight_cap)
-    _check_bound(result, items, unit, fixed, ops, hop)
+    check_caps(result, cells, ops, asked)
+    check_bound(result, items, pipe, ops)
 
 
-def _check_items(result: PipelineResult, n: int, multiple: int, allow_empty: bool) -> dict[tuple[int, int], list[int]]:
+class Pipe(NamedTuple):
+    """Time of a unit of each module's work in all stages, forwards and backwards; what every op takes besides; hop."""
+
+    unit: list[list[int]]
+    fixed: list[int]
+    hop: int
+
+    @classmethod
+    def of(cls, asked: PipelineRequest) -> "Pipe":
+        """Read it from a request, as it is given."""
+        ahead, back = rows_of(asked.forward), rows_of(asked.backward)
+        unit = [[*a, *b] for a, b in zip(ahead, back, strict=True)]
+        none = [0] * len(ahead[0])
+        fixed = [none if each is None else each for each in (asked.forward_overhead, asked.backward_overhead)]
+        return cls(unit, [int(x) for each in fixed for x in np.asarray(each)], int(asked.hop))
+
+
+def rows_of(table: ArrayLike) -> list[list[int]]:
+    """Return a table's rows in Python's integers, which do not overflow."""
+    return [list(map(int, row)) for row in np.asarray(table)]
+
+
+def check_items(result: Scheduled, asked: PipelineRequest) -> dict[tuple[int, int], list[int]]:
+    """Check that every item is in a slot, and every slot has one; return the items of each replica's slots."""
+    n, multiple = len(np.asarray(asked.work)), operator.index(asked.slots_multiple_of)
     for name in ("replica_of_item", "slot_of_item"):
         array = getattr(result, name)
         require(
@@ -102,12 +126,14 @@ def _check_items(result: PipelineResult, n: int, multiple: int, allow_empty: boo
                          f"{result.num_replicas} replicas")  # fmt: skip
         cells.setdefault(cell, []).append(item)
     full = result.num_replicas * result.num_slots
-    require(allow_empty or len(cells) == full, f"{full - len(cells)} slots are empty")
+    require(asked.allow_empty or len(cells) == full, f"{full - len(cells)} slots are empty")
     return cells
 
 
-def _check_ops(ops: list[list[_Op]], num_slots: int, stages: int, trained: list[bool]) -> None:
-    """Check that every device runs each of its ops once; the first stages may go without backwards."""
+def check_ops(order: OpOrder, num_slots: int, pipe: Pipe) -> list[list[Op]]:
+    """Check that every device runs each of its ops once, and return them; first stages may go without backwards."""
+    ops, stages = [order.ops_of(d) for d in range(order.num_devices)], order.num_stages
+    trained = [any(row[stages + s] for row in pipe.unit) or pipe.fixed[stages + s] > 0 for s in range(stages)]
     first = trained.index(True) if True in trained else stages
     for device, listed in enumerate(ops):
         require(len(set(listed)) == len(listed), f"device {device} runs an op twice")
@@ -117,9 +143,10 @@ def _check_ops(ops: list[list[_Op]], num_slots: int, stages: int, trained: list[
         require(needed <= set(listed) <= needed | back, f"device {device} does not run the forwards of its stages")
         missing = {s for _, s, _ in back - set(listed)}
         require(all(s < first for s in missing), f"device {device} leaves out backwards of stages {sorted(missing)}")
+    return ops
 
 
-def _needed(op: _Op, stages: int) -> _Op | None:
+def needed_by(op: Op, stages: int) -> Op | None:
     """Return the op of the same slot that must end before this one."""
     slot, stage, backward = op
     if backward:
@@ -127,9 +154,9 @@ def _needed(op: _Op, stages: int) -> _Op | None:
     return (slot, stage - 1, False) if stage else None
 
 
-def _run(ops: list[list[_Op]], durations: list[list[int]], stages: int, hop: int) -> int:
+def run_ops(ops: list[list[Op]], durations: list[list[int]], stages: int, hop: int) -> int:
     """Simulate: every device runs its next op as soon as it and what it needs are ready."""
-    ends: dict[_Op, int] = {}
+    ends: dict[Op, int] = {}
     clock, at = [0] * len(ops), [0] * len(ops)
     moved = True
     while moved:
@@ -137,7 +164,7 @@ def _run(ops: list[list[_Op]], durations: list[list[int]], stages: int, hop: int
         for device, listed in enumerate(ops):
             while at[device] < len(listed):
                 op = listed[at[device]]
-                needed = _needed(op, stages)
+                needed = needed_by(op, stages)
                 if needed is not None and needed not in ends:
                     break
                 ready = 0
@@ -151,20 +178,24 @@ def _run(ops: list[list[_Op]], durations: list[list[int]], stages: int, hop: int
     return max(ends.values(), default=0)
 
 
-def _check_caps(
-    result: PipelineResult, cells: dict[tuple[int, int], list[int]], columns: list[list[int]], ops: list[list[_Op]],
-    cap: ArrayLike | None, in_flight_cap: ArrayLike | None,
-) -> None:  # fmt: skip
+def check_caps(
+    result: Scheduled, cells: dict[tuple[int, int], list[int]], ops: list[list[Op]], asked: PipelineRequest
+) -> None:
+    """Check what slots hold, and what devices hold of slots that are in flight."""
+    if asked.sizes is None:
+        return
+    given = np.asarray(asked.sizes)
+    columns = [given.tolist()] if given.ndim == 1 else given.T.tolist()
     held = {cell: [sum(column[i] for i in inside) for column in columns] for cell, inside in cells.items()}
     none = [0] * len(columns)
-    if cap is not None:
-        caps = [int(x) for x in np.broadcast_to(np.asarray(cap), len(columns))]
+    if asked.cap is not None:
+        caps = [int(x) for x in np.broadcast_to(np.asarray(asked.cap), len(columns))]
         for (replica, slot), sums in held.items():
             for total, most in zip(sums, caps, strict=True):
                 require(total <= most, f"slot {slot} of replica {replica} holds {total}, over cap = {most}")
-    if in_flight_cap is None:
+    if asked.in_flight_cap is None:
         return
-    caps = [int(x) for x in np.broadcast_to(np.asarray(in_flight_cap), len(ops))]
+    caps = [int(x) for x in np.broadcast_to(np.asarray(asked.in_flight_cap), len(ops))]
     for replica in range(result.num_replicas):
         for device, listed in enumerate(ops):
             kept = {(k, s) for k, s, backward in listed if backward}
@@ -177,11 +208,9 @@ def _check_caps(
                                               f"in_flight_cap = {caps[device]}")  # fmt: skip
 
 
-def _check_bound(
-    result: PipelineResult, items: list[list[int]], unit: list[list[int]], fixed: list[int], ops: list[list[_Op]],
-    hop: int,
-) -> None:  # fmt: skip
-    bound, makespan = result.lower_bound, result.makespan
+def check_bound(result: Scheduled, items: list[list[int]], pipe: Pipe, ops: list[list[Op]]) -> None:
+    """Check that the bound's argument proves it."""
+    bound, makespan, (unit, fixed, hop) = result.lower_bound, result.makespan, pipe
     require_status(result.status, bound, makespan)
     stages, replicas, k = result.order.num_stages, result.num_replicas, result.num_slots
     totals = [sum(column) for column in zip(*items, strict=True)] or [0] * len(unit)
@@ -198,19 +227,18 @@ def _check_bound(
     elif result.bound_name == "fluid":
         if not isinstance(result.cut, PipelineCut):
             raise CertificateError("lower_bound is by 'fluid', and there is no cut")
-        prices, constant = _priced(result.cut, 0, result, unit, fixed, ops, hop)
+        prices, constant = _priced(result.cut, 0, result, pipe, ops)
         total = sum(x * t for x, t in zip(_least(prices), totals, strict=True)) + replicas * constant
         proven = int(-(-total // (replicas << result.cut.bits)))
     elif result.bound_name == "outlier":
-        proven = _proven_by_outlier(result, items, totals, unit, fixed, ops, hop)
+        proven = _proven_by_outlier(result, items, totals, pipe, ops)
     else:
         require(False, f"lower_bound is by an unknown argument {result.bound_name!r}")
     require(bound <= proven, f"lower_bound = {bound}, but '{result.bound_name}' proves {proven} at most")
 
 
 def _proven_by_outlier(
-    result: PipelineResult, items: list[list[int]], totals: list[int], unit: list[list[int]], fixed: list[int],
-    ops: list[list[_Op]], hop: int,
+    result: Scheduled, items: list[list[int]], totals: list[int], pipe: Pipe, ops: list[list[Op]]
 ) -> int:  # fmt: skip
     """Return the least, over the slots that the item may be in, of what its replica and the others prove."""
     given, replicas = result.cut, result.num_replicas
@@ -221,12 +249,12 @@ def _proven_by_outlier(
     places = set(given.cut_of_slot.tolist())
     require(fits and places <= set(range(len(given.cuts))), "the cut is not of every slot")
     own = items[given.item]
-    far, base = _priced(given.others, 0, result, unit, fixed, ops, hop)
+    far, base = _priced(given.others, 0, result, pipe, ops)
     apart, whole, share = _least(far), 1 << given.others.bits, max(1, replicas - 1)
     known: list[tuple[list[list[int]], int, int]] = []
     for cut, weight in zip(given.cuts, given.weights.tolist(), strict=True):
         require(weight >= 0 and (weight == 0 or replicas > 1), f"the cut gives others a weight of {weight}")
-        prices, constant = _priced(cut, weight, result, unit, fixed, ops, hop)
+        prices, constant = _priced(cut, weight, result, pipe, ops)
         value = share * (whole * constant + weight * base)
         for near, other, total, mine in zip(_least(prices), apart, totals, own, strict=True):
             cheapest = share * whole * near if replicas == 1 else min(share * whole * near, weight * other)
@@ -245,11 +273,10 @@ def _least(prices: list[list[int]]) -> list[int]:
 
 
 def _priced(
-    cut: PipelineCut, besides: int, result: PipelineResult, unit: list[list[int]], fixed: list[int],
-    ops: list[list[_Op]], hop: int,
+    cut: PipelineCut, besides: int, result: Scheduled, pipe: Pipe, ops: list[list[Op]]
 ) -> tuple[list[list[int]], int]:  # fmt: skip
     """Check that a cut is paths that weigh no more than they may; return its prices by slot, and its constant."""
-    stages = result.order.num_stages
+    stages, (unit, fixed, hop) = result.order.num_stages, pipe
     listed = [op for each in ops for op in each]
     require(len(cut.from_device) == len(cut.from_neighbour) == len(listed), "the cut is not of the order's ops")
     require(min(*cut.from_device.tolist(), *cut.from_neighbour.tolist()) >= 0, "the cut has negative weights")
@@ -265,7 +292,7 @@ def _priced(
                 out[each[place - 1]] += along
             else:
                 begun += along
-            needed = _needed(op, stages)
+            needed = needed_by(op, stages)
             if needed is not None:
                 out[needed] += across
                 constant += across * hop if needed[1] % len(ops) != device else 0

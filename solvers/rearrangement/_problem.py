@@ -21,7 +21,7 @@ from solvers.rearrangement._kernels import count_entries, kept_in_places, measur
 from solvers.rearrangement._transport import dual_value_kernel, solve_transport, take_largest
 from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes, as_volumes
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["UNLIMITED", "ProvenBound", "RearrangementProblem", "Rows"]
 
@@ -248,10 +248,6 @@ class RearrangementProblem:
         measured = [_Measured.of(self, candidate) for candidate in candidates]
         best = min(measured, key=lambda one: (one.value(self), one.weighted(self), one.intra_node))
         value = best.value(self)
-        if value == bound.value:
-            status = SolveStatus.OPTIMAL
-        else:
-            status = SolveStatus.TIME_LIMIT if stopped_early else SolveStatus.FEASIBLE
         num_nodes = int(self.unit_of_rank[0].max()) + 1
         node_send, node_receive = np.zeros((2, num_nodes), dtype=np.int64)
         np.add.at(node_send, self.unit_of_rank[0], best.rank_send)
@@ -270,7 +266,7 @@ class RearrangementProblem:
             lower_bound=bound.value,
             bound_name=bound.name,
             certificate=bound.certificate,
-            status=status,
+            status=status_of(value, bound.value, ended=not stopped_early),
             method=method,
             runtime_s=time.perf_counter() - started,
         )

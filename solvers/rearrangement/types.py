@@ -1,12 +1,12 @@
 """What a rearrangement returns: a rank for every group, what that moves, and the proof of how little would do."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.types import Record, SolveStatus, relative_gap
+from solvers.types import Proven, Record
 
 __all__ = ["OBJECTIVES", "BoundCertificate", "Objective", "RearrangementResult"]
 
@@ -32,7 +32,7 @@ class BoundCertificate(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RearrangementResult(Record):
+class RearrangementResult(Proven):
     """Groups on ranks, with a certificate. Volumes are in the units that the caller's volumes are in.
 
     Attributes
@@ -71,14 +71,6 @@ class RearrangementResult(Record):
     max_rank_receive: int
     max_node_send: int
     max_node_receive: int
-    lower_bound: int
-    bound_name: str
     certificate: BoundCertificate
-    status: SolveStatus
     method: str
-    runtime_s: float = field(compare=False)
-
-    @property
-    def gap(self) -> float:
-        """``(value - lower_bound) / lower_bound``; 0.0 when equal, infinite if only the bound is 0."""
-        return relative_gap(self.value, self.lower_bound)
+    _measure: ClassVar[str] = "value"

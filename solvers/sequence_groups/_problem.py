@@ -1,7 +1,6 @@
 """The border of this room: what is given, checked and sorted once."""
 
 from dataclasses import dataclass
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +9,7 @@ from solvers.arguments import as_costs, as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, InfeasibilityCertificate, InfeasibleError, Named, UsageError, as_argument
 from solvers.groups import read_only
 from solvers.sequence_groups._kernels import scale_kernel
+from solvers.sequence_groups._request import SequenceRequest
 from solvers.sequence_groups.types import MOST_RANK_TIME
 
 __all__ = ["Rules", "SequenceProblem", "as_degrees", "as_table"]
@@ -28,14 +28,12 @@ class Rules:
     most: int | None  # it is this, where it was given: then `least` is it too
 
     @classmethod
-    def prepare(
-        cls, num_slots: SupportsIndex | None, min_slots: SupportsIndex, slots_multiple_of: SupportsIndex
-    ) -> "Rules":
+    def of(cls, asked: SequenceRequest) -> "Rules":
         """Check them against each other. Raises ValueError or TypeError."""
-        least, multiple = as_count("min_slots", min_slots), as_count("slots_multiple_of", slots_multiple_of)
-        if num_slots is None:
+        least, multiple = as_count("min_slots", asked.min_slots), as_count("slots_multiple_of", asked.slots_multiple_of)
+        if asked.num_slots is None:
             return cls(least, multiple, None)
-        slots = as_count("num_slots", num_slots)
+        slots = as_count("num_slots", asked.num_slots)
         if slots < least:
             raise UsageError(
                 f"{{num_slots}} = {slots} contradicts {{min_slots}} = {least}: give {{num_slots}} >= {least}"
@@ -89,20 +87,17 @@ class SequenceProblem:
         return max(1, len(self.order)) if self.rules.most is None else self.rules.most
 
     @classmethod
-    def prepare(
-        cls, times: ArrayLike, sizes: ArrayLike, degrees: ArrayLike, num_ranks: int, cap: int | None, overhead: int,
-        group_overhead: ArrayLike | None, num_slots: int | None, min_slots: int, slots_multiple_of: int,
-        ranks_per_node: int | None,
-    ) -> "SequenceProblem":  # fmt: skip
+    def of(cls, asked: SequenceRequest) -> "SequenceProblem":
         """Check and sort. Raises TypeError, ValueError or InfeasibleError that name argument, entry and rule."""
-        num_ranks = as_count("num_ranks", num_ranks)
-        node = min(num_ranks, num_ranks if ranks_per_node is None else as_count("ranks_per_node", ranks_per_node))
-        overhead = as_integer("overhead", overhead)
-        all_degrees = as_degrees(degrees)
-        all_times = as_table("times", times, len(all_degrees))
-        all_sizes = as_table("sizes", sizes, len(all_degrees), all_times.shape[1])
-        extra = _as_overheads(group_overhead, len(all_degrees))
-        cap = None if cap is None else as_integer("cap", cap, 1)
+        num_ranks = node = as_count("num_ranks", asked.num_ranks)
+        if asked.ranks_per_node is not None:
+            node = min(num_ranks, as_count("ranks_per_node", asked.ranks_per_node))
+        overhead = as_integer("overhead", asked.overhead)
+        all_degrees = as_degrees(asked.degrees)
+        all_times = as_table("times", asked.times, len(all_degrees))
+        all_sizes = as_table("sizes", asked.sizes, len(all_degrees), all_times.shape[1])
+        extra = _as_overheads(asked.group_overhead, len(all_degrees))
+        cap = None if asked.cap is None else as_integer("cap", asked.cap, 1)
         usable = [d for d in np.argsort(all_degrees).tolist() if all_degrees[d] <= num_ranks]
         if not usable:
             raise ArgumentError("degrees", f"hold one that is <= {{num_ranks}} = {num_ranks}", all_degrees.tolist())
@@ -127,7 +122,7 @@ class SequenceProblem:
         binding = not all(node % d == 0 if d <= node else d % node == 0 for d in chosen.tolist()) or _unlike(chosen)
         ranks = np.array([num_ranks, node if binding and node < num_ranks else 0, min(cap, max(1, total))])
         table, volumes, least = (read_only(np.ascontiguousarray(a[:, order])) for a in (table, volumes, least))
-        rules = Rules.prepare(num_slots, min_slots, slots_multiple_of)
+        rules = Rules.of(asked)
         problem = cls(
             table, volumes, least, read_only(shape), read_only(ranks), order, num_ranks, node, overhead, rules
         )

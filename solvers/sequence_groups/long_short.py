@@ -21,7 +21,7 @@ from solvers.groups import group_loads, read_only
 from solvers.partition import partition
 from solvers.sequence_groups._problem import as_degrees, as_table
 from solvers.sequence_groups.types import MOST_RANK_TIME
-from solvers.types import Proven, SolveStatus
+from solvers.types import Proven, status_of
 
 __all__ = ["LongShortResult", "long_short", "long_short_groups"]
 
@@ -57,6 +57,8 @@ class LongShortResult(Proven):
     first_rank_of_item: NDArray[np.int32]
     rank_of_item: NDArray[np.int32]
     loads: Ints
+    makespan: int
+    method: str
 
 
 @helper
@@ -347,7 +349,7 @@ def long_short(
         read_only(is_shared), read_only(degree_of_item), read_only(first_rank),
         read_only(np.where(is_shared, np.int32(-1), first_rank)), read_only(loads), makespan=makespan,
         lower_bound=bound, bound_name=name,
-        status=SolveStatus.OPTIMAL if makespan == bound else SolveStatus.FEASIBLE, method="halving",
+        status=status_of(makespan, bound), method="halving",
         runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 

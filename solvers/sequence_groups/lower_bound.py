@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solvers.arguments import as_budget, as_integer
 from solvers.sequence_groups._problem import SequenceProblem
 from solvers.sequence_groups._relaxation import Types, Whole, proven, solve_relaxation
+from solvers.sequence_groups._request import SequenceRequest
 from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.solver import solve
 from solvers.sequence_groups.types import SequenceBound
@@ -23,29 +24,13 @@ _SHARE = 0.4  # of the time left, for one round
 
 
 def sequence_groups_lower_bound(
-    times: ArrayLike,
-    sizes: ArrayLike,
-    degrees: ArrayLike,
-    num_ranks: int,
-    cap: int | None,
-    *,
-    overhead: int = 0,
-    group_overhead: ArrayLike | None = None,
-    num_slots: int | None = None,
-    min_slots: int = 1,
-    slots_multiple_of: int = 1,
-    ranks_per_node: int | None = None,
-    upper: int | None = None,
-    whole: bool = False,
-    bound_budget: float = 30.0,
+    asked: SequenceRequest, *, upper: int | None = None, whole: bool = False, bound_budget: float = 30.0
 ) -> SequenceBound:
     """Prove that no sequence groups have a smaller makespan.
 
     Parameters
     ----------
-    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of, \
-ranks_per_node
-        As given to :func:`solvers.sequence_groups`.
+    asked : SequenceRequest
     upper : int, optional
         A makespan that some solution has; the bound is never above it. By default that of
         :func:`solvers.sequence_groups`.
@@ -66,15 +51,13 @@ ranks_per_node
 
     Examples
     --------
-    >>> sequence_groups_lower_bound([[8, 6, 6], [5, 4, 4]], [8, 6, 6], [1, 2], 2, 8, overhead=1).value
+    >>> asked = SequenceRequest([[8, 6, 6], [5, 4, 4]], [8, 6, 6], [1, 2], 2, 8, overhead=1)
+    >>> sequence_groups_lower_bound(asked).value
     12
     """
     started = time.perf_counter()
     deadline = started + as_budget(bound_budget)
-    problem = SequenceProblem.prepare(
-        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of,
-        ranks_per_node,
-    )  # fmt: skip
+    problem = SequenceProblem.of(asked)
     upper = solve(problem, _BUDGET, started).makespan if upper is None else as_integer("upper", upper)
     closed = closed_form(problem)
     best, certificate, name = closed.value, None, closed.name

@@ -12,10 +12,11 @@ from solvers.groups import read_only
 from solvers.sequence_groups._all_ways import any_way
 from solvers.sequence_groups._layout import lay_out
 from solvers.sequence_groups._problem import SequenceProblem
+from solvers.sequence_groups._request import SequenceRequest
 from solvers.sequence_groups._search import Solution, improve, search
 from solvers.sequence_groups.bounds import closed_form
 from solvers.sequence_groups.types import SequenceGroupsResult
-from solvers.types import SolveStatus
+from solvers.types import status_of
 
 __all__ = ["sequence_groups", "solve"]
 
@@ -100,11 +101,12 @@ def sequence_groups(
     >>> result.group_of_item.tolist(), result.first_rank_of_group.tolist()
     ([0, 1, 1, 2, 2], [0, 2, 3])
     """
-    started = time.perf_counter()
-    problem = SequenceProblem.prepare(
-        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of,
-        ranks_per_node,
+    asked = SequenceRequest(
+        times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
     )  # fmt: skip
+    started = time.perf_counter()
+    problem = SequenceProblem.of(asked)
     return solve(problem, time_budget, started)
 
 
@@ -124,11 +126,10 @@ def solve(problem: SequenceProblem, time_budget: float, started: float) -> Seque
     slot_times = np.full(problem.rules.slots_for(found.num_slots), problem.overhead, dtype=np.int64)
     np.maximum.at(slot_times, laid.slot_of_group, problem.overhead + laid.group_times)
     makespan = int(slot_times.sum())
-    status = SolveStatus.FEASIBLE if ended else SolveStatus.TIME_LIMIT
-    status = SolveStatus.OPTIMAL if makespan == bound.value else status
     return SequenceGroupsResult(
         **laid._asdict(), slot_times=read_only(slot_times), makespan=makespan, lower_bound=bound.value,
-        bound_name=bound.name, status=status, method="peeling", runtime_s=time.perf_counter() - started,
+        bound_name=bound.name, status=status_of(makespan, bound.value, ended=ended), method="peeling",
+        runtime_s=time.perf_counter() - started,
     )  # fmt: skip
 
 

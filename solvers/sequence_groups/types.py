@@ -45,6 +45,8 @@ class SequenceGroupsResult(Proven):
     first_rank_of_group: NDArray[np.int32]
     group_times: NDArray[np.int64]
     slot_times: NDArray[np.int64]
+    makespan: int
+    method: str
 
     @property
     def num_slots(self) -> int:

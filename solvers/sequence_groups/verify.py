@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from solvers._checking import require, require_status
 from solvers.arguments import as_costs
 from solvers.errors import CertificateError
+from solvers.sequence_groups._request import SequenceRequest
 from solvers.sequence_groups.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
 
 __all__ = ["check_sequence_bound", "check_sequence_groups"]
@@ -23,31 +24,20 @@ class _Given:
     degrees: list[int]
     rooms: list[int]
     extra: list[int]
-    num_ranks: int
-    cap: int | None
-    overhead: int
-    num_slots: int | None
-    min_slots: int
-    slots_multiple_of: int
+    asked: SequenceRequest
 
     @classmethod
-    def read(
-        cls, times: ArrayLike, sizes: ArrayLike, degrees: ArrayLike, num_ranks: int, cap: int | None, overhead: int,
-        group_overhead: ArrayLike | None, num_slots: int | None, min_slots: int, slots_multiple_of: int,
-    ) -> "_Given":  # fmt: skip
-        every = np.asarray(degrees).tolist()
-        listed = sorted(degree for degree in every if degree <= num_ranks)
+    def read(cls, asked: SequenceRequest) -> "_Given":
+        every, cap = np.asarray(asked.degrees).tolist(), asked.cap
+        listed = sorted(degree for degree in every if degree <= asked.num_ranks)
         place = [every.index(degree) for degree in listed]
-        table = [as_costs(row, f"times[{d}]")[0].tolist() for d, row in enumerate(np.asarray(times))]
-        rows = np.asarray(sizes)
+        table = [as_costs(row, f"times[{d}]")[0].tolist() for d, row in enumerate(np.asarray(asked.times))]
+        rows = np.asarray(asked.sizes)
         volumes = [as_costs(rows if rows.ndim == 1 else rows[d], "sizes")[0].tolist() for d in place]
-        extra = [0 if group_overhead is None else int(np.asarray(group_overhead)[d]) for d in place]
+        extra = [0 if asked.group_overhead is None else int(np.asarray(asked.group_overhead)[d]) for d in place]
         total = max(1, sum(map(max, zip(*volumes, strict=True))))  # more than that a group never holds
         rooms = [total if cap is None else min(degree * cap, total) for degree in listed]
-        return cls(
-            [table[d] for d in place], volumes, listed, rooms, extra, num_ranks, cap, overhead, num_slots, min_slots,
-            slots_multiple_of,
-        )  # fmt: skip
+        return cls([table[d] for d in place], volumes, listed, rooms, extra, asked)
 
     @property
     def num_items(self) -> int:
@@ -60,8 +50,10 @@ class _Given:
     def fewest_slots(self) -> int:
         """Return how many slots there are at least, by the sum of sizes and as asked for."""
         volume = sum(min(self.sizes[d][item] for d in self.permitted(item)) for item in range(self.num_items))
-        needed = 1 if self.cap is None else max(1, -(-volume // (self.num_ranks * self.cap)))
-        return self.num_slots or -(-max(needed, self.min_slots) // self.slots_multiple_of) * self.slots_multiple_of
+        needed, asked = 1, self.asked
+        if asked.cap is not None:
+            needed = max(1, -(-volume // (asked.num_ranks * asked.cap)))
+        return asked.num_slots or -(-max(needed, asked.min_slots) // asked.slots_multiple_of) * asked.slots_multiple_of
 
 
 def check_sequence_groups(
@@ -101,12 +93,14 @@ ranks_per_node
     >>> result = solvers.sequence_groups([[4, 2], [2, 1]], [4, 2], [1, 2], 4, 4)
     >>> check_sequence_groups([[4, 2], [2, 1]], [4, 2], result, degrees=[1, 2], num_ranks=4, cap=4)
     """
-    given = _Given.read(
-        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
-    )
+    asked = SequenceRequest(
+        times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
+    )  # fmt: skip
+    given = _Given.read(asked)
     _check_arrays(result, given.num_items)
-    _check_slots(result, num_slots, min_slots, slots_multiple_of)
-    _check_ranks(result, given.degrees, num_ranks, num_ranks if ranks_per_node is None else ranks_per_node)
+    _check_slots(result, asked)
+    _check_ranks(result, given)
     members: dict[int, list[int]] = {}
     for item, group in enumerate(result.group_of_item.tolist()):
         require(0 <= group < result.num_groups, f"item {item} is in group {group}, outside 0..{result.num_groups - 1}")
@@ -142,21 +136,23 @@ def _check_arrays(result: SequenceGroupsResult, n: int) -> None:
         )
 
 
-def _check_slots(result: SequenceGroupsResult, num_slots: int | None, least: int, multiple: int) -> None:
+def _check_slots(result: SequenceGroupsResult, asked: SequenceRequest) -> None:
     k = result.num_slots
-    require(num_slots in (None, k), f"num_slots = {num_slots} was asked for, not {k}")
-    require(k >= least, f"there are {k} slots, below min_slots = {least}")
+    require(asked.num_slots in (None, k), f"num_slots = {asked.num_slots} was asked for, not {k}")
+    require(k >= asked.min_slots, f"there are {k} slots, below min_slots = {asked.min_slots}")
+    multiple = asked.slots_multiple_of
     require(k % multiple == 0, f"{k} slots are no multiple of slots_multiple_of = {multiple}")
 
 
-def _check_ranks(result: SequenceGroupsResult, degrees: list[int], num_ranks: int, node: int) -> None:
+def _check_ranks(result: SequenceGroupsResult, given: _Given) -> None:
     """Check that groups of a slot share no rank, and lie in nodes, aligned where degrees divide each other."""
+    degrees, num_ranks, node = given.degrees, given.asked.num_ranks, given.asked.ranks_per_node
+    node = num_ranks if node is None else node
     used: set[tuple[int, int]] = set()
     place = list(zip(result.slot_of_group.tolist(), result.first_rank_of_group.tolist(), strict=True))
     require(place == sorted(place), "groups must be numbered slot by slot, in each by first rank")
-    usable = sorted(degree for degree in degrees if degree <= num_ranks)
-    chain = all(b % a == 0 for a, b in itertools.pairwise(usable))
-    chain = chain and all(node % d == 0 if d <= node else d % node == 0 for d in usable)
+    chain = all(b % a == 0 for a, b in itertools.pairwise(degrees))
+    chain = chain and all(node % d == 0 if d <= node else d % node == 0 for d in degrees)
     for group, (slot, first) in enumerate(place):
         degree = int(result.degree_of_group[group])
         require(degree in degrees, f"group {group} has degree {degree}, which is none of {degrees}")
@@ -179,32 +175,18 @@ def _check_bound(result: SequenceGroupsResult, given: _Given) -> None:
     bound = result.lower_bound
     require_status(result.status, bound, result.makespan)
     require(result.bound_name in ("area", "longest"), f"lower_bound is by an unknown argument {result.bound_name!r}")
-    below = bound - given.overhead * given.fewest_slots() - 1
+    below = bound - given.asked.overhead * given.fewest_slots() - 1
     if below < 0:
         return
     area: list[int | None] = []  # of each item, the least rank-time among the degrees that are no slower than that
     for item in range(given.num_items):
         may = [d for d in given.permitted(item) if given.times[d][item] + given.extra[d] <= below]
         area.append(min((given.times[d][item] * given.degrees[d] for d in may), default=None))
-    proven = None in area or sum(work for work in area if work is not None) > given.num_ranks * below
+    proven = None in area or sum(work for work in area if work is not None) > given.asked.num_ranks * below
     require(proven, f"lower_bound = {bound}, but '{result.bound_name}' does not prove it")
 
 
-def check_sequence_bound(
-    times: ArrayLike,
-    sizes: ArrayLike,
-    bound: SequenceBound,
-    *,
-    degrees: ArrayLike,
-    num_ranks: int,
-    cap: int | None,
-    upper: int,
-    overhead: int = 0,
-    group_overhead: ArrayLike | None = None,
-    num_slots: int | None = None,
-    min_slots: int = 1,
-    slots_multiple_of: int = 1,
-) -> None:
+def check_sequence_bound(asked: SequenceRequest, bound: SequenceBound, *, upper: int) -> None:
     """Check a bound from its certificate, in exact integers: that no solution has a makespan below it and `upper`.
 
     Every number of :class:`solvers.sequence_groups.SequenceBoundCertificate` may be anything non-negative. What it
@@ -214,7 +196,7 @@ def check_sequence_bound(
 
     Parameters
     ----------
-    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
+    asked : SequenceRequest
         As given to :func:`solvers.sequence_groups_lower_bound`.
     bound : SequenceBound
         With a certificate.
@@ -229,9 +211,7 @@ def check_sequence_bound(
     kept = bound.certificate
     if kept is None:
         raise CertificateError(f"lower_bound is by '{bound.name}', of which no certificate is kept")
-    given = _Given.read(
-        times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of
-    )
+    given, overhead = _Given.read(asked), asked.overhead
     slots = given.fewest_slots()
     edges, one = kept.edges.tolist(), 1 << kept.bits
     require(
@@ -248,9 +228,9 @@ def check_sequence_bound(
                 worth[item] = charge if worth[item] < 0 else min(worth[item], charge)
             for height in (edges[j], top) if charges else ():
                 sold = places + int(kept.time_price[j, d]) * max(0, height - given.extra[d])
-                left = min(left, one * (height + overhead) - -(-num_ranks * sold // degree))
+                left = min(left, one * (height + overhead) - -(-asked.num_ranks * sold // degree))
     require(min(worth, default=0) >= 0, "some item is in no class")
-    require(left >= 0 or num_slots is not None, "a slot sells more than it costs")
+    require(left >= 0 or asked.num_slots is not None, "a slot sells more than it costs")
     proven = min(upper, -(-(sum(worth) + left * slots) // one))
     require(bound.value <= proven, f"lower_bound = {bound.value}, but the certificate proves {proven} at most")
 

@@ -23,7 +23,7 @@ from balancer.simulate import configure as room
 from balancer.simulate.configure import price_layouts
 from balancer.simulate.given import given_of
 from solvers.errors import SolverError
-from solvers.pipeline import check_multiplex
+from solvers.pipeline import PipelineRequest, TaskRequest, check_multiplex
 
 BUDGET = 1e-3
 PHASES = ("--phase", "vision=patches", "--phase", "audio=frames", "--phase", "llm=tokens")
@@ -76,9 +76,9 @@ def checked(plan):
     for rank in range(llm.num_ranks):
         mine = np.flatnonzero(llm.rank_of_sample[tasks.sample] == rank)
         slots = llm.slot_of_sample[tasks.sample[mine]]
-        given = llm.work_of_slots[rank], *pipe, slots, tasks.forward[mine], tasks.backward[mine]
         run = llm.gap_run(rank)
-        check_multiplex(*given, run, window=2, task_size=tasks.size[mine], task_after=tasks.late[mine], **besides)
+        given = TaskRequest(slots, tasks.forward[mine], tasks.backward[mine], 2, tasks.size[mine], tasks.late[mine])
+        check_multiplex(PipelineRequest(llm.work_of_slots[rank], *pipe, **besides), given, run)
         yield run
 
 

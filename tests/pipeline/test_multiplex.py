@@ -14,17 +14,36 @@ from pipeline_oracles import op_before
 import solvers
 from solvers.errors import ArgumentError, CertificateError, InfeasibleError, UsageError
 from solvers.groups import read_only
-from solvers.pipeline import OpOrder, check_multiplex, gpipe, multiplex, one_f_one_b, schedule_multiplexed
+from solvers.pipeline import (
+    OpOrder,
+    PipelineRequest,
+    TaskRequest,
+    check_multiplex,
+    gpipe,
+    multiplex,
+    one_f_one_b,
+    schedule_multiplexed,
+)
 from solvers.pipeline._dispatch import dispatch
 from solvers.pipeline._gap_run import NO_CAP, critical, set_after
 from solvers.pipeline._gaps import Gaps
 from solvers.pipeline._multiplex_starts import _curved, _evened
 from solvers.pipeline._problem import PipelineProblem
-from solvers.pipeline._request import TaskRequest
 from solvers.pipeline._tasks import Tasks
 
 QUICK = {"time_budget": 2e-4}
 BACK_TO_FRONT = OpOrder.of([[(k, s, b) for b in (False, True) for k in (2, 1, 0)] for s in range(2)], 3, 2)
+
+
+def requests(work, forward, backward, *tasks, counts=(), **rules):
+    """What :func:`multiplex` takes, as requests."""
+    names = {"window", "task_size", "task_after", "held_cap", "task_devices"} & rules.keys()
+    of_tasks = {name.removeprefix("task_"): rules.pop(name) for name in sorted(names)}
+    return PipelineRequest(work, forward, backward, *counts, **rules), TaskRequest(*tasks, **of_tasks)
+
+
+def checked(problem, found, **rules):
+    check_multiplex(*requests(*problem, **rules), found)
 
 
 def best_makespan(
@@ -109,7 +128,7 @@ def small(seed, generators=False):
 def test_between_bound_and_optimum(seed, generators):
     problem, rules = small(seed, generators)
     found = multiplex(*problem, **rules, **QUICK)
-    check_multiplex(*problem, found, **rules)
+    checked(problem, found, **rules)
     best = best_makespan(*problem, **rules)
     assert found.lower_bound <= best <= found.makespan
 
@@ -130,7 +149,7 @@ def test_devices_and_what_they_hold():
     problem = (loads, unit, [[2, 2]], slot, ahead, back)
     rules = {"window": 2, "held_cap": 3, "task_size": size, "task_devices": tied}
     found = multiplex(*problem, **rules, **QUICK)
-    check_multiplex(*problem, found, **rules)
+    checked(problem, found, **rules)
     assert found.held.max() <= 3
     assert found.task_device[0] == 0
     assert found.task_device[2] == 1
@@ -142,7 +161,7 @@ def test_devices_and_what_they_hold():
 def test_the_checker_sees_what_is_wrong():
     problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 1, 2], [3, 3, 3], [6, 6, 6])
     found = multiplex(*problem, window=1, **QUICK)
-    check_multiplex(*problem, found, window=1)
+    checked(problem, found, window=1)
     early = found.task_forward_start.copy()
     early[2] = 0
     later = found.task_backward_start.copy()
@@ -157,11 +176,11 @@ def test_the_checker_sees_what_is_wrong():
         replace(found, forward_start=found.forward_start + 1, forward_end=found.forward_end + 1),
     ):
         with pytest.raises(CertificateError):
-            check_multiplex(*problem, wrong, window=1)
+            checked(problem, wrong, window=1)
     with pytest.raises(CertificateError, match="over held_cap"):
-        check_multiplex(*problem, found, window=1, held_cap=0)
+        checked(problem, found, window=1, held_cap=0)
     with pytest.raises(CertificateError):
-        check_multiplex(*problem, found, window=1, hop=9)
+        checked(problem, found, window=1, hop=9)
 
 
 def test_ops_that_take_no_time():
@@ -173,13 +192,13 @@ def test_ops_that_take_no_time():
             if stages[1][0][0] == 0:
                 problem = (*problem[:-1], [0] * 5)
             found = multiplex(*problem, window=3, order=order if stages[1][0][0] else None, **QUICK)
-            check_multiplex(*problem, found, window=3)
+            checked(problem, found, window=3)
 
 
 def test_a_task_without_backward_holds_nothing():
     problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 1, 2], [3, 3, 3], [6, 0, 6])
     rules = {"window": 2, "task_size": [1, 9, 1], "held_cap": 2}
-    check_multiplex(*problem, multiplex(*problem, **rules, **QUICK), **rules)
+    checked(problem, multiplex(*problem, **rules, **QUICK), **rules)
 
 
 def items_and_tasks(n, stages, seed=0):
@@ -208,10 +227,11 @@ def test_slots_and_tasks_together(rules):
     number = np.arange(len(problem[3]))
     named = {"work": problem[0][:, 0], "some": number % 3 == 0, "tied": number[:, None] % 3 != np.arange(2)}
     rules = {key: named[value] if isinstance(value, str) else value for key, value in rules.items()}
-    found = schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
-    solvers.check_multiplexed(*problem, found, window=2, **rules)
+    asked = requests(*problem, counts=(2, 5), window=2, **rules)
+    found = schedule_multiplexed(*asked, time_budget=5e-3)
+    solvers.check_multiplexed(*asked, found)
     assert found.gap < 0.4
-    assert found == schedule_multiplexed(*problem, 2, 5, window=2, **rules, time_budget=5e-3)
+    assert found == schedule_multiplexed(*asked, time_budget=5e-3)
     assert sorted(np.concatenate([found.tasks_of(r) for r in range(2)]).tolist()) == list(range(len(problem[3])))
 
 
@@ -237,7 +257,7 @@ def test_generators_run_after_the_last_stage():
     problem = ([[4]] * 3, [[1, 1]], [[2, 2]], [0, 0, 1, 2, 2], [3, 2, 9, 5, 1], [6, 1, 2, 0, 2])
     rules = {"window": 2, "hop": 1, "task_after": np.array([False, True, True, True, False]), "held_cap": 1}
     found = multiplex(*problem, **rules, **QUICK)
-    check_multiplex(*problem, found, **rules)
+    checked(problem, found, **rules)
     assert found.bound_name == "generators"
     assert found.task_backward_start[1] == found.task_forward_start[1] + 2
     assert found.task_backward_start[3] == -1
@@ -249,10 +269,10 @@ def test_generators_run_after_the_last_stage():
         for i, start in changes.items():
             begins[i], then[i] = start, start + problem[4][i]
         with pytest.raises(CertificateError, match=words):
-            check_multiplex(*problem, replace(found, task_forward_start=begins, task_backward_start=then), **rules)
+            checked(problem, replace(found, task_forward_start=begins, task_backward_start=then), **rules)
     apart = found.task_backward_start + np.array([0, 1, 0, 0, 0])
     with pytest.raises(CertificateError, match=r"the backward of task 1 starts at .*, apart from it"):
-        check_multiplex(*problem, replace(found, task_backward_start=apart), **rules)
+        checked(problem, replace(found, task_backward_start=apart), **rules)
 
 
 def test_a_cap_below_what_is_in_flight_is_refused():
@@ -263,12 +283,23 @@ def test_a_cap_below_what_is_in_flight_is_refused():
         multiplex(*given, **rules, held_cap=[2, 2, 1])
     assert caught.value.certificate.needed == 6
     found = multiplex(*given, **rules, held_cap=2, **QUICK)
-    check_multiplex(*given, found, **rules, held_cap=2)
-    items = given[0], *given[1:3], given[3], *given[4:]
+    checked(given, found, **rules, held_cap=2)
     with pytest.raises(InfeasibleError, match=r"tasks that hold 4, over the 3 .* held_cap = 2 or more"):
-        schedule_multiplexed(*items, 1, 4, **rules, held_cap=[2, 1, 0])
-    rules["held_cap"] = 2
-    solvers.check_multiplexed(*items, schedule_multiplexed(*items, 1, 4, **rules, **QUICK), **rules)
+        schedule_multiplexed(*requests(*given, counts=(1, 4), **rules, held_cap=[2, 1, 0]))
+    asked = requests(*given, counts=(1, 4), **rules, held_cap=2)
+    solvers.check_multiplexed(*asked, schedule_multiplexed(*asked, **QUICK))
+
+
+def test_pipelines_with_tasks_are_not_tied():
+    asked = requests([[4]] * 2, [[1]], [[2]], [0, 1], [3] * 2, [6] * 2, counts=(1, 2), window=1, tied=True)
+    with pytest.raises(UsageError, match="in their gaps are not tied"):
+        schedule_multiplexed(*asked)
+
+
+def test_slots_to_be_found_are_counted():
+    asked = requests([[4]] * 2, [[1]], [[2]], [0, 1], [3] * 2, [6] * 2, window=1)
+    with pytest.raises(TypeError, match="num_replicas must be an integer, got None"):
+        schedule_multiplexed(*asked)
 
 
 def test_a_list_says_when_its_orders_end(monkeypatch):
@@ -285,7 +316,7 @@ def test_a_list_says_when_its_orders_end(monkeypatch):
     for seed in range(30):
         problem, rules = small(seed, generators=True)
         rules["hop"] = 3
-        check_multiplex(*problem, multiplex(*problem, **rules, **QUICK), **rules)
+        checked(problem, multiplex(*problem, **rules, **QUICK), **rules)
     assert all(after <= before for before, after in seen)
 
 
@@ -294,7 +325,7 @@ def test_a_cap_that_forwards_meet_slot_by_slot():
     size = [1, 1, 1, 4, 5, 5, 4, 5, 3, 3]
     problem = ([[2]] * 6, [[1, 1]], [[2, 2]], [0, 1, 1, 1, 1, 2, 2, 2, 3, 5], size, [2 * took for took in size])
     rules = {"window": 4, "held_cap": 13, "task_size": size}
-    check_multiplex(*problem, multiplex(*problem, **rules, time_budget=1e-4), **rules)
+    checked(problem, multiplex(*problem, **rules, time_budget=1e-4), **rules)
 
 
 def listed(loads, tasks, rule, *, stages=2, hop=0, allowed=None, caps=None):
@@ -363,7 +394,7 @@ def test_lists_make_room_before_the_pipeline_stands_still():
         problem = (40 * ramp).astype(np.int64)[:, None], [[1] * stages], [[2] * stages], slot, size, 2 * size
         rules = {"window": stages, "task_size": size, "held_cap": int(flight / stages * 1.25)}
         found = multiplex(*problem, **rules, time_budget=1e-4)
-        check_multiplex(*problem, found, **rules)
+        checked(problem, found, **rules)
         parts.append(found.makespan / found.lower_bound)
     assert np.mean(parts) < 1.165
 
@@ -441,7 +472,7 @@ def test_what_is_on_a_longest_path_and_what_comes_after(monkeypatch, slots, task
 
 
 def test_replicas_begin_with_as_much_work():
-    found = schedule_multiplexed(*items_and_tasks(48, 2), 3, 4, window=2, time_budget=2e-3)
+    found = schedule_multiplexed(*requests(*items_and_tasks(48, 2), counts=(3, 4), window=2), time_budget=2e-3)
     busy = [int(each.busy.sum()) for each in found.replicas]
     assert max(busy) - min(busy) < 0.004 * np.mean(busy)
 
@@ -450,8 +481,8 @@ def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
     """Replica 0 has two, and more work by them: exchanged, one of them would hold up a slot of the other replica."""
     own, ahead = np.array([[10 + i % 2] for i in range(24)]), np.arange(24) % 5
     own[[0, 4]] = 50
-    problem = PipelineProblem.of(own, [[1, 1]], [[2, 2]], 2, 3)
-    tasks = Tasks.of(TaskRequest("task_item", np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
+    problem = PipelineProblem.of(PipelineRequest(own, [[1, 1]], [[2, 2]], 2, 3))
+    tasks = Tasks.of("task_item", TaskRequest(np.arange(24), ahead, 2 * ahead, 2), 24, problem.order)
     cells = np.arange(24) // 4
     evened = _evened(problem, tasks, cells)
     moved = evened != cells
@@ -473,5 +504,5 @@ def test_long_items_stay_in_their_slots_when_replicas_are_evened(monkeypatch):
 def test_targets_are_numbers(items, stages, slots, rules):
     """Division by next to nothing would warn."""
     given = [[3]] * items, [stages], [[2 * s for s in stages]], [0], [1], [2]
-    found = solvers.schedule_multiplexed(*given, 1, slots, window=1, allow_empty=True, time_budget=5e-4, **rules)
-    solvers.check_multiplexed(*given, found, window=1, allow_empty=True, **rules)
+    asked = requests(*given, counts=(1, slots), window=1, allow_empty=True, **rules)
+    solvers.check_multiplexed(*asked, solvers.schedule_multiplexed(*asked, time_budget=5e-4))

@@ -8,7 +8,15 @@ from nightly import examples
 
 import solvers
 from solvers.errors import UsageError
-from solvers.pipeline import check_multiplex, multiplex, multiplexed_lower_bound, one_f_one_b, run_turns
+from solvers.pipeline import (
+    PipelineRequest,
+    TaskRequest,
+    check_multiplex,
+    multiplex,
+    multiplexed_lower_bound,
+    one_f_one_b,
+    run_turns,
+)
 from solvers.verify import CertificateError
 
 PIPE = [[4]] * 2, [[1]], [[2]]
@@ -24,24 +32,23 @@ def test_a_schedule_runs_again_by_its_turns(seed, chunks, hop, light):
     forward = rng.integers(1, 9, (1, 2 * chunks))
     owner = np.sort(rng.integers(0, 12, 9))
     ahead, size = rng.integers(1, 200, 9), rng.integers(1, 9, 9)
-    back, rules = 2 * ahead * (size % 2), {"hop": hop}
-    made = solvers.schedule_multiplexed(
-        work, forward, 2 * forward, owner, ahead, back, 2, 4, window=2, task_size=size, chunks=chunks, allow_empty=True,
-        time_budget=1e-3, **rules,
-    )  # fmt: skip
-    bound = multiplexed_lower_bound(work, forward, 2 * forward, owner, ahead, back, 2, 4, chunks=chunks, **rules)
+    back = 2 * ahead * (size % 2)
+    asked = PipelineRequest(work, forward, 2 * forward, 2, 4, chunks=chunks, allow_empty=True, hop=hop)
+    beside = TaskRequest(owner, ahead, back, 2, size)
+    made = solvers.schedule_multiplexed(asked, beside, time_budget=1e-3)
+    bound = multiplexed_lower_bound(asked, beside)
     assert bound == (made.lower_bound, made.bound_name)
     for replica, each in enumerate(made.replicas):
         mine = made.tasks_of(replica)
         loads, here = np.zeros((4, 1), dtype=np.int64), made.replica_of_item == replica
         np.add.at(loads, made.slot_of_item[here], work[here])
-        given = loads, forward, 2 * forward, made.slot_of_item[owner[mine]], ahead[mine], back[mine]
-        turns = each.task_forward_turn, each.task_backward_turn
-        again = run_turns(*given, each.task_device, *turns, each.order, window=2, task_size=size[mine], **rules)
+        given = PipelineRequest(loads, forward, 2 * forward, order=each.order, hop=hop)
+        tasks = beside.of_slots(made.slot_of_item[owner[mine]], mine)
+        again = run_turns(given, tasks, each.task_device, each.task_forward_turn, each.task_backward_turn)
         assert again.makespan <= each.makespan  # a list schedule that no search has run may wait for nothing
         assert again.makespan == each.makespan or each.makespan < made.makespan
         assert again.held.tolist() == each.held.tolist()
-        check_multiplex(*given, again, window=2, task_size=size[mine], **rules)
+        check_multiplex(given, tasks, again)
 
 
 @pytest.mark.parametrize("seed", range(examples(12)))
@@ -52,29 +59,27 @@ def test_turns_of_what_takes_no_time_do_not_wait_for_each_other(seed):
     work, forward = rng.integers(0, 3, (6, 1)), rng.integers(0, 2, (1, devices * chunks))
     owner, (ahead, back) = np.sort(rng.integers(0, 6, 7)), rng.integers(0, 2, (2, 7))
     late, size = rng.integers(0, 3, 7) < seed % 2, rng.integers(1, 9, 7)
-    forward[0, 0], rules = 1, {"window": int(rng.integers(1, 4)), "hop": int(rng.integers(0, 2))}
-    made = solvers.schedule_multiplexed(
-        work, forward, 2 * forward, owner, ahead, back, 2, 3 * devices, chunks=chunks, allow_empty=True,
-        task_size=size, task_after=late, time_budget=1e-4, **rules,
-    )  # fmt: skip
-    given = work, forward, 2 * forward, owner, ahead, back
-    bound = multiplexed_lower_bound(*given, 2, 3 * devices, chunks=chunks, hop=rules["hop"], task_after=late)
+    forward[0, 0], window, hop = 1, int(rng.integers(1, 4)), int(rng.integers(0, 2))
+    asked = PipelineRequest(work, forward, 2 * forward, 2, 3 * devices, chunks=chunks, allow_empty=True, hop=hop)
+    beside = TaskRequest(owner, ahead, back, window, size, late)
+    made = solvers.schedule_multiplexed(asked, beside, time_budget=1e-4)
+    bound = multiplexed_lower_bound(asked, beside)
     assert bound == (made.lower_bound, made.bound_name)
     for replica, each in enumerate(made.replicas):
         mine = made.tasks_of(replica)
         loads, here = np.zeros((made.num_slots, 1), dtype=np.int64), made.replica_of_item == replica
         np.add.at(loads, made.slot_of_item[here], work[here])
-        given = loads, forward, 2 * forward, made.slot_of_item[owner[mine]], ahead[mine], back[mine]
-        of_tasks = {"task_size": size[mine], "task_after": late[mine]}
+        given = PipelineRequest(loads, forward, 2 * forward, order=each.order, hop=hop)
+        tasks = beside.of_slots(made.slot_of_item[owner[mine]], mine)
         turns = each.task_forward_turn, each.task_backward_turn
-        again = run_turns(*given, each.task_device, *turns, each.order, **rules, **of_tasks)
+        again = run_turns(given, tasks, each.task_device, *turns)
         assert again.makespan <= each.makespan
         assert (again.task_forward_turn.tolist(), again.task_backward_turn.tolist()) == (
             turns[0].tolist(),
             turns[1].tolist(),
         )
         for found in (each, again):
-            check_multiplex(*given, found, **rules, **of_tasks)
+            check_multiplex(given, tasks, found)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +96,16 @@ def test_turns_that_are_not_those_of_the_schedule_are_found(turns, told):
     assert (made.task_forward_turn.tolist(), made.task_backward_turn.tolist()) == ([0, 2], [6, 7])
     odd = replace(made, task_forward_turn=np.array(turns[0]), task_backward_turn=np.array(turns[1]))
     with pytest.raises(CertificateError, match=told):
-        check_multiplex(*PIPE, *TASKS, odd, window=2)
+        check_multiplex(PipelineRequest(*PIPE), TaskRequest(*TASKS, 2), odd)
 
 
 def test_turns_that_wait_forever_are_found_where_starts_do_not_show_it():
     """All takes nothing, and a task comes after the op that waits for it."""
-    nothing = [[0]], [[0]], [[0]], [0], [0], [0]
-    made = multiplex(*nothing, window=2, time_budget=1e-4)
+    nothing, tasks = ([[0]], [[0]], [[0]]), ([0], [0], [0])
+    made = multiplex(*nothing, *tasks, window=2, time_budget=1e-4)
     odd = replace(made, task_forward_turn=np.array([1]))
     with pytest.raises(CertificateError, match="waits forever"):
-        check_multiplex(*nothing, odd, window=2)
+        check_multiplex(PipelineRequest(*nothing), TaskRequest(*tasks, 2), odd)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +120,14 @@ def test_turns_that_wait_forever_are_found_where_starts_do_not_show_it():
     ],
 )
 def test_turns_that_no_device_can_run(device, turns, told):
-    run_turns(*PIPE, *TASKS, [0, 0], [0, 2], [4, 7], ORDER, window=2)
+    asked = PipelineRequest(*PIPE, order=ORDER), TaskRequest(*TASKS, 2)
+    run_turns(*asked, [0, 0], [0, 2], [4, 7])
     with pytest.raises((UsageError, ValueError), match=told):
-        run_turns(*PIPE, *TASKS, device, *turns, ORDER, window=2)
+        run_turns(*asked, device, *turns)
 
 
 def test_a_step_of_nothing_takes_nothing():
     nothing = np.zeros(0, dtype=np.int64)
-    tasks, rules = (nothing, nothing, nothing), {"window": 2, "allow_empty": True, "time_budget": 1e-4}
-    made = solvers.schedule_multiplexed(nothing.reshape(0, 1), [[1, 1]], [[2, 2]], *tasks, 2, 2, **rules)
+    asked = PipelineRequest(nothing.reshape(0, 1), [[1, 1]], [[2, 2]], 2, 2, allow_empty=True)
+    made = solvers.schedule_multiplexed(asked, TaskRequest(nothing, nothing, nothing, 2), time_budget=1e-4)
     assert (made.makespan, made.lower_bound) == (0, 0)

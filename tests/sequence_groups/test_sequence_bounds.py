@@ -38,15 +38,12 @@ def test_no_bound_is_above_the_optimum(lengths, rules, cap):
     best = best_sum(times, [sizes] * 3, DEGREES, 4, cap, **rules)
     if best is None:
         return
+    asked = solvers.SequenceRequest(times, sizes, DEGREES, 4, cap, **rules)
     for whole in (False, True):
-        found = solvers.sequence_groups_lower_bound(
-            times, sizes, DEGREES, 4, cap, **rules, upper=best + 40, whole=whole, bound_budget=0.1
-        )
+        found = solvers.sequence_groups_lower_bound(asked, upper=best + 40, whole=whole, bound_budget=0.1)
         assert found.value <= best
         if found.certificate is not None:
-            solvers.check_sequence_bound(
-                times, sizes, found, degrees=DEGREES, num_ranks=4, cap=cap, upper=best + 40, **rules
-            )
+            solvers.check_sequence_bound(asked, found, upper=best + 40)
 
 
 @settings(max_examples=examples(40))
@@ -69,7 +66,7 @@ def test_any_multipliers_prove_something_true(lengths, rules, data):
     certificate = solvers.SequenceBoundCertificate(
         edges, drawn(*shape), drawn(*shape), drawn(3, *shape), drawn(3, *shape), 20
     )
-    problem = SequenceProblem.prepare(times, sizes, DEGREES, 4, 10, **rules, min_slots=1, ranks_per_node=None)
+    problem = SequenceProblem.of(solvers.SequenceRequest(times, sizes, DEGREES, 4, 10, **rules))
     assert proven(Types.of(problem), certificate) <= best
 
 
@@ -88,10 +85,8 @@ def solve(times, lengths, rules):
 
 
 def prove(times, lengths, rules, result, **more):
-    ask = rules | more | {"upper": result.makespan}
-    return solvers.sequence_groups_lower_bound(
-        times, lengths, *(ask.pop(k) for k in ("degrees", "num_ranks", "cap")), **ask
-    )
+    asked = solvers.SequenceRequest(times, lengths, **rules)
+    return solvers.sequence_groups_lower_bound(asked, upper=result.makespan, **more)
 
 
 def test_where_room_is_tight_the_program_proves_more():
@@ -99,7 +94,7 @@ def test_where_room_is_tight_the_program_proves_more():
     bound = prove(times, lengths, rules, result)
     assert result.lower_bound * 1.02 < bound.value <= result.makespan
     assert bound.name == "relaxation"
-    solvers.check_sequence_bound(times, lengths, bound, **rules, upper=result.makespan)
+    solvers.check_sequence_bound(solvers.SequenceRequest(times, lengths, **rules), bound, upper=result.makespan)
 
 
 def test_whole_slots_prove_more():
@@ -120,6 +115,7 @@ def test_a_certificate_that_does_not_hold_is_found():
         "must be >= 0": replace(bound, certificate=replace(kept, time_price=-kept.time_price)),
         "sells more": replace(bound, certificate=replace(kept, time_price=kept.time_price * 2)),
     }
+    asked = solvers.SequenceRequest(times, lengths, **rules)
     for message, claimed in wrong.items():
         with pytest.raises(CertificateError, match=message):
-            solvers.check_sequence_bound(times, lengths, claimed, **rules, upper=result.makespan)
+            solvers.check_sequence_bound(asked, claimed, upper=result.makespan)

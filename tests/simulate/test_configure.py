@@ -120,21 +120,18 @@ def test_many_replicas_with_little_memory_are_near_their_bound():
 def test_generators_in_gaps_run_between_their_forward_and_backward(log, monkeypatch):
     asked, plain = [], solvers.schedule_multiplexed
 
-    def remembered(**given):
-        asked.append((given, plain(**given)))
-        return asked[-1][1]
+    def remembered(*given, time_budget):
+        asked.append((*given, plain(*given, time_budget=time_budget)))
+        return asked[-1][-1]
 
     monkeypatch.setattr(solvers, "schedule_multiplexed", remembered)
     found = configured(log, mode="multiplexed", time_budget=1e-6, generators="speech", **GENERATES)
-    names = ("work", "forward", "backward", "task_item", "task_forward", "task_backward")
-    not_rules = {*names, "num_replicas", "num_slots", "chunks", "time_budget"}
-    for given, result in asked:
-        rules = {name: value for name, value in given.items() if name not in not_rules}
-        solvers.check_multiplexed(*(given[name] for name in names), result, **rules)
+    for items, tasks, result in asked:
+        solvers.check_multiplexed(items, tasks, result)
         frames = found.case.given.steps[0].of_sample["speech"][1]
-        assert set(given["task_item"][given["task_after"]]) == set(np.flatnonzero(frames))
-        assert 0 < given["task_after"].sum() < len(given["task_after"])
-        assert (given["task_backward"] >= 2 * given["task_forward"] - 1).all()
+        assert set(tasks.owner[tasks.after]) == set(np.flatnonzero(frames))
+        assert 0 < tasks.after.sum() < len(tasks.after)
+        assert (tasks.backward >= 2 * tasks.forward - 1).all()
     for frozen, times in (((), (2, 2, 2)), (("speech", "vision"), (0, 2, 1)), (("llm", "vision"), (0, 0, 2))):
         given = replace(found.case.given, frozen=frozenset(frozen))
         assert tuple(given.backward_times(name, recompute=False) for name in given.models) == times

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +19,7 @@ from solvers.partition.constrained.greedy import greedy
 from solvers.partition.constrained.infeasible import check_feasible, prove_infeasible
 from solvers.partition.constrained.search import search
 from solvers.partition.constrained.state import State
-from solvers.types import PartitionResult, SolveStatus
+from solvers.types import PartitionResult, status_of
 
 __all__ = ["CONSTRAINTS", "SUPPORTED", "solve_constrained", "supports"]
 
@@ -116,24 +117,13 @@ def _result(
     loads = state.loads(assignment)
     makespan = problem.makespan(loads)
     loads = np.ascontiguousarray(loads if problem.vector else loads[:, 0])
-    if makespan == bound.value:
-        status = SolveStatus.OPTIMAL
-    else:
-        status = SolveStatus.TIME_LIMIT if ended else SolveStatus.FEASIBLE
-    runtime = time.perf_counter() - started
-    return PartitionResult(groups, loads, makespan, bound.value, bound.name, status, method, runtime)
+    return PartitionResult(
+        groups, loads, makespan, method, lower_bound=bound.value, bound_name=bound.name,
+        status=status_of(makespan, bound.value, ended=not ended), runtime_s=time.perf_counter() - started,
+    )  # fmt: skip
 
 
 def _expand(state: State, result: PartitionResult, started: float) -> PartitionResult:
     """Turn a partition of units into one of items: the loads, the bound and the proof stay."""
     groups = result.group_of_item[state.units.unit_of_item]
-    return PartitionResult(
-        groups,
-        result.loads,
-        result.makespan,
-        result.lower_bound,
-        result.bound_name,
-        result.status,
-        result.method,
-        time.perf_counter() - started,
-    )
+    return replace(result, group_of_item=groups, runtime_s=time.perf_counter() - started)

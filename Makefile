@@ -49,6 +49,7 @@ release: $(VENV)/docs  ## sdist and wheel in dist/, checked, and run from a fres
 	$(BIN)/python tools/check_wheel.py dist/*.whl
 
 test: $(VENV)/installed  ## The whole suite, with the README's and the docstrings' examples
+	$(BIN)/balancer warmup --jobs 2  # or else the suite's two processes wait for each other's kernels
 	$(BIN)/python -m pytest -q -n 2
 
 nightly: $(VENV)/installed  ## Ranks killed and stopped, properties by the ten thousand, fuzzed readers, kernels as Python: hours

@@ -248,7 +248,8 @@ def memory_after(steps):
         next(running)
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0]
-    running.close()  # ends the planning thread: Python before 3.12.9 crashes where tracing stops while a kernel allocates (gh-128679)
+    # Python before 3.12.9 crashes where tracing stops while a kernel allocates (gh-128679): end the planning thread.
+    running.close()
     tracemalloc.stop()
     return grown
 

@@ -1,5 +1,11 @@
 """Imported once by the server from which ranks are forked."""
 
+import contextlib
+import os
+import warnings
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}  # read as packages are imported
+
 import torch
 import torch._dynamo
 import torch.distributed
@@ -8,6 +14,12 @@ import balancer
 import balancer.executor
 import balancer.planning.step
 from balancer.executor.byte_runs import compile_runs
+
+with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
+    import accelerate  # noqa: F401
+    import datasets  # noqa: F401
+    import lightning  # noqa: F401
+    from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
 torch.set_num_threads(1)
 balancer.warmup(["auto"])

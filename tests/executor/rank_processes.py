@@ -1,6 +1,7 @@
 """Real ranks for tests: processes on gloo over loopback that run functions on demand, so that many cases share a start.
 
-The ranks are forked from a server that has imported torch and compiled the planner's kernels; a start takes a second.
+The ranks are forked from a server that has imported torch and the trainers, and compiled the planner's kernels; a start
+takes a second.
 The job's store is in the test's own process, so that any rank may be killed; or on rank 0, where a job has it.
 """
 
@@ -26,19 +27,23 @@ class RankFailedError(AssertionError):
 
 
 @functools.cache
-def _stop_other_server():
-    """End, once, a server that tests of ``--jobs`` started in this process: it has no torch, which takes seconds."""
+def server():
+    """Return the context whose processes are forked from a server that has imported torch and the trainers.
+
+    It ends, once, a server that tests of ``--jobs`` started in this process: it has no torch, which takes seconds.
+    """
     forkserver._forkserver._stop()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server does not take it over from here by itself
+    return context
 
 
 class Ranks:
     """As many processes as ranks; a context manager, which leaves none behind."""
 
     def __init__(self, size, timeout=timedelta(seconds=30), store_on_rank_0=False):
-        _stop_other_server()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["preloaded"])
-        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the server does not take it over from here by itself
+        context = server()
         self.size = size
         self.store = None if store_on_rank_0 else dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         port = self.store.port if self.store else 0

@@ -7,10 +7,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from doc_blocks import block
+from launched import leave
 from recorded import Recorded, sum_and_tokens
 from runs import ACCELERATE as RUN
 from torch.utils.data import DataLoader
-from torchrun import leave
 
 from balancer.executor import global_token_mean
 

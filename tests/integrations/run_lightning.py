@@ -6,10 +6,10 @@ import sys
 import tiny
 import torch
 from doc_blocks import block
+from launched import leave
 from lightning import Callback, Trainer, seed_everything
 from recorded import Recorded, sum_and_tokens
 from runs import LIGHTNING as RUN
-from torchrun import leave
 
 given = {"torch": torch}
 exec(block("Lightning"), given)

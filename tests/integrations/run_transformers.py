@@ -8,9 +8,9 @@ import tiny
 import torch
 from datasets import Dataset
 from doc_blocks import block
+from launched import leave
 from recorded import Recorded
 from runs import TRANSFORMERS as RUN
-from torchrun import leave
 from transformers import (
     DataCollatorWithFlattening,
     LlamaConfig,

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 from doc_blocks import block
+from launched import leave
 from lightning import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
-from torchrun import leave
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from balancer.executor import Dispatcher, PrefetchDispatcher, global_token_mean

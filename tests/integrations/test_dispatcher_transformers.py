@@ -1,5 +1,6 @@
 """Hugging Face's Trainer under torchrun, with gradient accumulation: the training it was, killed and resumed."""
 
+import signal
 from functools import partial
 from importlib.util import find_spec
 
@@ -11,25 +12,28 @@ if not (find_spec("transformers") and find_spec("datasets")):
 
 import oracles
 import tiny
+from launched import launch, left
 from runs import TRANSFORMERS as RUN
-from torchrun import launch
 
 SCRIPT = "run_transformers.py"
 
 
 def test_training_is_the_same_and_resumes_bit_for_bit(tmp_path):
-    whole = launch(SCRIPT, "killed", tmp_path, killed=True)
+    assert launch(SCRIPT, "killed", tmp_path) == -signal.SIGKILL
+    whole = left("killed", tmp_path)
     for of_rank in whole:
         for usual, found in of_rank:
             assert len(found[0]) == RUN.steps
             tiny.assert_same_training(found, usual, rounding=1e-6)  # the model takes its loss in float32
-    for (losses, weights), of_rank in zip(launch(SCRIPT, "resumed", tmp_path), whole, strict=True):
+    assert launch(SCRIPT, "resumed", tmp_path) == 0
+    for (losses, weights), of_rank in zip(left("resumed", tmp_path), whole, strict=True):
         found = of_rank[0][1]
         tiny.assert_equal((found[0][: RUN.saved_at] + losses, weights), found)
 
 
 def test_nothing_is_silent_and_the_collator_says_what_is_balanced(tmp_path):
-    per_rank = launch(SCRIPT, "silent", tmp_path)
+    assert launch(SCRIPT, "silent", tmp_path) == 0
+    per_rank = left("silent", tmp_path)
     for (said, warned), looked_at in per_rank:
         assert "average_tokens_across_devices must be True" in said["rank means"]
         assert "train_sampling_strategy='group_by_length' chooses samples by length" in said["grouped"]

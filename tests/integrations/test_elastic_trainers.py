@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 for package in ("accelerate", "datasets", "lightning", "torchdata", "transformers"):
     pytest.importorskip(package)
 
-from launched import torchrun  # noqa: E402
+from launched import launch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers, which are not ours
 
@@ -18,7 +18,7 @@ TRAINERS = ("plain", "dispatcher", "accelerate", "in_lightning", "hugging_face",
 
 
 def run(folder, ranks, mode, *saved_on):
-    torchrun("elastic_run.py", folder, mode, *saved_on, ranks=ranks)
+    assert launch("elastic_run.py", folder, mode, *saved_on, ranks=ranks) == 0
     return [torch.load(folder / f"{mode}-{ranks}-{rank}.pt") for rank in range(ranks)]
 
 

@@ -1,6 +1,7 @@
 """Hugging Face's Trainer under torchrun: balanced batches train what unbalanced ones do, and resume bit for bit."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
-from launched import torchrun  # noqa: E402
+from launched import launch  # noqa: E402
 
 from balancer.compat.huggingface import sample_lengths  # noqa: E402
 
@@ -26,9 +27,9 @@ REFUSED = {
 }
 
 
-def run(folder, fails=False, **runs):
-    said = torchrun("huggingface_run.py", folder, json.dumps(list(runs.items())), fails=fails)
-    return said if fails else {mode: torch.load(folder / f"{mode}.pt") for mode in runs}
+def run(folder, code=0, **runs):
+    assert launch("huggingface_run.py", folder, json.dumps(list(runs.items()))) == code
+    return {mode: torch.load(folder / f"{mode}.pt") for mode in runs if code == 0}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,7 @@ def test_ten_steps_are_those_of_unbalanced_training(found):
 
 
 def test_killed_and_resumed_in_the_second_epoch_is_bit_for_bit_the_same(tmp_path, found):
-    said = run(tmp_path, fails=True, killed=DROPOUT | {"kill_at": 9})
-    assert "SIGKILL" in said
+    run(tmp_path, -signal.SIGKILL, killed=DROPOUT | {"kill_at": 9})
     resumed = run(tmp_path, killed=DROPOUT | {"resume": True})["killed"]
     assert torch.equal(resumed["weights"], found["whole"]["weights"])
     assert resumed["losses"] == found["whole"]["losses"]

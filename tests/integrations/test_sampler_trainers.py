@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 pytest.importorskip("lightning")
 
-from launched import torchrun  # noqa: E402
+from launched import launch  # noqa: E402
 
 from balancer.compat import BalancedBatchSampler  # noqa: E402
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of the trainers, which are
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trainers")
-    torchrun("samplers_run.py", folder)
+    assert launch("samplers_run.py", folder) == 0
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

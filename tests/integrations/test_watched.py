@@ -13,8 +13,8 @@ if not all(map(find_spec, ("accelerate", "datasets", "lightning", "transformers"
 
 import timer_cases
 from doc_blocks import block
+from launched import launch, left
 from torch.utils.data import DataLoader
-from torchrun import launch
 
 import balancer
 from balancer.cli.main import main
@@ -28,7 +28,9 @@ FOUR = {"balancer/imbalance_before", "balancer/imbalance", "balancer/moved_share
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     balancer.warmup()  # so that the ranks find the kernels, which callbacks make ready, on disk
-    return launch("run_watched.py", "watched", tmp_path_factory.mktemp("watched"))
+    folder = tmp_path_factory.mktemp("watched")
+    assert launch("run_watched.py", "watched", folder) == 0
+    return left("watched", folder)
 
 
 @pytest.mark.parametrize("trainer", ["accelerate", "sampler", "dispatcher", "lightning"])

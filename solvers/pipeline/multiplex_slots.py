@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from solvers._budget import work_units
 from solvers.arguments import as_budget
 from solvers.bounds import Bound
-from solvers.errors import TimeLimitError, UsageError
+from solvers.errors import ArgumentError, TimeLimitError
 from solvers.groups import read_only
 from solvers.pipeline._gaps import Gaps, no_items
 from solvers.pipeline._multiplex_starts import starts_of
@@ -72,7 +72,7 @@ def schedule_multiplexed(asked: PipelineRequest, beside: TaskRequest, *, time_bu
     seconds = as_budget(time_budget)
     problem = PipelineProblem.of(asked)
     if problem.tied:
-        raise UsageError("pipelines with tasks in their gaps are not {tied}: every replica has gaps of its own")
+        raise ArgumentError("tied", "be False where tasks run in gaps: every replica has gaps of its own", "True")
     return _scheduled(problem, Tasks.of("task_item", beside, len(problem.work), problem.order), seconds, started)
 
 

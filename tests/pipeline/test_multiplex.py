@@ -292,7 +292,7 @@ def test_a_cap_below_what_is_in_flight_is_refused():
 
 def test_pipelines_with_tasks_are_not_tied():
     asked = requests([[4]] * 2, [[1]], [[2]], [0, 1], [3] * 2, [6] * 2, counts=(1, 2), window=1, tied=True)
-    with pytest.raises(UsageError, match="in their gaps are not tied"):
+    with pytest.raises(ArgumentError, match="tied must be False where tasks run in gaps"):
         schedule_multiplexed(*asked)
 
 

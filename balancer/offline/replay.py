@@ -12,9 +12,10 @@ from balancer.errors import PlanError
 from balancer.io.plan_format import GAP, GAPS
 from balancer.io.plan_reader import PlanStep
 from balancer.offline.regroup import Regrouped
-from balancer.plan.dispatch_plan import DispatchPlan, Slots
+from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import GapTable
 from balancer.plan.pieces import GroupTable
+from balancer.plan.placed import PlacedGroups, WholeShares, placed
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.pipelines import over_memory
 from balancer.planning.planner import replay_plan
@@ -32,6 +33,9 @@ from solvers.errors import SolverError
 from solvers.types import SolveStatus
 
 __all__ = ["Claims", "of_plan", "replay_step"]
+
+Slots = tuple[NDArray[np.int32], int]
+"""The slot of each sample, and how many slots there are."""
 
 
 @contextmanager
@@ -102,34 +106,35 @@ def replay_step(
             problem = encoder_problem(step, items, num_slots)
         if problem.timed is not None:
             problem = replace(problem, timed=problem.timed.in_slots(num_slots))
-        target, groups = None, None
         if cut is not None:
             groups = _checked_groups(inside, step, items, cut, shared, order, num_slots, first_row)
             kept, lengths = problem.constraints, problem.batch.lengths
             broken = groups.broken(kept, lengths, cut, step.topology.num_ranks, num_slots, problem.batch.numbers)
             if broken is not None:
                 raise PlanError(f"{inside}: {broken}")
+            where_to: WholeShares = PlacedGroups.of(problem, groups, num_slots)
+            _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])
         else:
             target = _checked_target(inside, rows.rank[order], rows.position[order], slots, problem)
-        _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])
-        gaps = None
-        if last is None and problem.timed is not None:
-            gaps = _checked_gaps(inside, step, problem.timed.tasks, found.get(str(between)), (rows, order), first_row)
+            _check_groups(inside, step.setup.group_size_of(name), problem, rows.rank[order])
+            gaps: tuple[GapTable, ...] = ()
+            if last is None and problem.timed is not None:
+                tasks = problem.timed.tasks
+                gaps = (_checked_gaps(inside, step, tasks, found.get(str(between)), (rows, order), first_row),)
+            where_to = placed(problem, target, *slots, *gaps)
         alone = step.settings.group_size is None and (last is None or step.settings.micro_batches is None)
         plans[name] = _replayed(
-            inside, problem, target, step.settings, slots=slots, groups=groups, gaps=gaps, search=alone,
+            inside, where_to, step.settings, search=alone,
             fell_back=claims.fell_back(name), settle=claims.bound(name), status=claims.status(name),
         )  # fmt: skip
         last = last or plans[name]
     return finished(step, plans, strategy, part_order=part_order)
 
 
-def _replayed(
-    where: str, problem: Problem, target: Placement | None, settings: PlanSettings, **more: Any
-) -> DispatchPlan:
+def _replayed(where: str, placed: WholeShares, settings: PlanSettings, **more: Any) -> DispatchPlan:
     """Make a phase's plan anew; what is in gaps runs, within the memory that there is."""
-    plan = replay_plan(problem, target, settings, **more)
-    if more["gaps"] is not None and (broken := over_memory(problem, plan)):
+    plan = replay_plan(placed, settings, **more)
+    if broken := over_memory(plan.problem, plan):
         raise PlanError(f"{where}: {broken}")
     return plan
 

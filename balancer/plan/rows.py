@@ -48,10 +48,9 @@ def append_phase(
     several = setup.several_items or setup.in_gaps
     item, place, piece = items.item_in_sample.astype(np.int32) if several else None, plan.target, None
     if setup.shares:
-        held, groups = plan.pieces, plan.group_table
+        held = plan.pieces
         of, place = held.sample, held.place
-        group = np.full(len(of), -1, dtype=np.int32) if groups is None else groups.group_of_sample[of]
-        piece = held.start, held.stop, group
+        piece = held.start, held.stop, plan.placed.group_of_pieces(held)
         rows, slots, lengths = (of_sample[of] for of_sample in (rows, slots, lengths))
         homes = None if homes is None else homes[of]
         item = None if item is None else item[of]

@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
+from balancer.plan.placed import PlacedGroups
+from balancer.planning.found import Found
 from balancer.planning.ranks import Placed, effective, place, why_not_relocate
 from balancer.planning.sequence_groups import Units
 from balancer.planning.shared_room import Held, Room
@@ -35,7 +36,7 @@ _ROUNDS = 4  # from the second on by the rank-time that items took
 _ROOM = Fraction(31, 32)  # of a group's time by the bound, to be filled from home; the rest is for what sharing loses
 
 
-def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, started: float) -> DispatchPlan:
+def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) -> Found:
     """Give items to groups of ranks, even in the rank-time that they take at least, then share in each what is long.
 
     Groups are balanced, and laid near home or filled from there, as ranks are where no item is shared. Under caps they
@@ -59,12 +60,8 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings, st
             break
     else:
         raise room.none_found(cut, problem.topology.num_ranks)
-    table = best.groups
-    return DispatchPlan.of(
-        problem, None, lambda _: bound, settings, placement=settings.placement,
-        slots=(table.slot[table.group_of_sample], len(cut.degrees)), groups=table, status=SolveStatus.FEASIBLE,
-        fell_back=best.fell_back or why, started=started,
-    )  # fmt: skip
+    placed = PlacedGroups.of(problem, best.groups, len(cut.degrees))
+    return Found(placed, lambda _: bound, SolveStatus.FEASIBLE, best.fell_back or why)
 
 
 def _planned(
@@ -84,8 +81,9 @@ def _planned(
     return min((found for found in rounds if found.makespan >= 0), key=lambda found: found.makespan, default=None)
 
 
-def long_short_bound(problem: Problem, cut: LongShort) -> Bound:
+def long_short_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return a bound on what a step takes, whichever group has which items."""
+    problem, cut = placed.problem, cast(LongShort, placed.cut)
     units = Units.of(problem, cut)
     return _bound(units, cut, Room.of(problem, cut, units.of_sample), problem.topology.num_ranks)
 

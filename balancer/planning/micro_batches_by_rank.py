@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.placed import placed
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
 from balancer.problem.constraints import Constraints
@@ -31,7 +32,7 @@ def keep_last(step: Step, samples: Placement) -> DispatchPlan:
     micro_batches = _of_ranks(step)
     problem = replace(step.problem(step.items[-1]), constraints=Constraints(), micro_batches=None)
     if micro_batches is None:
-        return replay_plan(problem, samples, step.settings)
+        return replay_plan(placed(problem, samples), step.settings)
     return _in_shares(step, problem, replace(micro_batches, allow_empty=True), samples.rank_of_sample)
 
 
@@ -62,12 +63,12 @@ def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
     target = last.target.lifted(items.sample_of_item)
     if last.micro_batches is None:
         problem = replace(step.problem(items), constraints=Constraints())
-        return replay_plan(problem, target, step.settings)
-    slots = last.slot_of_sample[items.sample_of_item], last.num_slots
+        return replay_plan(placed(problem, target), step.settings)
+    slots = last.slot_of_sample[items.sample_of_item]
     if last.micro_batches.encoders == "step":
-        slots = np.zeros_like(slots[0]), last.num_slots
+        slots = np.zeros_like(slots)
     problem = replace(encoder_problem(step, items, last.num_slots), constraints=Constraints())
-    return replay_plan(problem, target, step.settings, slots=slots)
+    return replay_plan(placed(problem, target, slots, last.num_slots), step.settings)
 
 
 def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
@@ -88,10 +89,9 @@ def _in_shares(
     step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32], fell_back: str = ""
 ) -> DispatchPlan:
     cut = _cut(step, problem, micro_batches, rank_of_sample)
-    slots = cut.slot_of_item, cut.num_slots
     target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
     problem = replace(problem, micro_batches=micro_batches)
-    return replay_plan(problem, target, step.settings, slots=slots, fell_back=fell_back)
+    return replay_plan(placed(problem, target, cut.slot_of_item, cut.num_slots), step.settings, fell_back=fell_back)
 
 
 def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]) -> SharesResult:

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 import solvers
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import GapTable
+from balancer.plan.placed import PlacedInGaps, PlacedPipelines
 from balancer.plan.reasons import Reason
+from balancer.planning.found import Found
 from balancer.planning.micro_batches import partition_ranks
 from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
-from balancer.planning.ranks import effective, place
+from balancer.planning.ranks import place
 from balancer.planning.timed import asked_of, held_in_cells, scheduled
 from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
@@ -29,7 +31,7 @@ from solvers.pipeline.parts import PipelineProblem, held_by_replica, schedule_pa
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
-__all__ = ["over_memory", "pipeline_bound", "plan_pipelines"]
+__all__ = ["over_memory", "pipeline_bound", "plan_in_gaps", "plan_pipelines"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
@@ -38,10 +40,8 @@ _PARTS_OF_BUDGET = (10, 1)
 """Of searches in gaps, as ``configure`` has them: under caps a short one may find what fits, and a long one not."""
 
 
-def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
+def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> Found:
     """Plan replica and slot of every sample; then give whole replicas to the ranks where least crosses nodes."""
-    if problem.timed is not None:
-        return _plan_in_gaps(problem, problem.timed, settings, started)
     found = _fastest(problem, cut, settings.time_budget)
     replicas, slots = found.replica_of_item, found.slot_of_item
     status: SolveStatus | None = found.status
@@ -55,15 +55,14 @@ def plan_pipelines(problem: Problem, cut: MicroBatches, settings: PlanSettings, 
     ranks = place(problem, replicas, placement, 0, settings.time_budget, settings.objective).rank_of_sample
     target = Placement.by_slots(ranks, slots, problem.topology.num_ranks, found.num_slots)
     bound = Bound(found.lower_bound, found.bound_name)
-    return DispatchPlan.of(
-        problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(slots, found.num_slots), status=status, fell_back=fell_back, started=started,
-    )  # fmt: skip
+    return Found(PlacedPipelines(problem, target, slots, found.num_slots), lambda _: bound, status, fell_back)
 
 
-def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, started: float) -> DispatchPlan:
+def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) -> Found:
     """Plan replica and slot of every sample, and what of encoders runs in which gap, within the layout's memory."""
-    step, result = _fitting(timed, settings.time_budget)
+    if problem.timed is None:
+        raise ValueError("gaps are planned from the times of a step")
+    step, result = _fitting(problem.timed, settings.time_budget)
     problem = replace(problem, timed=step)
     placement = "rearrange" if settings.placement == "relocate" else settings.placement
     ranks = place(
@@ -72,11 +71,10 @@ def _plan_in_gaps(problem: Problem, timed: TimedStep, settings: PlanSettings, st
     target = Placement.by_slots(ranks, result.slot_of_item, problem.topology.num_ranks, result.num_slots)
     bound = Bound(result.lower_bound, result.bound_name)
     alone = problem.topology.num_nodes == 1 or placement == settings.placement
-    return DispatchPlan.of(
-        problem, target, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(result.slot_of_item, result.num_slots), gaps=GapTable.of(step.tasks, result),
-        status=result.status, fell_back="" if alone else "encoders in gaps are scheduled for all replicas together",
-        started=started,
+    return Found(
+        PlacedInGaps(problem, target, result.slot_of_item, result.num_slots, GapTable.of(step.tasks, result)),
+        lambda _: bound, result.status,
+        "" if alone else "encoders in gaps are scheduled for all replicas together",
     )  # fmt: skip
 
 
@@ -152,8 +150,9 @@ def _near_home(
     return Reason("by nodes, pipelines would take", over, f"longer than the best found, more than eps = {float(eps):g}")
 
 
-def pipeline_bound(problem: Problem, cut: MicroBatches, num_slots: int, time_budget: float) -> Bound:
+def pipeline_bound(placed: PlacedPipelines, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return the best bound on what pipelines of so many slots take, whatever the caps, with no search."""
+    problem, cut, num_slots, time_budget = placed.problem, placed.cut, placed.num_slots, settings.time_budget
     if problem.timed is not None:
         times, items, work, tasks = problem.timed
         asked = PipelineRequest(**asked_of(times, items) | {"work": work})

@@ -8,35 +8,34 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import solvers
 from balancer.cost import CostModel, parse_cost
-from balancer.plan.dispatch_plan import DispatchPlan, Slots
-from balancer.plan.gaps import GapTable
-from balancer.plan.pieces import GroupTable
+from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.placed import WholeShares
+from balancer.planning.found import Found, closed_form_bound
 from balancer.planning.long_short import long_short_bound, plan_long_short
-from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
-from balancer.planning.micro_batches_near_home import relocate_schedule
-from balancer.planning.pipelines import pipeline_bound, plan_pipelines
-from balancer.planning.ranks import effective, place, place_slots
+from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipelines
+from balancer.planning.ranks import effective, place
 from balancer.planning.sequence_groups import groups_bound, plan_groups
+from balancer.planning.slots import plan_slots, slots_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.micro_batches import MicroBatches, as_micro_batches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import LongShort, SequenceGroups
+from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology
 from solvers.arguments import as_share
 from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
-from solvers.makespan_bounds import makespan_bound
 
-__all__ = ["balance", "closed_form_bound", "plan_problem", "replay_plan"]
+__all__ = ["PLANNERS", "Planner", "balance", "plan_problem", "replay_plan"]
 
 
 def balance(
@@ -183,74 +182,63 @@ def balance(
 
 
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
-    """Solve a problem and make the plan: groups, then ranks, then the proof."""
+    """Solve a problem as its cut is solved, and make the plan."""
     started = time.perf_counter()
-    if isinstance(problem.micro_batches, LongShort):
-        return plan_long_short(problem, problem.micro_batches, settings, started)
-    if isinstance(problem.micro_batches, SequenceGroups):
-        return plan_groups(problem, problem.micro_batches, settings, started)
-    if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
-        return plan_pipelines(problem, problem.micro_batches, settings, started)
-    if problem.micro_batches is not None:
-        return _plan_slots(problem, problem.micro_batches, settings, started)
-    result = _solve(problem, settings)
-    placed = place(
-        problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
-    )
-    target = Placement.by_sample_order(placed.rank_of_sample, problem.topology.num_ranks)
-    bound = Bound(result.lower_bound, result.bound_name)
+    found = PLANNERS[problem.cut_name].plan(problem, problem.micro_batches, settings)
     return DispatchPlan.of(
-        problem, target, lambda makespan: _bound_beside(problem, bound, makespan, settings), settings,
-        placement=effective(problem, settings.placement), status=result.status,
-        fell_back=placed.fell_back, started=started,
+        found.placed, found.prove, settings, placement=effective(problem, settings.placement), status=found.status,
+        fell_back=found.fell_back, started=started,
     )  # fmt: skip
 
 
 def replay_plan(
-    problem: Problem,
-    target: Placement | None,
+    placed: WholeShares,
     settings: PlanSettings,
     *,
-    slots: Slots | None = None,
-    groups: GroupTable | None = None,
-    gaps: GapTable | None = None,
     fell_back: str = "",
     search: bool = False,
     settle: Callable[[Bound, int], Bound] | None = None,
     status: solvers.SolveStatus | None = None,
 ) -> DispatchPlan:
-    """Make the plan of a placement that is known already, with loads and bound computed anew.
+    """Make the plan of samples that are placed already, with loads and bound computed anew.
 
     The bound is the closed-form one. Where that leaves a gap, `search` solves the problem again for the bound that this
     proves, unless the method reads a clock. `settle` may replace the bound, given it and the makespan.
     """
+    searched = search and settings.method not in solvers.USES_CLOCK
 
     def prove(makespan: int) -> Bound:
-        bound = _bound_again(problem, settings, makespan, slots, search)
+        bound = PLANNERS[placed.problem.cut_name].bound(placed, makespan, settings, searched)
         return bound if settle is None else settle(bound, makespan)
 
     return DispatchPlan.of(
-        problem, target, prove, settings, placement=effective(problem, settings.placement), slots=slots, groups=groups,
-        gaps=gaps, status=status, fell_back=fell_back, started=time.perf_counter(),
+        placed, prove, settings, placement=effective(placed.problem, settings.placement), status=status,
+        fell_back=fell_back, started=time.perf_counter(),
     )  # fmt: skip
 
 
-def _bound_again(problem: Problem, settings: PlanSettings, makespan: int, slots: Slots | None, search: bool) -> Bound:
-    """Return the best bound on a plan that was not made here."""
-    if isinstance(problem.micro_batches, LongShort):
-        return long_short_bound(problem, problem.micro_batches)
-    if isinstance(problem.micro_batches, SequenceGroups):
-        return groups_bound(problem, problem.micro_batches, makespan)
-    if problem.work is not None and isinstance(problem.micro_batches, MicroBatches):
-        return pipeline_bound(problem, problem.micro_batches, slots[1] if slots else 1, settings.time_budget)
+def _plan_whole_shares(problem: Problem, cut: None, settings: PlanSettings) -> Found:
+    """Solve for groups, then give these to ranks."""
+    result = _solve(problem, settings)
+    found = place(
+        problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
+    )
+    target = Placement.by_sample_order(found.rank_of_sample, problem.topology.num_ranks)
+    bound = Bound(result.lower_bound, result.bound_name)
+    return Found(
+        WholeShares(problem, target), lambda makespan: _bound_beside(problem, bound, makespan, settings), result.status,
+        found.fell_back,
+    )  # fmt: skip
+
+
+def _whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+    """Return the best bound on shares that were not planned here."""
+    problem = placed.problem
     bound = closed_form_bound(problem)
     if makespan > bound.value and _is_plain(problem):
         bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
-    searched = search and settings.method not in solvers.USES_CLOCK and not problem.cost.padded
-    if makespan == bound.value or not searched:
+    if makespan == bound.value or not search or problem.cost.padded:
         return bound
-    if problem.micro_batches is not None:
-        return schedule_bound(problem, problem.micro_batches, slots[1] if slots else 1, settings.time_budget)
     result = _solve(problem, settings)
     return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan, settings)
 
@@ -290,18 +278,6 @@ def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResu
     return solvers.padded(costs, num_ranks, equal_counts=kept.equal_counts, min_items=kept.min_samples_per_rank)
 
 
-def closed_form_bound(problem: Problem) -> Bound:
-    """Return the best closed-form bound on what a step takes."""
-    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
-    if not constraints.names():
-        return problem.cost.lower_bound(problem.costs, num_ranks)
-    if not problem.cost.additive:
-        return problem.cost.lower_bound(
-            problem.costs, num_ranks, constraints.equal_counts, constraints.min_samples_per_rank
-        )
-    return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))
-
-
 def _is_plain(problem: Problem) -> bool:
     """Whether a rank's time is the sum of its samples' costs, and nothing else."""
     kept = problem.constraints
@@ -323,39 +299,6 @@ def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makes
     descending = np.sort(costs)[::-1]
     bound = late_bound(descending, int(costs.sum()), num_ranks, bound, makespan)
     return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
-
-
-def _plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings, started: float) -> DispatchPlan:
-    """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
-    found = make_schedule(problem, micro_batches, settings.time_budget)
-    placement, fell_back = settings.placement, ""
-    if placement == "relocate" and problem.topology.num_ranks > 1:
-        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
-        if isinstance(moved, str):
-            placement, fell_back = "rearrange", moved
-        else:
-            found = moved
-    if placement != "relocate":
-        ranks = _place_slots(problem, micro_batches, found, placement, settings)
-        found = found._replace(rank_of_sample=ranks)
-    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, problem.topology.num_ranks, found.num_slots)
-    return DispatchPlan.of(
-        problem, target, lambda _: found.bound, settings, placement=effective(problem, settings.placement),
-        slots=(found.slot_of_sample, found.num_slots), fell_back=fell_back, started=started,
-    )  # fmt: skip
-
-
-def _place_slots(
-    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, settings: PlanSettings
-) -> NDArray[np.int32]:
-    """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
-
-    In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
-    """
-    budget, objective, ranks = settings.time_budget, settings.objective, found.rank_of_sample
-    if micro_batches.schedule == "step" or problem.constraints.names():
-        return place(problem, ranks, placement, 0, budget, objective).rank_of_sample
-    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement, objective)
 
 
 def _under_cap(
@@ -385,3 +328,21 @@ def _under_cap(
         result, group_of_item=even.group_of_item, loads=loads, makespan=int(loads.max()),
         status=solvers.SolveStatus.FEASIBLE, runtime_s=result.runtime_s + even.runtime_s,
     )  # fmt: skip
+
+
+class Planner(NamedTuple):
+    """How a cut is planned, and what bound there is on a plan of it that was made elsewhere."""
+
+    plan: Callable[[Problem, Any, PlanSettings], Found]  # of a problem and its cut
+    bound: Callable[[Any, int, PlanSettings, bool], Bound]  # of what is placed, its makespan, whether to search
+
+
+PLANNERS = {
+    "whole_shares": Planner(_plan_whole_shares, _whole_shares_bound),
+    "micro_batches": Planner(plan_slots, slots_bound),
+    "pipelines": Planner(plan_pipelines, pipeline_bound),
+    "gaps": Planner(plan_in_gaps, pipeline_bound),
+    "sequence_groups": Planner(plan_groups, groups_bound),
+    "sequence_parallel": Planner(plan_long_short, long_short_bound),
+}
+"""How each cut is planned, by :attr:`balancer.problem.problem.Problem.cut_name`."""

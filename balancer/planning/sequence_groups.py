@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.cost import DegreeTimes
-from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
-from balancer.planning.ranks import effective
+from balancer.plan.placed import PlacedGroups
+from balancer.planning.found import Found
 from balancer.planning.sequence_groups_near_home import rearranged, relocated
 from balancer.problem.problem import Problem
 from balancer.problem.sequence_groups import GROUPING, SequenceGroups
@@ -45,7 +45,7 @@ class Units(NamedTuple):
         return cls(together, DegreeTimes(sums[0], times.overhead, times.unit), sums[1])
 
 
-def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, started: float) -> DispatchPlan:
+def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -> Found:
     """Plan the groups of every slot, then put them where their samples lie, as far as that costs next to nothing."""
     ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
     if ranks * slots > MOST_BINS:
@@ -69,15 +69,12 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings, s
         heights = found.slot_times - times.overhead
         groups, fell_back = relocated(problem, cut, groups, heights * times.unit, settings)
     bound = Bound(found.lower_bound * times.unit, found.bound_name)
-    return DispatchPlan.of(
-        problem, None, lambda _: bound, settings, placement=effective(problem, settings.placement),
-        slots=(groups.slot[groups.group_of_sample], found.num_slots), groups=groups, status=found.status,
-        fell_back=fell_back, started=started,
-    )  # fmt: skip
+    return Found(PlacedGroups.of(problem, groups, found.num_slots), lambda _: bound, found.status, fell_back)
 
 
-def groups_bound(problem: Problem, cut: SequenceGroups, makespan: int) -> Bound:
+def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return the closed-form bound on what the slots of a step take together."""
+    problem, cut = placed.problem, placed.cut
     times, sizes = Units.of(problem, cut)[1:]
     asked = solvers.SequenceRequest(
         times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology)

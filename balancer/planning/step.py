@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
+from balancer.plan.placed import PlacedGroups, placed
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
@@ -357,9 +358,9 @@ def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> Disp
         if plan.group_table is not None:
             degree_of_item[members], num_slots = plan.group_table.degree_of_sample, plan.num_slots
     if cut is None:
-        return replay_plan(problem, Placement.by_sample_order(rank_of_item, num_ranks), settings)
+        return replay_plan(placed(problem, Placement.by_sample_order(rank_of_item, num_ranks)), settings)
     groups = GroupTable.of(slot_of_item, rank_of_item, degree_of_item)
-    return replay_plan(problem, None, settings, slots=(slot_of_item, num_slots), groups=groups)
+    return replay_plan(PlacedGroups.of(problem, groups, num_slots), settings)
 
 
 def _plan_jointly(
@@ -377,7 +378,7 @@ def _plan_jointly(
         first += len(items.lengths)
         target = Placement.by_sample_order(ranks.copy(), problem.topology.num_ranks)
         plans[items.phase.name] = replay_plan(
-            problem, target, step.settings, settle=_at_least(separate[items.phase.name])
+            placed(problem, target), step.settings, settle=_at_least(separate[items.phase.name])
         )
     return plans
 
@@ -399,8 +400,8 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, problem.topology.num_ranks, last.num_slots)
-    slots = slot_of_item, last.num_slots
-    return replay_plan(encoder_problem(step, items, last.num_slots), target, step.settings, slots=slots)
+    problem = encoder_problem(step, items, last.num_slots)
+    return replay_plan(placed(problem, target, slot_of_item, last.num_slots), step.settings)
 
 
 def in_first_slot(step: Step, items: PhaseItems, plan: DispatchPlan, num_slots: int) -> DispatchPlan:
@@ -410,8 +411,8 @@ def in_first_slot(step: Step, items: PhaseItems, plan: DispatchPlan, num_slots: 
     """
     if plan.group_table is not None:
         return plan
-    slots = np.zeros(len(items.lengths), dtype=np.int32), num_slots
-    return replay_plan(encoder_problem(step, items, num_slots), plan.target, step.settings, slots=slots)
+    slots, problem = np.zeros(len(items.lengths), dtype=np.int32), encoder_problem(step, items, num_slots)
+    return replay_plan(placed(problem, plan.target, slots, num_slots), step.settings)
 
 
 def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import GroupTable
+from balancer.plan.placed import PlacedGroups, WholeShares, placed
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.phases import PhaseItems
@@ -65,13 +66,16 @@ def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDAr
     """Put the plan of a phase together from its certificate, and rank, position and slot of each item."""
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
     target = Placement.checked(rank, step.setup.topology_of(items.phase.name).num_ranks, position)
-    groups = GroupTable(*(np.array(array, dtype=np.int32) for array in told["groups"])) if told["groups"] else None
     problem = step.problem(items)
     if step.settings.micro_batches is not None and items is not step.items[-1]:
         problem = encoder_problem(step, items, told["num_slots"])
+    if told["groups"]:
+        groups = GroupTable(*(np.array(array, dtype=np.int32) for array in told["groups"]))
+        where: WholeShares = PlacedGroups.of(problem, groups, told["num_slots"])
+    else:
+        where = placed(problem, target, slot.copy(), told["num_slots"])
     bound = Bound(told["lower_bound"], told["bound_name"])
     return DispatchPlan.of(
-        problem, target, lambda _: bound, step.settings, placement=told["placement"],
-        slots=(slot.copy(), told["num_slots"]), groups=groups, status=SolveStatus(told["status"]),
+        where, lambda _: bound, step.settings, placement=told["placement"], status=SolveStatus(told["status"]),
         fell_back=told["fell_back"],
     )  # fmt: skip

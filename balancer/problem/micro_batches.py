@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,8 @@ class MicroBatches:
     over_long: str = "error"
     encoders: str = "slot"
     stages: PipelineStages | None = None
+
+    name: ClassVar[str] = "micro_batches"
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

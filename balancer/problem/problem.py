@@ -101,6 +101,15 @@ class Problem:
     timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
 
     @property
+    def cut_name(self) -> str:
+        """The name of how the step is cut, by which registries have what it takes to plan and to place it."""
+        if self.micro_batches is None:
+            return "whole_shares"
+        if self.work is None:
+            return self.micro_batches.name
+        return "pipelines" if self.timed is None else "gaps"
+
+    @property
     def move_volumes(self) -> NDArray[np.int64]:
         """What moving each sample takes: int64[n]."""
         return self.batch.lengths if self.volumes is None else self.volumes

@@ -98,6 +98,11 @@ class SequenceGroups:
                 count=self.num_slots, multiple=self.slots_multiple_of,
             )  # fmt: skip
 
+    @property
+    def size(self) -> int:
+        """Ranks of a group that no sample leaves; 0: a sample may be on any ranks."""
+        return 0
+
     def check_heads(self, cost: CostModel) -> None:
         """Raise ValueError if the cost is of a model whose heads the degrees do not divide, where they must."""
         if self.exchange == "ulysses" and cost.attention is not None:

@@ -271,7 +271,7 @@ def test_saving_replaces_and_leaves_nothing_else(tmp_path):
 
 def test_home_positions_that_a_file_cannot_tell_are_refused(tmp_path):
     plan = balancer.balance([1, 2, 3], 2)
-    object.__setattr__(plan, "home", Placement.checked([0, 0, 1], 2, [1, 0, 0]))
+    object.__setattr__(plan.problem.batch, "home", Placement.checked([0, 0, 1], 2, [1, 0, 0]))
     with pytest.raises(PlanError, match="home must be in sample order"):
         plan.save(tmp_path / "plan.parquet")
     assert list(tmp_path.iterdir()) == []

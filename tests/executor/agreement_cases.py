@@ -79,7 +79,7 @@ def other_plan(rank, odd):
         import balancer
 
         plan = balancer.balance(gathered.columns["tokens"], size, home_rank=gathered.home.rank_of_sample)
-        return as_step_plan(replace(plan, target=plan.home, home=plan.target))
+        return as_step_plan(plan.inverse())
 
     with mock.patch.object(agreement, "planned", other if rank == odd else agreement.planned), nothing_moves():
         step(made, rank)

@@ -324,13 +324,17 @@ def test_the_checker_finds_what_is_wrong_with_a_plan():
     plan = planned((*LONG, 8, 4, 4, np.arange(8), {}))["vision"]
     checked(plan, COST, 4)
     table = plan.group_table
+
+    def with_groups(**changes):
+        return replace(plan, placed=replace(plan.placed, group_table=replace(table, **changes)))
+
     for wrong, message in (
         (replace(plan, makespan=plan.makespan - 1), "makespan is"),
         (replace(plan, lower_bound=plan.makespan + 1), "exceeds makespan"),
-        (replace(plan, group_table=replace(table, first_rank=table.first_rank + 1)), "starts at rank"),
-        (replace(plan, group_table=replace(table, degree=np.where(table.degree > 1, 3, 1))), "none of"),
-        (replace(plan, group_table=replace(table, degree=np.ones_like(table.degree))), "makespan is"),
-        (replace(plan, group_table=replace(table, first_rank=np.full_like(table.first_rank, 8))), "starts at rank 8"),
+        (with_groups(first_rank=table.first_rank + 1), "starts at rank"),
+        (with_groups(degree=np.where(table.degree > 1, 3, 1)), "none of"),
+        (with_groups(degree=np.ones_like(table.degree)), "makespan is"),
+        (with_groups(first_rank=np.full_like(table.first_rank, 8)), "starts at rank 8"),
     ):
         with pytest.raises(CertificateError, match=message):
             checked(wrong, COST, 4)

@@ -281,6 +281,8 @@ def test_a_plan_whose_samples_lie_in_another_order_cannot_be_saved(tmp_path):
     """A plan file tells on which rank a sample lies, but not where there: of the way back, say."""
     back = balancer.balance([3, 4, 5], 2, placement="any").inverse()
     home = balancer.Placement.checked([0, 0, 1], 2, [1, 0, 0])
+    problem = dataclasses.replace(back.problem, batch=dataclasses.replace(back.problem.batch, home=home))
+    other = dataclasses.replace(back, placed=dataclasses.replace(back.placed, problem=problem))
     with pytest.raises(PlanError, match="home must be in sample order"):
-        dataclasses.replace(back, home=home).save(tmp_path / "plan.parquet")
+        other.save(tmp_path / "plan.parquet")
     assert list(tmp_path.iterdir()) == []

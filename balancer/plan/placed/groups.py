@@ -1,0 +1,141 @@
+"""Sequence groups, and long and short: samples that several ranks share, in pieces."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.digest import digest_after
+from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time, segments
+from balancer.plan.placed.whole import WholeShares
+from balancer.plan.stream import Stream, Traffic
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.sequence_groups import SequenceGroups
+from solvers.arguments import INT64_MAX
+from solvers.groups import members_by_group
+from solvers.relocation import relocation_bound
+
+__all__ = ["PlacedGroups"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedGroups(WholeShares):
+    """Samples in groups of ranks, a slot a group; loads are how long ranks are busy."""
+
+    group_table: GroupTable = field(default_factory=GroupTable.none)
+
+    @classmethod
+    def of(cls, problem: Problem, table: GroupTable, num_slots: int) -> "PlacedGroups":
+        """Place samples where their groups are."""
+        group, num_ranks = table.group_of_sample, problem.topology.num_ranks
+        lead, slot = table.first_rank[group], table.slot[group]
+        return cls(problem, Placement.by_slots(lead, slot, num_ranks, num_slots), slot, num_slots, table)
+
+    @property
+    def cut(self) -> SequenceGroups:
+        """What was asked for."""
+        return self.problem.micro_batches  # type: ignore[return-value]  # which is what this class comes from
+
+    def _sharing(self) -> tuple[GroupTable, Ints, SequenceGroups, int, int]:
+        num_ranks = self.problem.topology.num_ranks
+        return self.group_table, self.problem.batch.lengths, self.cut, num_ranks, self.num_slots
+
+    def measured(self) -> tuple[Ints, int]:
+        """Return how long each rank is busy, int64[num_ranks], and what the slots of a step take."""
+        busy = self.slot_loads
+        return busy.sum(axis=1), self.cut.makespan(busy)
+
+    @property
+    def slot_loads(self) -> Ints:
+        """How long each rank is busy in each slot: int64[num_ranks, num_slots]."""
+        problem = self.problem
+        shape = problem.topology.num_ranks, self.num_slots
+        return self.group_table.slot_loads(problem.cost, problem.batch.lengths, self.cut, *shape)
+
+    def ideal(self, loads: Ints, home_loads: Ints, home: bool = False) -> tuple[int, int]:
+        """Return the makespan of samples each alone on a rank, with what the fewest slots take besides."""
+        if home:
+            return WholeShares.ideal(self, loads, home_loads, home)
+        slots = self.cut.fewest_slots(self.problem.batch.lengths, len(loads))
+        return int(home_loads.sum()) + len(loads) * slots * self.problem.cost.sharing.overhead, len(loads)
+
+    def binding_sample(self, loads: Ints) -> int | None:
+        """Return None: a sample that is too much for one rank is shared."""
+        return None
+
+    def least_crossing(self, makespan: int) -> int:
+        """Return how many elements cross nodes at least, by the time that samples take of their ranks."""
+        problem, most = self.problem, min(makespan, INT64_MAX)
+        lengths, home, node = problem.batch.lengths, problem.batch.home.rank_of_sample, problem.topology.node_of_rank
+        costs, most = least_rank_time(problem.cost, lengths, self.cut, problem.topology, most)
+        bound = relocation_bound(costs, home, node, lengths, most, divisible=True)
+        size = self.cut.size
+        if size and not any(ranks % size for ranks in problem.topology.node_sizes):  # an item is whole in its group
+            room = min(most * size, INT64_MAX)
+            bound = max(bound, relocation_bound(costs, home // size, node[::size], lengths, room))
+        return bound
+
+    @property
+    def shares(self) -> Shares:
+        """Each rank's share of each sample. O(shares)."""
+        return Shares.of(*self._sharing())
+
+    @property
+    def pieces(self) -> Pieces:
+        """What of each sample lies on which rank. O(p log p) for p pieces."""
+        return Pieces.of_groups(*self._sharing())
+
+    def group_of_pieces(self, pieces: Pieces) -> NDArray[np.int32]:
+        """Return the number of the group that each piece is of: int32[p]."""
+        return self.group_table.group_of_sample[pieces.sample]
+
+    def put_out(self, outputs: Ints) -> Pieces:
+        """Return the pieces of a phase's outputs, slot by slot. O(p) for p pieces."""
+        return self.pieces.put_out(self.problem.batch.lengths, outputs, self.slot_of_sample)
+
+    def samples_on(self, rank: int) -> Ints:
+        """Return the samples that run on a rank, shared or not, in dispatch order."""
+        shares = self.shares
+        return shares.sample[shares.place.samples_on_rank(rank)]
+
+    def groups(self, slot: int) -> list[SequenceGroup]:
+        """Return the groups of ranks in a slot, by rank; a rank in none holds nothing in it."""
+        table, batch = self.group_table, self.problem.batch
+        loads = table.loads(self.problem.cost, batch.lengths, self.cut, self.problem.topology.num_ranks).of_group
+        members, offsets, _ = members_by_group(table.group_of_sample, len(table.degree))
+        return [
+            SequenceGroup(
+                range(first := int(table.first_rank[g]), first + int(table.degree[g])),
+                batch.kept[members[offsets[g] : offsets[g + 1]]],
+                int(loads[g]),
+            )
+            for g in np.flatnonzero(table.slot == slot).tolist()
+        ]
+
+    def rank_sets(self) -> list[range]:
+        """Return all sets of ranks that a plan with these settings can need as a group of several."""
+        return list(self.cut.rank_sets(self.problem.topology))
+
+    @property
+    def stream(self) -> Stream:
+        """What dispatch moves: segments of samples."""
+        batch = self.problem.batch
+        return segments("", Pieces.whole(batch.home, batch.lengths), self.pieces, batch.lengths).stream
+
+    @property
+    def traffic(self) -> Traffic:
+        """What dispatch moves, in elements."""
+        return self.stream.traffic(self.problem.topology)
+
+    def inverse(self) -> WholeShares:
+        """Raise: what goes back are segments."""
+        raise ValueError("the way back of samples that are shared is plan.stream.inverse(), of their segments")
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of groups and pieces too."""
+        pieces, table = self.pieces, self.group_table
+        groups = table.group_of_sample, table.degree, table.slot, table.first_rank
+        return digest_after(WholeShares.digest(self), narrow=groups, wide=(pieces.start, pieces.stop))

@@ -1,0 +1,209 @@
+"""Whole shares: each sample on one rank, and ranks that meet once a step. What all other cuts begin with."""
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.plan.digest import placements_digest
+from balancer.plan.gaps import Between, GapTable
+from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares
+from balancer.plan.stream import Stream, Traffic
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem, work_of_slots
+from solvers.arguments import INT64_MAX
+from solvers.groups import read_only
+from solvers.relocation import plain_inter_bound, relocation_bound
+from solvers.types import Record
+
+if TYPE_CHECKING:
+    from balancer.plan.placed.gaps import PlacedInGaps
+    from balancer.plan.placed.pipelines import PlacedPipelines
+
+__all__ = ["WholeShares"]
+
+Ints = NDArray[np.int64]
+
+
+@functools.lru_cache(maxsize=4)
+def _first_slot(count: int) -> NDArray[np.int32]:
+    """Return the slots of samples that are all in the first: int32[count], read-only; most steps have the same."""
+    return read_only(np.zeros(count, dtype=np.int32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeShares(Record):
+    """Samples on ranks, in slots, of which there is one; another cut overrides what differs.
+
+    Equal where ranks, slots and samples are, whatever the constraints.
+    """
+
+    problem: Problem = field(compare=False)
+    target: Placement  # where samples run; of those that ranks share, on the first rank of their group
+    slot_of_sample: NDArray[np.int32] = field(default_factory=lambda: _first_slot(0))  # int32[n], read-only
+    num_slots: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.slot_of_sample) != len(self.problem.batch.lengths):
+            object.__setattr__(self, "slot_of_sample", _first_slot(len(self.problem.batch.lengths)))
+        Record.__post_init__(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WholeShares) or Record.__eq__(self, other) is not True:
+            return False
+        mine, others = self.problem, other.problem
+        return all(
+            getattr(mine, name) == getattr(others, name) for name in ("topology", "cost", "batch", "micro_batches")
+        )
+
+    __hash__ = None
+
+    # What it takes
+
+    def measured(self) -> tuple[Ints, int]:
+        """Return the load of each rank, int64[num_ranks], and what a step takes."""
+        loads = self._loads()
+        return loads, self.problem.constraints.makespan(loads)
+
+    def _loads(self) -> Ints:
+        """Add up the samples of each rank, and what it has already."""
+        problem, ranks = self.problem, self.target.rank_of_sample
+        return problem.constraints.with_initial(problem.cost.loads(problem.costs, ranks, problem.topology.num_ranks))
+
+    @property
+    def slot_loads(self) -> Ints:
+        """Cost of each micro-batch: int64[num_ranks, num_slots]."""
+        ranks, problem = self.target.rank_of_sample, self.problem
+        shape = problem.topology.num_ranks, self.num_slots
+        return problem.cost.slot_loads(problem.costs, ranks, self.slot_of_sample, *shape)
+
+    def home_makespan(self, home_loads: Ints) -> int:
+        """Return what the step takes where samples lie before dispatch."""
+        return self.problem.constraints.makespan(home_loads)
+
+    def ideal(self, loads: Ints, home_loads: Ints, home: bool = False) -> tuple[int, int]:
+        """Return the makespan of perfectly even ranks, of pipelines without bubbles, as a fraction: before or after."""
+        speeds, total = self.problem.constraints.rank_speeds, int((home_loads if home else loads).sum())
+        if (
+            not self.problem.cost.additive
+        ):  # what is padded differs; with one mean no ratio rises unless its makespan does
+            total = min(int(home_loads.sum()), int(loads.sum()))
+        return total, len(loads) if speeds is None else int(speeds.sum())
+
+    def binding_sample(self, loads: Ints) -> int | None:
+        """Return the largest sample if it costs more than a fair share of the total load."""
+        costs = self.problem.costs
+        if len(costs) == 0:
+            return None
+        costs = costs if costs.ndim == 1 else costs.sum(axis=1)
+        largest = int(costs.argmax())
+        fair_share = -(-int(loads.sum()) // len(loads))
+        return largest if costs[largest] > fair_share else None
+
+    # What crosses nodes at least
+
+    def least_crossing(self, makespan: int) -> int:
+        """Return how many elements cross nodes in any plan with no larger makespan, of plain additive costs."""
+        problem = self.problem
+        home, node, lengths = problem.batch.home.rank_of_sample, problem.topology.node_of_rank, problem.batch.lengths
+        costs, most = self.held_by_a_rank(makespan)
+        arrays = read_only(costs), read_only(lengths), read_only(home), read_only(node)
+        if (bound := int(plain_inter_bound(*arrays, problem.topology.num_nodes, most))) >= 0:
+            return bound
+        return relocation_bound(costs, home, node, lengths, most)
+
+    def held_by_a_rank(self, makespan: int) -> tuple[Ints, int]:
+        """Return a cost of samples, and how much of it a rank holds at most in a step of no more than `makespan`."""
+        return self.problem.costs, min(makespan, INT64_MAX)
+
+    # What lies where
+
+    @property
+    def group_table(self) -> GroupTable | None:
+        """Which ranks share which samples, where they do."""
+        return None
+
+    @property
+    def shares(self) -> Shares:
+        """Each rank's share of each sample."""
+        return Shares(np.arange(len(self.slot_of_sample)), self.target, self.problem.batch.lengths)
+
+    @property
+    def pieces(self) -> Pieces:
+        """What of each sample lies on which rank."""
+        return Pieces.whole(self.target, self.problem.batch.lengths)
+
+    def group_of_pieces(self, pieces: Pieces) -> NDArray[np.int32]:
+        """Return the number of the group that each piece is of, -1 where there are no groups: int32[p]."""
+        return np.full(len(pieces.sample), -1, dtype=np.int32)
+
+    def put_out(self, outputs: Ints) -> Pieces:
+        """Return where a phase's outputs are, of which each item has so many."""
+        return Pieces.whole(self.target, outputs)
+
+    def samples_on(self, rank: int) -> Ints:
+        """Return the samples that run on a rank, in dispatch order."""
+        return self.target.samples_on_rank(rank)
+
+    def groups(self, slot: int) -> list[SequenceGroup]:
+        """Return the groups of ranks that share samples in a slot, by rank, with samples that are kept."""
+        raise ValueError("the plan has no sequence groups: plan with sequence_groups=SequenceGroups(...)")
+
+    def rank_sets(self) -> list[range]:
+        """Return all sets of ranks that a plan with these settings can need as a group of several."""
+        return []
+
+    @property
+    def stream(self) -> Stream:
+        """What dispatch moves."""
+        batch = self.problem.batch
+        return Stream("", batch.home, self.target, batch.lengths, batch.lengths)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What dispatch moves, in elements."""
+        batch, topology = self.problem.batch, self.problem.topology
+        return Traffic.of(batch.home.rank_of_sample, self.target.rank_of_sample, batch.lengths, topology)
+
+    def inverse(self) -> "WholeShares":
+        """Return where samples are after the way back: whole, each at its home."""
+        problem = self.problem
+        batch = replace(problem.batch, home=self.target)
+        return WholeShares(Problem(batch, problem.topology, problem.cost, problem.costs), problem.batch.home)
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of topology, placements, slots and dropped samples."""
+        slots = self.slot_of_sample if self.num_slots > 1 else None
+        batch = self.problem.batch
+        return placements_digest(self.problem.topology, batch.home, self.target, slots, batch.dropped)
+
+    # What runs when
+
+    @property
+    def work_of_slots(self) -> Ints:
+        """Each micro-batch's work in each module of pipelines: int64[num_ranks, num_slots, M]; M = 0 without."""
+        return self.of_slots(np.zeros((len(self.slot_of_sample), 0), dtype=np.int64))
+
+    def of_slots(self, work: Ints) -> Ints:
+        """Add up what samples have, int64[n, M], by slot of each rank: int64[num_ranks, num_slots, M]."""
+        num_ranks = self.problem.topology.num_ranks
+        return work_of_slots(work, self.target.rank_of_sample, self.slot_of_sample, num_ranks, self.num_slots)
+
+    @property
+    def gaps(self) -> GapTable | None:
+        """What runs in the gaps of pipelines, where encoders do."""
+        return None
+
+    def between(self, rank: int, home: bool = False) -> Between | None:
+        """Return what runs in the gaps of a rank's pipeline, and when; None if nothing runs in gaps."""
+        return None
+
+    def piped(self) -> "PlacedPipelines":
+        """Return this, if ranks are pipelines."""
+        raise ValueError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+
+    def in_gaps(self) -> "PlacedInGaps":
+        """Return this, if encoders run in gaps."""
+        raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")

@@ -1,0 +1,33 @@
+"""What the planner of a cut finds, whichever cut it is, and the bound that every cut has."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from balancer.plan.placed import WholeShares
+from balancer.problem.problem import Problem
+from solvers.bounds import Bound
+from solvers.makespan_bounds import makespan_bound
+from solvers.types import SolveStatus
+
+__all__ = ["Found", "closed_form_bound"]
+
+
+class Found(NamedTuple):
+    """Samples where and when they run, and the proof."""
+
+    placed: WholeShares
+    prove: Callable[[int], Bound]  # from the plan's makespan to a lower bound on any plan's
+    status: SolveStatus | None = None  # how the solver ended
+    fell_back: str = ""  # why samples were not relocated, where that was asked for
+
+
+def closed_form_bound(problem: Problem) -> Bound:
+    """Return the best closed-form bound on what a step takes."""
+    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
+    if not constraints.names():
+        return problem.cost.lower_bound(problem.costs, num_ranks)
+    if not problem.cost.additive:
+        return problem.cost.lower_bound(
+            problem.costs, num_ranks, constraints.equal_counts, constraints.min_samples_per_rank
+        )
+    return makespan_bound(problem.costs, num_ranks, **constraints.solver_keywords(problem.batch.lengths))

@@ -117,7 +117,7 @@ def constrained(draws: int) -> Iterator[Case]:
         return partitioned(costs, m, time_budget=budget, **given)
 
     for draw, (n, m), which in itertools.product(
-        range(draws), ((512, 8), (1024, 64), (2048, 256), (4096, 64)), range(15)
+        range(draws), ((512, 8), (1024, 64), (2048, 256), (4096, 64), (16384, 256)), range(15)
     ):
         yield functools.partial(case, n, m, draw, which, (0.01, 0.1)[(draw + which) % 2])
 
@@ -212,10 +212,10 @@ def sequence_groups(draws: int) -> Iterator[Case]:
 
 def long_short(draws: int) -> Iterator[Case]:
     patches = pq.read_table(DATA / "docs_msdev_interleaved.parquet")["image_patches"].to_numpy().astype(np.int64)
+    patches = patches[patches > 0]
 
     def case(k, ranks, per_rank, several, budget):
         mine = patches[(np.arange(ranks * per_rank) + 997 * k) % len(patches)]
-        mine = mine[mine > 0]
         degrees = [d for d in (2, 4, 8, 16, 32) if d <= ranks] if several else [ranks]
         alone = (3_700_000 * mine + 500 * mine * mine) // 1000
         shared = np.array([-(-alone // d) + 437 * mine // d for d in degrees])
@@ -254,6 +254,6 @@ def gaps(draws: int) -> Iterator[Case]:
         tasks = solvers.TaskRequest(owner, spent, 2 * spent, instance.stages, spent, held_cap=held)
         return scored(lambda: solvers.schedule_multiplexed(ask, tasks, time_budget=budget), by_gap)
 
-    every = itertools.product(range(4 * draws), multiplexing.INSTANCES[:2], (0.1, 0.5), (False, True))
+    every = itertools.product(range(2 * draws), multiplexing.INSTANCES[:2], (0.1, 0.5), (False, True))
     for step, instance, budget, room in every:
         yield functools.partial(case, instance, step % 20, budget, room)

@@ -78,7 +78,8 @@ class BalancedBatchSampler(RankBatches):
     dataset : sized, optional
         What the lengths are of: another number of samples is an error, not rows that are never trained.
     stop_at : float, str or Fraction
-        The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``; 0: only at the optimum.
+        The proven gap at which the search ends sooner, ``0.001`` or ``"0.1%"``, or where it gains nothing for some
+        turns; 0: only at the optimum.
 
     Raises
     ------

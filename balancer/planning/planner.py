@@ -129,7 +129,8 @@ def balance(
         rank sends across.
     stop_at : float, Fraction or str
         The gap that is small enough for whole shares, ``0.001`` or ``"0.1%"``: the search for groups ends as soon as it
-        has proven it. 0: it goes on until they are proven optimal, or the work is spent.
+        has proven it, and under equal counts or caps also once it gains nothing for some turns. 0: it goes on until
+        they are proven optimal, or the work is spent.
 
     Returns
     -------

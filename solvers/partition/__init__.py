@@ -87,7 +87,8 @@ def partition(
         :data:`SUPPORTED` for the methods that take them.
     stop_at : float, str or Fraction
         Of ``"auto"``: the gap that is small enough, ``0.001`` or ``"0.1%"``. The search ends as soon as it has proven
-        it, with status ``feasible`` where the gap is not 0.
+        it, and under constraints also where mixing groups anew was in vain some turns in a row, as no bound may prove
+        it; with status ``feasible`` where the gap is not 0.
 
     Returns
     -------

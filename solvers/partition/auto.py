@@ -37,8 +37,9 @@ def auto(
         Seconds' worth of work. Sorting and LPT always run, 10 to 15 ns per item; then SLACK, as much, and the rest
         while the budget lasts and the gap is not 0.
     stop_at : float, str or Fraction
-        The gap that is small enough, ``0.001`` or ``"0.1%"``: the search ends as soon as it has proven it. 0: it goes
-        on until the result is proven optimal, or the work is spent.
+        The gap that is small enough, ``0.001`` or ``"0.1%"``: the search ends as soon as it has proven it, and with
+        equal counts also where mixing groups anew was in vain some turns in a row. 0: it goes on until the result is
+        proven optimal, or the work is spent.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from solvers.bounds import Bound
 from solvers.partition._problem import PartitionProblem
 from solvers.partition.bin_completion import distinct_costs
-from solvers.partition.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve_kernel
+from solvers.partition.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve
 
 __all__ = ["PatternSearch"]
 
@@ -60,7 +60,7 @@ class PatternSearch:
         """Raise the bound, to `reached` at most, until solved or `work` is spent; return the work left."""
         m = self.problem.num_groups
         while work > 0 and not self.solved:
-            verdict, work = solve_kernel(self.program, self.bound, m, False, False, self.table, work)
+            verdict, work = solve(self.program, self.bound, m, False, self.table, work)
             if verdict < 0:
                 break
             if verdict == 0:

@@ -26,7 +26,6 @@ __all__ = [
     "make_program",
     "refuted_below",
     "solve",
-    "solve_kernel",
 ]
 
 UNIT = 1 << 22  # the weight that stands for 1
@@ -143,7 +142,7 @@ def _add_pattern(program, cap, table, item, k):
 
 
 @helper
-def _add_heavy(program, cap, table, item, k, at_once):
+def _add_heavy(program, cap, table, item, k):
     """Add the heaviest patterns that there are, of each value that is smallest in one at most one; returns how many."""
     weight = np.zeros(len(program.values), dtype=np.int64)
     last = np.zeros(len(program.values), dtype=np.int64)
@@ -153,7 +152,7 @@ def _add_heavy(program, cap, table, item, k, at_once):
         if heaviest > weight[v]:
             weight[v], last[v] = heaviest, j
     added = 0
-    for v in stable_order(-weight)[:at_once]:
+    for v in stable_order(-weight)[:_MOST_AT_ONCE]:
         if weight[v] <= UNIT or program.size[0] == len(program.pool):
             break
         added += _add_pattern(program, cap, table, item, last[v])
@@ -210,14 +209,9 @@ def _inverse_times(program, k):
 
 
 @helper
-def _enter_best(program, surplus_first):
-    """Bring in the column with the most negative reduced cost; returns whether there is one.
-
-    With `surplus_first`, patterns only when no dual is negative: these are fuller.
-    """
+def _enter_best(program):
+    """Bring in the column with the most negative reduced cost; returns whether there is one."""
     v = first_smallest(program.duals)
-    if surplus_first and program.duals[v] < -_TINY:
-        return _enter(program, -program.inverse[:, v], program.duals[v], -1 - v)
     best, least = -1 - v, min(program.duals[v], -_TINY)
     pool, duals = program.pool, program.duals
     for k in range(program.size[0]):
@@ -233,34 +227,6 @@ def _enter_best(program, surplus_first):
         return False
     change = _inverse_times(program, best) if best >= 0 else -program.inverse[:, -1 - best]
     return _enter(program, change, least, best)
-
-
-@helper
-def _lift(program):
-    """Replace the row with the most negative amount by what changes the duals least; returns whether it did."""
-    inverse, duals = program.inverse, program.duals
-    r = first_smallest(program.amounts)
-    if program.amounts[r] >= -_TINY:
-        return False
-    best, least, reduced_of_best, found = -1, 0.0, 0.0, False
-    for v in range(len(duals)):
-        if inverse[r, v] > _TINY and (not found or max(duals[v], 0.0) < least * inverse[r, v]):
-            best, least, reduced_of_best, found = -1 - v, max(duals[v], 0.0) / inverse[r, v], duals[v], True
-    row, pool = inverse[r], program.pool
-    for k in range(program.size[0]):
-        reduced, slope = 1.0, 0.0
-        for j in range(pool.shape[1]):
-            v = pool[k, j]
-            if v < 0:
-                break
-            reduced -= duals[v]
-            slope -= row[v]
-        if slope > _TINY and (not found or max(reduced, 0.0) < least * slope):
-            best, least, reduced_of_best, found = k, max(reduced, 0.0) / slope, reduced, True
-    if found:
-        change = _inverse_times(program, best) if best >= 0 else -inverse[:, -1 - best]
-        _replace(program, r, change, reduced_of_best, best)
-    return found
 
 
 @helper
@@ -280,8 +246,8 @@ def _set_weights(program, inwards):
     return weight
 
 
-@helper
-def solve(program, cap, num_groups, to_the_end, diving, table, work):
+@kernel
+def solve(program, cap, num_groups, to_the_end, table, work):
     """Solve on from the basis that there is; no pattern may exceed `cap`. Returns a verdict and the work left.
 
     The verdict is 0 if the weights prove that more than `num_groups` groups are needed; 1 if they do not and will not,
@@ -290,17 +256,15 @@ def solve(program, cap, num_groups, to_the_end, diving, table, work):
 
     Duals that are optimal for the patterns known so far leap from one extreme to the next. So the table is filled with
     weights half way between them and the best that were proven (Ben-Ameur & Neto 2007), which takes a third of the
-    time. Not when `diving`: then little has changed, and the fewer patterns, the more of them are used whole.
+    time.
     """
     d = len(program.values)
     item = np.empty(len(table), dtype=np.int64)
     filling = min(sum_of(program.counts), len(table)) * (cap + 1) // 14
-    while work > 0 and _lift(program):
-        work -= _work_of_pivot(program)
-    inwards, at_once = (0.0, 1) if diving else (_INWARDS, _MOST_AT_ONCE)
+    inwards = _INWARDS
     while True:
         pivots = 0
-        while work > 0 and (diving or pivots < _PIVOTS) and _enter_best(program, diving):
+        while work > 0 and pivots < _PIVOTS and _enter_best(program):
             work -= _work_of_pivot(program)
             pivots += 1
         if not to_the_end and (program.duals * program.counts).sum() <= num_groups + _TINY:
@@ -308,22 +272,19 @@ def solve(program, cap, num_groups, to_the_end, diving, table, work):
         weight = _set_weights(program, inwards)
         k = _fill_table(program, cap, table, item)
         heaviest = np.int64(table[k, cap])
-        work -= filling + 3 * at_once * k
+        work -= filling + 3 * _MOST_AT_ONCE * k
         if weight > num_groups * heaviest:
             return 0, work
         if work <= 0 or program.size[0] == len(program.pool):
             return -1, work
         if weight > (program.inner * program.counts).sum() * heaviest:
             program.inner[:] = program.weights / heaviest
-        if heaviest > UNIT + d and _add_heavy(program, cap, table, item, k, at_once) > 0:
-            inwards = 0.0 if diving else _INWARDS
+        if heaviest > UNIT + d and _add_heavy(program, cap, table, item, k) > 0:
+            inwards = _INWARDS
         elif inwards > 0:
             inwards = inwards / 2 if inwards > 0.1 else 0.0
-        elif diving or pivots < _PIVOTS:
+        elif pivots < _PIVOTS:
             return 1, work
-
-
-solve_kernel = kernel(solve)
 
 
 @kernel

@@ -14,7 +14,6 @@ from solvers.relocation._transfer import (
     CROSSING,
     EVERYTHING,
     KEEP_COUNTS,
-    MAY_CROSS,
     MEANS,
     PLAIN,
     PURE,
@@ -32,8 +31,6 @@ _TRIES = 4
 _LISTING = 6  # work units an item and round
 KEPT_SLACK = 4  # a node keeps one part in four
 MOST_SLACK = 2**61  # twice that fits int64
-_FEW_RANKS = 64  # whose loads are added up before each gift, of more ranks less often
-GIVEN_UP = -(2**63)
 
 
 @helper
@@ -231,32 +228,12 @@ def _give_plainly(state, scratch, giver, takers, num_takers, tried):
 
 
 @helper
-def _is_of_no_use(state, node_start, ranks):
-    """Whether more crosses than may: what has crossed, and what nodes have over the cap, which will."""
-    numbers = state.numbers
-    left = numbers[MAY_CROSS]
-    if left < INT64_MAX:
-        for k in range(len(node_start) - 1):
-            over = np.int64(0)
-            for j in range(node_start[k], node_start[k + 1]):
-                over += state.loads[ranks[j]] - numbers[CAP]
-            left -= max(0, over)
-    if left < 0:
-        numbers[MAY_CROSS] = -1
-    return left < 0
-
-
-@helper
 def match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks):
-    """Let givers give to takers until either list ends, or the work, or more crosses than may."""
+    """Let givers give to takers until either list ends, or the work."""
     crossing = state.numbers[CROSSING]
     state.numbers[MEANS] = EVERYTHING
     pushes = num_givers if crossing and not state.numbers[KEEP_COUNTS] else 0
-    turn, look = 0, 1 + len(ranks) // _FEW_RANKS
     while num_givers > 0 and num_takers > 0 and state.numbers[WORK] > 0:
-        if turn % look == 0 and _is_of_no_use(state, node_start, ranks):
-            break
-        turn += 1
         g = _largest_ahead(state, givers, num_givers)
         giver = givers[g]
         if crossing:
@@ -327,20 +304,19 @@ def _scratch_for(start):
 @helper
 def _relocate(
     costs, sizes, leave_rank, leave_node, where, node, node_start, ranks, loads, held, room, order, cap, slack, typical,
-    keep_counts, cheap_order, plain, node_slack, may_cross, rounds, work,
+    keep_counts, cheap_order, plain, node_slack, rounds, work,
 ):  # fmt: skip
     """Bring loads under `cap`, changing `where`, `loads` and `held`, as far as it goes. Returns what is left of `work`.
 
     `cheap_order` lists items of most volume for their cost first, or is empty: then volumes are costs. `plain`: what
     plain sums do is not done by exchanges, as those move more. `node_slack`: what each node has to use if that is just
-    its own room, or empty. `may_cross`: of costs, which are volumes then, or 2^63 - 1; where more must, it returns
-    GIVEN_UP. Twice a slack fits int64.
+    its own room, or empty. Twice a slack fits int64.
     """
     m = len(loads)
     start, items = np.zeros(m + 1, dtype=np.int64), np.empty(len(costs), dtype=np.int32)
     by_volume = len(cheap_order) > 0
     numbers = np.array([
-        cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain), may_cross,
+        cap, slack, m, work, typical, np.int64(keep_counts), 0, 0, np.int64(by_volume), np.int64(plain),
     ])  # fmt: skip
     numbers[WORK] -= _LISTING * len(costs)
     cheap = np.empty(len(cheap_order), dtype=np.int32)
@@ -369,11 +345,11 @@ def _relocate(
         list_residents(order, where, m, start, items)
         scratch = _scratch_for(start)
         num_givers, num_takers = _list_sides(state, ranks, least_room, givers, takers)
-        if num_givers == 0 or numbers[WORK] <= 0 or numbers[MAY_CROSS] < 0:
+        if num_givers == 0 or numbers[WORK] <= 0:
             break
         match(state, scratch, givers, num_givers, takers, num_takers, tried, node_start, ranks)
         least_room = np.int64(1)
-    return numbers[WORK] if numbers[MAY_CROSS] >= 0 else np.int64(GIVEN_UP)
+    return numbers[WORK]
 
 
 @helper
@@ -424,7 +400,7 @@ def _balance_nodes(
     left = _relocate(
         costs, sizes, leave.copy(), leave.copy(), nodes, np.zeros(k, np.int32), np.array([0, k]), numbers(k), loads,
         held, room_of_node, order, cap * widest - kept, slack - k * kept, typical, keep_counts, cheap_order, True,
-        np.empty(0, np.int64), np.int64(INT64_MAX), 0, work,
+        np.empty(0, np.int64), 0, work,
     )  # fmt: skip
     settle(order, nodes, node, ranks, node_start, costs, keep_counts, where)
     return left - len(room)
@@ -433,13 +409,12 @@ def _balance_nodes(
 @kernel
 def relocate_kernel(
     costs, sizes, leave_rank, leave_node, home, where, node, node_start, ranks, room, order, cheap_order, cap,
-    keep_counts, nodes_first, own_slack, most, rounds, work,
+    keep_counts, nodes_first, own_slack, rounds, work,
 ):  # fmt: skip
     """Bring loads under `cap`, changing `where`: inside nodes, then `rounds` times across. Returns the work left.
 
-    `nodes_first`: as if nodes were ranks, before. `own_slack`: each node has just its own room to use. `most`: of
-    costs, which are volumes then, what may cross at the end, or 2^63 - 1. Returns GIVEN_UP where more will, and where
-    counts are equal and no work is left for more than nodes. `cap` is not over the sum of all costs.
+    `nodes_first`: as if nodes were ranks, before. `own_slack`: each node has just its own room to use. `cap` is not
+    over the sum of all costs.
     """
     m, n = len(room), len(costs)
     loads, held = _carried(costs, sizes, where, m)
@@ -450,20 +425,13 @@ def relocate_kernel(
     if nodes_first:
         work = _balance_nodes(costs, sizes, leave_node, where, node, node_start, ranks, room, order, cheap_order, cap,
                               slack, typical, keep_counts, work)  # fmt: skip
-        if work <= 0 and keep_counts:
-            return np.int64(GIVEN_UP)
         loads, held = _carried(costs, sizes, where, m)
-    leaves_rank, leaves_node, crossing = np.zeros(n, np.int64), np.zeros(n, np.int64), np.int64(0)
+    leaves_rank, leaves_node = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for i in range(n):
         if where[i] == home[i]:
             leaves_rank[i] = leave_rank[i]
         if node[where[i]] == node[home[i]]:
             leaves_node[i] = leave_node[i]
-        else:
-            crossing += costs[i]
-    may_cross = np.int64(INT64_MAX)  # of what crosses meanwhile, so much may come back as the cap leaves room for
-    if most < INT64_MAX and slack < MOST_SLACK:
-        may_cross = max(0, most - crossing + min(slack, INT64_MAX - 1 - max(0, most - crossing)))
     node_slack = np.zeros(len(node_start) - 1 if own_slack else 0, np.int64)
     for i in range(n if own_slack else 0):
         node_slack[node[where[i]]] += costs[i]
@@ -471,7 +439,7 @@ def relocate_kernel(
         node_slack[k] = _slack_under(cap, node_start[k + 1] - node_start[k], node_slack[k])
     return _relocate(
         costs, sizes, leaves_rank, leaves_node, where, node, node_start, ranks, loads, held, room, order, cap, slack,
-        typical, keep_counts, np.empty(0, np.int32), False, node_slack, may_cross, rounds, work,
+        typical, keep_counts, np.empty(0, np.int32), False, node_slack, rounds, work,
     )  # fmt: skip
 
 

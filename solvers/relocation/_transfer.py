@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers._jit import helper
-from solvers.arguments import INT64_MAX
 from solvers.relocation._fit import NO_SCORE, Pick, Side, exchange, make_pick, make_side, pure_move
 
-CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME, PLAIN, MAY_CROSS = range(11)
+CAP, SLACK, ACTIVE, WORK, TYPICAL, KEEP_COUNTS, CROSSING, MEANS, BY_VOLUME, PLAIN = range(10)
 PURE, EXCHANGE, EVERYTHING = range(3)
 _VARIANTS = 4
 _STARTS = 16
@@ -88,8 +87,6 @@ def move(state, item, rank):
     state.held[rank] += size
     state.leave_rank[item] = 0
     if state.node[old] != state.node[rank]:
-        if state.numbers[MAY_CROSS] < INT64_MAX:
-            state.numbers[MAY_CROSS] -= state.leave_node[item]
         state.leave_node[item] = 0
 
 

@@ -24,7 +24,6 @@ from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, shar
 from solvers.relocation._place import change_ranks, place_groups
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation._search import (
-    GIVEN_UP,
     KEPT_SLACK,
     MOST_SLACK,
     fix_counts,
@@ -179,7 +178,7 @@ def _move_amounts(
         problem.costs, problem.all_sizes, read_only(leave_rank), read_only(leave_node), affinity.home, where,
         problem.node_of_rank, problem.node_start, problem.ranks_by_node, problem.room, problem.order,
         _NO_ORDER if by_cost or not nodes_first else _cheapest_last(problem), min(cap, problem.total),
-        problem.equal_counts, nodes_first, own_slack, INT64_MAX, rounds, work,
+        problem.equal_counts, nodes_first, own_slack, rounds, work,
     ))  # fmt: skip
 
 
@@ -355,15 +354,11 @@ def _bring_under(
         if work <= 0:
             return False  # nodes that are over the cap are not repaired inside
     left = _move_amounts(problem, where, cap, work, rounds=0, nodes_first=not exchanges, own_slack=True)
-    if left == GIVEN_UP:
-        return False
     fits = problem.is_feasible(where, cap)
     if not fits:
         fits, left = _mend(problem, where, cap, max(left, 4 * len(where)))
     if not fits:
         left = _move_amounts(problem, where, cap, left)
-        if left == GIVEN_UP:
-            return False
         fits = problem.is_feasible(where, cap) or _mend(problem, where, cap, max(left, 4 * len(where)))[0]
     return fits
 

@@ -184,7 +184,25 @@ def test_a_search_that_may_end_at_a_gap_keeps_every_promise(costs, num_groups, e
         if stop_at == "0.1%"
         else Fraction(str(stop_at).rstrip("%")) / (100 if "%" in str(stop_at) else 1)
     )
-    assert found.makespan == on.makespan or found.makespan <= (1 + share) * found.lower_bound
+    proven = found.makespan <= (1 + share) * found.lower_bound
+    if equal_counts and not proven and found.status == solvers.SolveStatus.FEASIBLE:  # it gained nothing for some turns
+        more = solvers.partition(costs, num_groups, stop_at=stop_at, equal_counts=True, time_budget=0.1)
+        assert more.group_of_item.tolist() == found.group_of_item.tolist()
+    else:
+        assert found.makespan == on.makespan or proven
+
+
+@pytest.mark.parametrize("limits", [{"equal_counts": True}, {"min_items": 4, "max_items": 4}])
+def test_a_search_that_no_bound_can_end_ends_once_it_gains_nothing(limits):
+    """Four items a group: no bound is within 0.1 % here. More work is then neither spent nor asked for."""
+    costs = np.random.default_rng(1).lognormal(7, 0.6, 64).astype(np.int64)
+    soon, more = (solvers.partition(costs, 16, stop_at="0.1%", time_budget=t, **limits) for t in (0.05, 0.5))
+    assert soon.gap > 0.001
+    assert soon.status == solvers.SolveStatus.FEASIBLE
+    assert soon.group_of_item.tolist() == more.group_of_item.tolist()
+    on = solvers.partition(costs, 16, time_budget=0.05, **limits)
+    assert on.status == solvers.SolveStatus.TIME_LIMIT
+    assert on.makespan <= soon.makespan
 
 
 @pytest.mark.parametrize("limits", [{}, {"equal_counts": True}, {"min_items": 1}])

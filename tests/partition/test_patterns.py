@@ -13,7 +13,7 @@ from solvers.partition._problem import PartitionProblem
 from solvers.partition.bin_completion import distinct_costs
 from solvers.partition.lpt import assign_lpt
 from solvers.partition.pattern_search import PatternSearch
-from solvers.partition.patterns import begin, make_program, refuted_below, solve_kernel
+from solvers.partition.patterns import begin, make_program, refuted_below, solve
 
 PLENTY = 10**9
 small_costs = st.lists(st.integers(1, 12), min_size=1, max_size=8) | st.lists(
@@ -27,7 +27,7 @@ def solved(costs, cap, num_groups, to_the_end=True):
     program = make_program(values, counts, max(1, min(len(costs), cap // int(values[-1]))))
     table = np.empty((len(costs) + 1, cap + 1), dtype=np.int32)
     begin(program, cap)
-    return program, table, solve_kernel(program, cap, num_groups, to_the_end, False, table, PLENTY)[0]
+    return program, table, solve(program, cap, num_groups, to_the_end, table, PLENTY)[0]
 
 
 def heaviest_pattern(program, cap):

@@ -40,7 +40,7 @@ class DispatchPlan(Record):
     Attributes
     ----------
     placed : WholeShares
-        The problem, and where and when its samples run: of a class of :data:`balancer.plan.placed.PLACED`.
+        The problem, and where and when its samples run: of the class that its cut has in ``balancer.plan.placed``.
     home_loads, loads : int64[num_ranks]
         Load of each rank in cost units, before and after; where ranks share samples, how long they are busy.
     makespan : int

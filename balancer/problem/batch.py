@@ -49,7 +49,7 @@ class GlobalBatch(Record):
     dropped: NDArray[np.int64] = field(default_factory=lambda: _NONE)
     dropped_lengths: NDArray[np.int64] = field(default_factory=lambda: _NONE)  # int64[d], read-only
     # int64[n + d]: which row of its log each sample of the step is, those left out too; None: consecutive rows
-    row_numbers: NDArray[np.int64] | None = None
+    row_numbers: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.home.rank_of_sample):

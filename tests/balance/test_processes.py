@@ -48,6 +48,7 @@ def looked_at(task, tick=None):
 
 
 def test_what_a_worker_is(monkeypatch):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background commands ignore
     before = pa.cpu_count()
     list(Processes(2).run(looked_at, enumerate(range(2)), nothing))  # a fork server has begun
     monkeypatch.setenv("SET", "later")

@@ -21,6 +21,7 @@ from balancer.planning.rank_batches import RankBatches
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.settings import STOP_AT
 from balancer.problem.shuffle import shuffled
+from balancer.problem.topology import MAX_RANKS
 from solvers.arguments import as_count, as_int64, as_integer, as_share
 from solvers.errors import ArgumentError, WordedError, Wording
 
@@ -121,6 +122,8 @@ class BalancedBatchSampler(RankBatches):
         dataset: Sized | None = None,
         stop_at: float | str | Fraction = STOP_AT,
     ) -> None:
+        if as_count("num_replicas", num_replicas) > MAX_RANKS:
+            raise ArgumentError("num_replicas", f"be <= {MAX_RANKS}", num_replicas)
         super().__init__(as_count("num_replicas", num_replicas), rank)
         self.lengths = GlobalBatch.of(lengths, 1).lengths
         self.gradient_accumulation_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)

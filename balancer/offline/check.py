@@ -37,10 +37,13 @@ def check_run(
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, totals, log, engine, tick)
     plan_file = open_plan(path)
-    per_part = None if is_saved(plan_file) else settings_of(plan_file).steps_per_part
+    per_part, begins = None, 0
+    if not is_saved(plan_file):
+        settings = settings_of(plan_file)
+        per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
     plans, summary = load_steps(path, log), totals()
     for plan in plans:
-        part = totals(first_row=summary.rows)
+        part = totals(first_row=begins + summary.rows)
         for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
             part.add_step(step)
             each(step)

@@ -26,6 +26,10 @@ class Reason(str):
         made.around, made.percent = (before, after), percent
         return made
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """Return what a copy is made of, so that plans can be copied and pickled."""
+        return self.around[0], self.percent, self.around[1]
+
 
 class Reasons:
     """Why something was not done, and in how many steps."""

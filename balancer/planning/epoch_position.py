@@ -57,12 +57,13 @@ class Position:
                 "state must be what state_dict() returned, got {state}; it has no {missing}",
                 state=repr(state)[:80], missing=", ".join(missing),
             )  # fmt: skip
-        if state["version"] != VERSION:
+        digest = _digest({name: state[name] for name in names[:-1]})
+        if digest is not None and state["version"] != VERSION:
             raise UsageError(
                 "the state is of version {theirs}; this release reads version {version}",
                 theirs=repr(state["version"])[:40], version=VERSION,
             )  # fmt: skip
-        if state["digest"] != _digest({name: state[name] for name in names[:-1]}):
+        if digest is None or not isinstance(state["digest"], str) or state["digest"] != digest:
             raise UsageError("the state was changed after state_dict() returned it: its digest is of another")
         return cls(**{each.name: state[each.name] for each in fields(cls)})
 

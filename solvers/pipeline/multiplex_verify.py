@@ -230,7 +230,7 @@ def _check_held(
         for _, _, change in sorted(changes):
             now += change
             most = max(most, now)
-        require(result.held[device] >= most, f"device {device} holds {most}, not {result.held[device]}")
+        require(result.held[device] == most, f"device {device} holds {most}, not {result.held[device]}")
         if caps is not None:
             require(most <= caps[device], f"device {device} holds {most}, over held_cap = {caps[device]}")
 

@@ -13,6 +13,7 @@ from balancer.cli.main import main
 from balancer.io.logs import open_log
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
+from balancer.offline.check import check_run
 from balancer.offline.engines import Processes, Serial
 from balancer.offline.load import settings_of
 from balancer.offline.run import plan_run
@@ -33,6 +34,15 @@ def planned(log, out, ranks, *arguments, batch=4, exit_code=0):
     with pytest.raises(SystemExit, match=str(exit_code)):
         main(["plan", str(log), *shape, *map(str, arguments)])
     return out
+
+
+def test_a_report_names_the_row_of_the_log_that_planning_named(tmp_path):
+    lengths = np.append(np.full(30, 10), 500)
+    pq.write_table(pa.table({"tokens": lengths}), tmp_path / "log.parquet")
+    first = planned(tmp_path / "log.parquet", tmp_path / "first.parquet", 2)
+    rest = planned(tmp_path / "log.parquet", tmp_path / "rest.parquet", 3, "--continue", first, "--at-step", 2, batch=5)
+    phase = check_run(str(rest), RunSummary).phases["all"]
+    assert (phase.cap_row, phase.cap_length) == (30, 500)
 
 
 def rows_by_step(plan):

@@ -169,6 +169,19 @@ def test_what_is_no_state_is_refused(state):
         ranks_of(1)[0].load_state_dict(state)
 
 
+def test_what_no_digest_covers_is_refused():
+    state = ranks_of(1)[0].state_dict()
+    for name, junk in ("of", object()), ("samples", np.int64(3)), ("version", np.arange(2)):
+        for digest in None, np.arange(2):
+            with pytest.raises(ValueError, match="was changed"):
+                ranks_of(1)[0].load_state_dict({**state, name: junk, "digest": digest})
+
+
+def test_more_ranks_than_any_cluster_has_are_refused_at_once():
+    with pytest.raises(ValueError, match="num_replicas must be <= 4194304"):
+        BalancedBatchSampler(LENGTHS, 4, 10**9, 0)
+
+
 def test_a_place_fits_where_data_and_order_are_alike():
     state = Position(2, 40, 0, 5).saved({"seed": 3})
     assert Position.loaded(json.loads(json.dumps(state))) == Position(2, 40, 0, 5)

@@ -280,3 +280,12 @@ def test_home_positions_that_a_file_cannot_tell_are_refused(tmp_path):
 def test_unwritable_path_is_named(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         balancer.balance([1], 1).save(tmp_path / "nowhere" / "plan.parquet")
+
+
+def test_a_plan_that_fell_back_is_copied_with_its_reason():
+    cut = balancer.MicroBatches(148)
+    plan = balancer.balance([65, 61, 74, 11, 34], 3, 1, home_rank=[1, 1, 2, 1, 1], micro_batches=cut)
+    for again in pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan):  # noqa: S301 (its own)
+        assert again == plan
+        assert again.fell_back == plan.fell_back
+        assert again.fell_back.around == plan.fell_back.around

@@ -215,6 +215,12 @@ def test_a_search_ends_once_its_gap_is_small_enough(limits):
     assert soon.status == solvers.SolveStatus.FEASIBLE
 
 
+@pytest.mark.parametrize("stop_at", [1e19, "100%"])
+def test_any_gap_will_do_but_no_plan_will_not(stop_at):
+    assert solvers.partition([5, 3, 4, 1], 2, initial_loads=[4, 0], stop_at=stop_at).makespan >= 9
+    assert solvers.partition([2**61, 2**61], 1, initial_loads=[1], stop_at=stop_at).makespan == 2**62 + 1
+
+
 def test_the_share_at_which_a_search_ends_is_the_decimal_that_was_written():
     assert as_share("stop_at", 0.1) == as_share("stop_at", "10%") == as_share("stop_at", "0.1") == Fraction(1, 10)
     assert as_share("stop_at", Fraction(1, 3)) == Fraction(1, 3)

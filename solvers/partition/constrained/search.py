@@ -62,7 +62,7 @@ class Search:
     @property
     def close(self) -> bool:
         """Whether the best is proven within `stop_at` of the optimum."""
-        return self.makespan <= goal_above(self.bound, self.stop_at)
+        return self.best is not None and self.makespan <= goal_above(self.bound, self.stop_at)
 
     def offer(self, assignment: Ints) -> bool:
         """Keep a copy of `assignment` if it is feasible and better than the best. Returns whether it is."""

@@ -355,7 +355,7 @@ class DispatchPlan(Record):
         What runs in gaps does so in none at home: encoders before the pipeline, evenly on all its devices, generators
         behind it.
         """
-        return self.placed.piped().makespans(home)
+        return self.placed.makespans(home)
 
     @property
     def work_of_slots(self) -> NDArray[np.int64]:
@@ -376,7 +376,7 @@ class DispatchPlan(Record):
         ValueError
             If the plan has no pipeline stages.
         """
-        return self.placed.piped().run(rank, home)
+        return self.placed.run(rank, home)
 
     def between(self, rank: int, home: bool = False) -> Between | None:
         """Return what runs in the gaps of :meth:`pipeline_run`, and when, in 1e-10 s: None if plans have none there."""
@@ -387,7 +387,7 @@ class DispatchPlan(Record):
 
         Tasks are those of :attr:`gaps` whose samples are on the rank, in order.
         """
-        return self.placed.in_gaps().gap_run(rank)
+        return self.placed.gap_run(rank)
 
     def device_ops(self, rank: int, device: int) -> list[DeviceOp]:
         """Return all that one device of a rank's pipeline runs, in turn: forwards, backwards, and what is in its gaps.
@@ -404,7 +404,7 @@ class DispatchPlan(Record):
         ValueError
             If the plan has no pipeline stages, or not so many ranks or devices.
         """
-        return self.placed.piped().device_ops(rank, device)
+        return self.placed.device_ops(rank, device)
 
     @property
     def traffic(self) -> Traffic:

@@ -92,7 +92,3 @@ class PlacedInGaps(PlacedPipelines):
         table = self.table
         turns = table.tasks.sample, table.device, table.forward_turn, table.backward_turn
         return digest_after(PlacedPipelines.digest(self), wide=turns)
-
-    def in_gaps(self) -> "PlacedInGaps":
-        """Return this."""
-        return self

@@ -83,7 +83,3 @@ class PlacedPipelines(PlacedSlots):
     def ops_between(self, rank: int, device: int) -> dict[int, DeviceOp]:
         """Return what one device runs between the ops of its pipeline, by turn."""
         return {}
-
-    def piped(self) -> "PlacedPipelines":
-        """Return this."""
-        return self

@@ -2,29 +2,27 @@
 
 import functools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.digest import placements_digest
-from balancer.plan.gaps import Between, GapTable
+from balancer.plan.gaps import Between, DeviceOp, GapTable
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem, work_of_slots
 from solvers.arguments import INT64_MAX
 from solvers.groups import read_only
+from solvers.pipeline import MultiplexResult, PipelineRun
 from solvers.relocation import plain_inter_bound, relocation_bound
 from solvers.types import Record
-
-if TYPE_CHECKING:
-    from balancer.plan.placed.gaps import PlacedInGaps
-    from balancer.plan.placed.pipelines import PlacedPipelines
 
 __all__ = ["WholeShares"]
 
 Ints = NDArray[np.int64]
+
+_NO_STAGES = "the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))"
 
 
 @functools.lru_cache(maxsize=4)
@@ -200,10 +198,18 @@ class WholeShares(Record):
         """Return what runs in the gaps of a rank's pipeline, and when; None if nothing runs in gaps."""
         return None
 
-    def piped(self) -> "PlacedPipelines":
-        """Return this, if ranks are pipelines."""
-        raise ValueError("the plan has no pipeline stages: plan with MicroBatches(..., stages=PipelineStages(...))")
+    def makespans(self, home: bool = False) -> Ints:
+        """Return when the pipeline of each rank ends, before or after dispatch: int64[num_ranks]."""
+        raise ValueError(_NO_STAGES)
 
-    def in_gaps(self) -> "PlacedInGaps":
-        """Return this, if encoders run in gaps."""
+    def run(self, rank: int, home: bool = False) -> PipelineRun:
+        """Run the pipeline of one rank exactly, before or after dispatch."""
+        raise ValueError(_NO_STAGES)
+
+    def device_ops(self, rank: int, device: int) -> list[DeviceOp]:
+        """Return all that one device of a rank's pipeline runs, in turn."""
+        raise ValueError(_NO_STAGES)
+
+    def gap_run(self, rank: int) -> MultiplexResult:
+        """Run a rank's pipeline with what runs in its gaps."""
         raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")

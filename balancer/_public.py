@@ -9,14 +9,14 @@ from balancer.plan.step_plan import StepPlan, reshard
 from balancer.planning.planner import balance
 from balancer.planning.step import orchestrate
 from balancer.planning.warmup import warmup
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import Phase
-from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 
 __all__ = [

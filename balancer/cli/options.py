@@ -11,7 +11,7 @@ from balancer.offline.engines import ENGINES
 from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
-from balancer.problem.micro_batches import OVER_LONG, SCHEDULES
+from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
 
 __all__ = ["add_options", "budget_option", "cluster_option", "comparison_options", "engine_options", "json_option",

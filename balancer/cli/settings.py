@@ -20,11 +20,11 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import StepLayout, read_layout
-from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Phase
-from balancer.problem.pipeline_stages import PipelineStages
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology

@@ -33,7 +33,7 @@ from balancer.cli.settings import (
 from balancer.cost import EXCHANGES, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
-from balancer.problem.sequence_groups import LongShort
+from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.report.simulation_data import SimulationData
 from balancer.report.summary import as_range
 from balancer.report.text import counted, printable

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from balancer.cost import CostModel
 from balancer.planning.planner import balance
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 
 __all__ = ["micro_batch_grid"]
 

@@ -8,7 +8,7 @@ from balancer.compat._partitions import Patched
 from balancer.compat.grid import micro_batch_grid
 from balancer.compat.verl import WORKLOAD
 from balancer.planning.planner import balance
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from solvers.arguments import as_count
 from solvers.errors import InfeasibleError, UsageError
 

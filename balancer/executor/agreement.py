@@ -16,7 +16,7 @@ from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import plan_step
 from balancer.planning.told import plan_of_words, words_of_plan
-from balancer.problem.micro_batches import IN_SHORT
+from balancer.problem.cuts.micro_batches import IN_SHORT
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup

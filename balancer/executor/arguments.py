@@ -6,9 +6,9 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
+from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
 from balancer.problem.settings import STOP_AT, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_layout, as_phases

@@ -17,10 +17,10 @@ import numpy as np
 from balancer.cost import CostModel, OnlineCost
 from balancer.cost.integer import integers_together
 from balancer.executor.dispatched import Dispatched
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.pipeline_stages import PipelineStages
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.setup import Setup
 
 __all__ = ["Correction", "CostCorrection", "as_online"]

@@ -19,9 +19,9 @@ from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.planning.epoch_position import Position
 from balancer.planning.rank_batches import RankBatches
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import slots_from_json
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, UsageError

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from balancer.errors import PlanError
 from balancer.io.plan_reader import PlanStep
 from balancer.plan.pieces import GroupTable, Pieces
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 
 __all__ = ["Regrouped"]

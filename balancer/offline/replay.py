@@ -20,12 +20,12 @@ from balancer.plan.step_plan import StepPlan
 from balancer.planning.pipelines import over_memory
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, finished
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.step_times import GapTasks
 from solvers.bounds import Bound

@@ -17,7 +17,7 @@ from balancer.planning.step import Step
 from balancer.planning.strategies import SHARING, STRATEGIES, with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import Phase, PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup

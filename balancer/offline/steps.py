@@ -19,7 +19,7 @@ from balancer.planning.step import Step, plan_step, step_of
 from balancer.planning.strategies import chosen, sorted_window, strategies_for, taken
 from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import Columns, PhaseItems, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged

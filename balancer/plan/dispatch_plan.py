@@ -16,12 +16,12 @@ from balancer.plan.placed import WholeShares
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import offsets_of
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.step_times import GapTasks
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from balancer.cost import CostModel
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.constraints import Constraints
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import offsets_of
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX
 from solvers.groups import group_loads, members_by_group

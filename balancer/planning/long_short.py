@@ -15,9 +15,9 @@ from balancer.planning.ranks import Placed, effective, place, why_not_relocate
 from balancer.planning.sequence_groups import Units
 from balancer.planning.shared_room import Held, Room
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
-from balancer.problem.sequence_groups import LongShort
 from balancer.problem.settings import PlanSettings
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound

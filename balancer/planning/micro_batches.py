@@ -17,7 +17,7 @@ import solvers
 from balancer.cost import CostModel
 from balancer.planning.lockstep_exchange import Shares, mend_shares
 from balancer.problem.constraints import Cap, Constraints
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.problem import Problem
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound

@@ -14,7 +14,7 @@ from balancer.plan.placed import placed
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
 from balancer.problem.constraints import Constraints
-from balancer.problem.micro_batches import PACKING, MicroBatches
+from balancer.problem.cuts.micro_batches import PACKING, MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem

@@ -33,7 +33,7 @@ from balancer.planning.micro_batches import (
 )
 from balancer.planning.ranks import place, place_slots, why_not_relocate
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.topology import Topology

@@ -19,7 +19,7 @@ from balancer.planning.micro_batches import partition_ranks
 from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
 from balancer.planning.ranks import place
 from balancer.planning.timed import asked_of, held_in_cells, scheduled
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings

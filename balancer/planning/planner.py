@@ -25,10 +25,10 @@ from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.planning.slots import plan_slots, slots_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.micro_batches import MicroBatches, as_micro_batches
+from balancer.problem.cuts.micro_batches import MicroBatches, as_micro_batches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
 from balancer.problem.smallest_cap import with_smallest_cap
 from balancer.problem.topology import Topology

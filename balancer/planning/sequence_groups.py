@@ -11,8 +11,8 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.placed import PlacedGroups
 from balancer.planning.found import Found
 from balancer.planning.sequence_groups_near_home import rearranged, relocated
+from balancer.problem.cuts.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import GROUPING, SequenceGroups
 from balancer.problem.settings import PlanSettings
 from solvers.bounds import Bound
 from solvers.errors import UsageError, Wording

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.plan.pieces import GroupTable
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.problem import Affinity, Problem
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings
 from solvers.arguments import INT64_MAX
 from solvers.relocation import as_eps

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.constraints import MAX_TOKENS, Cap, Constraints
+from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import LongShort
 from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, UsageError, braced
 
 __all__ = ["Held", "Room"]

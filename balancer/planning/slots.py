@@ -8,7 +8,7 @@ from balancer.planning.found import Found, closed_form_bound
 from balancer.planning.micro_batches import Schedule, make_schedule, schedule_bound
 from balancer.planning.micro_batches_near_home import relocate_schedule
 from balancer.planning.ranks import place, place_slots
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings

@@ -19,15 +19,15 @@ from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
-from balancer.problem.micro_batches import MicroBatches
 from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, columns_of_none, in_phase, resolve_phases
-from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import EPS, PlanSettings, one_of
 from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
 from balancer.problem.step_times import TimedStep

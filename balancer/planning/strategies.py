@@ -20,12 +20,12 @@ from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
 from balancer.planning.step import Step, finished, make_step, plan_step
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.settings import PlanSettings, one_of
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology

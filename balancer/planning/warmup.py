@@ -9,9 +9,9 @@ import numpy as np
 import solvers
 from balancer.planning.planner import balance
 from balancer.planning.step import orchestrate
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.layout import ModuleLayout
-from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.pipeline_stages import PipelineStages
 from balancer.problem.settings import COUNTED_METHODS, EPS
 from solvers._jit import compile_at_once
 from solvers.bounds import Bound, dual_feasible_bound

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import MAX_TOKENS, Constraints
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
-from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology

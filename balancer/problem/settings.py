@@ -8,8 +8,8 @@ from typing import Any
 
 import solvers
 from balancer.cost import CostModel
-from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.sequence_groups import SequenceGroups
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from solvers.arguments import as_budget, as_count, as_share
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.relocation import as_eps

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import parse_cost
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.problem import check_together
-from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced

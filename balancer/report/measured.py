@@ -28,7 +28,7 @@ from balancer.errors import InputError
 from balancer.io.measurements import RankTimes
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.report.text import counted
 
 __all__ = ["MeasuredFit", "MeasuredSteps", "expected_largest"]

@@ -16,7 +16,7 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
-from balancer.problem.sequence_groups import LongShort
+from balancer.problem.cuts.sequence_groups import LongShort
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
 from balancer.problem.mesh import Mesh
-from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.sequence_groups import LongShort, SequenceGroups
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
 

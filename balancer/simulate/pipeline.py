@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.problem.cluster import Cluster
-from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.simulate.compute import Computed
 from balancer.simulate.phase_model import PhaseModel
 from solvers.errors import ArgumentError

@@ -15,9 +15,9 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
 from balancer.problem.cluster import Cluster
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.mesh import Mesh
-from balancer.problem.micro_batches import MicroBatches
-from balancer.problem.sequence_groups import SequenceGroups
 from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, on_gpus, span
 from balancer.simulate.phase_model import PhaseModel

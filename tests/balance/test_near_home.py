@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import solvers
 from balancer import MicroBatches, balance, load_plan
-from balancer.problem.micro_batches import SCHEDULES
+from balancer.problem.cuts.micro_batches import SCHEDULES
 
 
 def check(plan):

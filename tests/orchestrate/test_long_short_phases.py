@@ -21,9 +21,9 @@ from balancer.planning.step import make_step
 from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.constraints import Constraints
+from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import CONSTRAINTS
 from balancer.problem.problem import check_together
-from balancer.problem.sequence_groups import LongShort
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from solvers.errors import CertificateError, InfeasibleError, SolverError
 

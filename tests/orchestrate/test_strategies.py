@@ -14,7 +14,7 @@ import balancer
 from balancer import MicroBatches, Phase, Ragged, Topology
 from balancer.plan.stream import Stream
 from balancer.planning.strategies import STRATEGIES, plan_with, sorted_window
-from balancer.problem.micro_batches import ENCODERS
+from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.problem.settings import MODES
 from solvers.errors import InfeasibleError
 

@@ -11,7 +11,7 @@ import balancer
 from balancer import MicroBatches, Phase
 from balancer.cost import LengthPolynomial, module
 from balancer.planning.strategies import STRATEGIES, plan_with
-from balancer.problem.micro_batches import ENCODERS
+from balancer.problem.cuts.micro_batches import ENCODERS
 from balancer.simulate import PhaseModel, step_time
 
 SCHEDULES = {"lockstep": 1, "step": 1, "pipeline": 3}

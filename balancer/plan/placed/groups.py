@@ -9,9 +9,9 @@ from balancer.plan.digest import digest_after
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time, segments
 from balancer.plan.placed.whole import WholeShares
 from balancer.plan.stream import Stream, Traffic
+from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
-from balancer.problem.sequence_groups import SequenceGroups
 from solvers.arguments import INT64_MAX
 from solvers.groups import members_by_group
 from solvers.relocation import relocation_bound

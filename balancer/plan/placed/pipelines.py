@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from balancer.plan.gaps import DeviceOp, ops_in_turn
 from balancer.plan.placed.slots import PlacedSlots
-from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.problem import work_of_slots
 from solvers.arguments import as_index
 from solvers.pipeline import PipelineRun

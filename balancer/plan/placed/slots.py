@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.placed.whole import WholeShares
-from balancer.problem.micro_batches import MicroBatches
+from balancer.problem.cuts.micro_batches import MicroBatches
 from solvers.arguments import INT64_MAX
 from solvers.relocation import relocation_bound
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.problem.pipeline_stages import PipelineStages
+from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import needed
 from balancer.problem.step_times import StepTimes
 from solvers.arguments import INT64_MAX, as_count, as_integer

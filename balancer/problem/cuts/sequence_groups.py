@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import legal_degrees, padded_heads
-from balancer.problem.micro_batches import ENCODERS, check_choice
+from balancer.problem.cuts.micro_batches import ENCODERS, check_choice
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording

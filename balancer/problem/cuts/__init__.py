@@ -1,0 +1,1 @@
+"""How a step is cut, as callers ask for it."""

@@ -18,6 +18,7 @@ from balancer import MicroBatches, Phase
 from balancer.cost import module
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
+from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.simulate import CLUSTERS, PhaseModel, Simulation, simulate_log
@@ -74,7 +75,7 @@ def study(
     )
     phases = tuple(replace(phase, cost=models[phase.name].cost_model()) for phase in phases)
     ranks, batch = cluster.topology(GPUS // gpus_per_rank), batch_per_gpu * gpus_per_rank
-    settings = LogSettings(Setup(ranks, phases, PlanSettings(micro_batches=micro_batches)), batch)
+    settings = LogSettings(Setup(ranks, phases, PlanSettings(cut=as_cut(micro_batches))), batch)
     return simulate_log(open_log(log), settings, models, cluster, strategies=strategies, num_steps=steps, waits=waits)
 
 

@@ -75,7 +75,7 @@ def main() -> None:
             "llm", "text_tokens+image_tokens+audio_tokens", models["llm"].cost_model(), own="text_tokens", bytes_in=4
         ),
     )
-    settings = LogSettings(Setup(Topology.uniform(2560, 8), phases, PlanSettings(micro_batches=cut)), batch)
+    settings = LogSettings(Setup(Topology.uniform(2560, 8), phases, PlanSettings(cut=cut)), batch)
     log = open_log(LOG)
     simulate_log(log, settings, models, cluster, num_steps=1)  # compile the kernels
     print(f"{len(STRATEGIES)} strategies, 2,560 ranks x {batch} samples, {len(phases)} phases\n")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from balancer.io.plan_folder import PlanFolder
-from balancer.io.plan_reader import PlanStep
+from balancer.io.plan_rows import PlanStep
 from balancer.io.plan_writer import PlanWriter
 
 DESCRIPTION = {"digest": "äbc", "num_ranks": 4, "phases": ["vision", "llm"], "gap": None}

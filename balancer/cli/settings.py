@@ -20,6 +20,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
+from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
@@ -424,7 +425,7 @@ def open_job(log: str, options: dict[str, Any]) -> Job:
     cut = groups or _micro_batches(options, stages) or slots
     of_batches = {name: options.pop(name) for name in ("batch_per_rank", "home", "drop_last")}
     of_batches |= {name: value for name in _OF_ORDER if (value := options.pop(name, None)) is not None}
-    plan = PlanSettings(micro_batches=cut, **{name: value for name, value in options.items() if value is not None})
+    plan = PlanSettings(cut=as_cut(cut), **{name: value for name, value in options.items() if value is not None})
     settings = LogSettings(Setup(topology, phases, plan, layout), **of_batches)
     opened = opened or open_log(log)
     hurried = replace(plan, time_budget=min(plan.time_budget, READY_BUDGET))

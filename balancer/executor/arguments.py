@@ -6,11 +6,12 @@ from typing import Any
 
 from balancer.cost import CostModel, parse_cost
 from balancer.planning.step import rehearse
-from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches, check_keeps_all
+from balancer.problem.cuts import as_cut
+from balancer.problem.cuts.micro_batches import IN_SHORT, as_micro_batches
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import CONSTRAINTS, SINGLE_PHASE, Phase
-from balancer.problem.settings import STOP_AT, PlanSettings, one_of
+from balancer.problem.settings import STOP_AT, PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases
 from balancer.problem.topology import Topology
 from solvers.errors import UsageError
@@ -21,7 +22,7 @@ ONLY_LENGTH = "length of the only ragged field"
 """The column of a phase whose length nobody named."""
 
 _PLANNED = tuple(spec.name for spec in fields(PlanSettings))
-_SETTINGS = (*_PLANNED, *IN_SHORT, "sequence_groups")
+_SETTINGS = (*_PLANNED, *IN_SHORT, "micro_batches", "sequence_groups")
 
 
 def as_setup(
@@ -44,10 +45,10 @@ def as_setup(
     given.setdefault("stop_at", STOP_AT)
     short = {name: value for name, value in settings.items() if name in IN_SHORT}
     tokens, schedule = short.pop("micro_batch_tokens", None), short.pop("schedule", "lockstep")
-    cut = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
-    given["micro_batches"] = one_of(cut, settings.get("sequence_groups"))
+    in_slots = as_micro_batches(tokens, schedule, settings.get("micro_batches"), **short)
+    given["cut"] = as_cut(settings.get("cut"), in_slots, settings.get("sequence_groups"))
     plan = PlanSettings(**given)
-    check_keeps_all(plan.micro_batches, "a dispatcher")
+    plan.cut.check_keeps_all("a dispatcher")
     if phases is None:
         kept = {name: value for name, value in settings.items() if name in CONSTRAINTS and value is not None}
         items = length or ONLY_LENGTH

@@ -17,9 +17,7 @@ import numpy as np
 from balancer.cost import CostModel, OnlineCost
 from balancer.cost.integer import integers_together
 from balancer.executor.dispatched import Dispatched
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.setup import Setup
 
@@ -148,16 +146,12 @@ class Correction:
             return
         self._costs = costs
         phases = tuple(replace(phase, cost=costs.get(phase.name, phase.cost)) for phase in self._given.phases)
-        settings = self._given.settings
-        cut = settings.micro_batches
-        if isinstance(cut, MicroBatches) and cut.stages is not None:
-            settings = replace(settings, micro_batches=replace(cut, stages=replace(cut.stages, costs=costs)))
+        settings = replace(self._given.settings, cut=self._given.settings.cut.with_costs(costs))
         self.setup = replace(self._given, phases=phases, settings=settings)
 
 
 def _stages(setup: Setup) -> PipelineStages | None:
-    cut = setup.settings.micro_batches
-    return cut.stages if isinstance(cut, MicroBatches) else None
+    return getattr(setup.settings.cut, "stages", None)
 
 
 def _check(setup: Setup, online: Mapping[str, OnlineCost]) -> None:
@@ -165,7 +159,7 @@ def _check(setup: Setup, online: Mapping[str, OnlineCost]) -> None:
     names = [phase.name for phase in setup.phases]
     if odd := [name for name in online if name not in names]:
         raise ValueError(f"cost is of phase {odd[0]!r}; phases are {', '.join(names)}")
-    if isinstance(setup.settings.micro_batches, SequenceGroups):
+    if setup.settings.cut.shares:
         raise ValueError("a cost that is corrected cannot be combined with sequence_groups: ranks share its samples")
     if shared := [phase.name for phase in setup.phases if phase.sequence_parallel and phase.name in online]:
         raise ValueError(f"a cost that is corrected cannot be combined with sequence_parallel of phase {shared[0]!r}")

@@ -121,7 +121,7 @@ class Dispatched(Mapping[str, Any]):
         `phase` is an encoder whose items ranks share; by default the last, as below.
         """
         plan = self._plan_of(phase)
-        if plan.group_table is None:
+        if not plan.cut.shares:
             return None
         mine = [group.ranks for group in plan.groups(slot) if self.rank in group.ranks]
         return self._groups[mine[0]] if mine and len(mine[0]) > 1 else None

@@ -34,7 +34,7 @@ class PhaseInputs:
     @classmethod
     def of(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
         """Return what a phase takes."""
-        if plan[phase].group_table is not None:
+        if plan[phase].cut.shares:
             return cls._shared(plan, phase, rank)
         parts, target = plan.parts[phase], plan[phase].target
         streams = {name: plan.streams[name] for name in parts.streams}

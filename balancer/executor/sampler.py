@@ -15,14 +15,14 @@ from torch.utils.data import Sampler
 
 from balancer.errors import InputError, PlanError
 from balancer.io.plan_epochs import PlanEpochs
-from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
+from balancer.io.plan_reader import PlanFile, open_plan
+from balancer.io.plan_rows import PlanStep
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.planning.epoch_position import Position
 from balancer.planning.rank_batches import RankBatches
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
+from balancer.problem.cuts import WHOLE_SHARES, Cut, cut_from_json
+from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.settings import slots_from_json
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, UsageError
 
@@ -76,7 +76,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         start_step: int = 0,
     ) -> None:
         self.phase, self.micro_batches = phase, micro_batches
-        self._slots: MicroBatches | SequenceGroups | None = None
+        self._slots: Cut = WHOLE_SHARES
         self._shared: dict[str, LongShort] = {}
         self._phases = [SINGLE_PHASE]
         self._source: PlanFile | list[DispatchPlan]
@@ -85,8 +85,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             description = self._source.description
             try:
                 num_ranks = sum(description["topology"]["node_sizes"])
-                if given := description["settings"]["micro_batches"]:
-                    self._slots = slots_from_json(given)
+                self._slots = cut_from_json(description["settings"]["micro_batches"])
                 self._phases = [phase["name"] for phase in description["phases"]]
                 sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
                 self._shared = {name: LongShort.of(size) for name, size in sizes.items() if size is not None}
@@ -216,7 +215,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
             raise InputError(f"{file.path}: has phases {there}; say which")
         if self.phase not in (None, *self._phases):
             raise InputError(f"{file.path}: has no phase {self.phase!r}; there are {there}")
-        done, may_lack = 0, self._slots is not None and self._slots.over_long == "drop"
+        done, may_lack = 0, self._slots.over_long == "drop"
         for number, phases in file.whole_steps():
             if number < done or (number > done and not may_lack):
                 raise PlanError(f"{file.path}: step {done} must come next, got step {number}")
@@ -234,7 +233,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         others = (run for name, run in phases.items() if name not in self._shared)
         used = 1 + max((int(run.slot.max(initial=0)) for run in others), default=0)
         cut = self._shared.get(self.phase or "", self._slots)
-        num_slots = used if cut is None else cut.slots_for(used)
+        num_slots = cut.slots_for(used)
         step = next(iter(phases.values()), None) if self.phase is None else phases.get(self.phase)
         if step is None:
             return [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), num_slots) for _ in ranks]

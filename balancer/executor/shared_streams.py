@@ -224,7 +224,7 @@ def shared_streams(plan: StepPlan, rank: int, sends_own: bool) -> Mapping[str, H
     streams: dict[str, HomeStream] = {}
     for name, phase in plan.phases.items():
         dispatch, items = phase.plan, phase.items
-        if dispatch.group_table is None:
+        if not dispatch.cut.shares:
             continue
         is_last = items.feeds is None
         if is_last and not plan.is_single:

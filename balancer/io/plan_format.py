@@ -22,7 +22,9 @@ import pyarrow as pa
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
+from balancer.io.plan_rows import GAP
 from balancer.io.store import exists, is_remote, read_whole
+from balancer.problem.cuts import CUTS
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
@@ -44,8 +46,6 @@ FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
 PIECE = {"start": np.int64, "stop": np.int64, "group": np.int32}
-GAP = {"device": np.int32, "backward": np.int32}
-GAPS = "gaps"
 """Rows of what runs in the gaps of phase P's pipelines have the phase ``P:gaps``, and no other has a colon and this."""
 EXTRA = {"length": np.int64, "home_rank": np.int32}
 OPTIONAL = ITEM | EXTRA | PIECE | GAP
@@ -103,7 +103,8 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "gaps": isinstance(cut, dict) and isinstance(cut.get("stages"), dict) and "gaps" in cut["stages"],
         "layouts": "layout" in description,
     }
-    return [name for name, is_used in used.items() if is_used]
+    named = [cut["cut"]] if isinstance(cut, dict) and "cut" in cut else []  # as cuts say that have no words above
+    return [name for name, is_used in used.items() if is_used] + named
 
 
 def _sha256(description: Mapping[str, object]) -> str:
@@ -122,7 +123,8 @@ def described_in(path: str, found: Mapping[str, Any]) -> dict[str, Any]:
             f"{path}: this release reads plans of format {VERSION}, got {found.get('version')!r:.80}{again}"
         )
     features = found.get("features", [])
-    unknown = [name for name in features if name not in tuple(FEATURES)] if isinstance(features, list) else [features]
+    known = (*FEATURES, *CUTS)
+    unknown = [name for name in features if name not in known] if isinstance(features, list) else [features]
     if unknown:
         raise InputError(f"{path}: needs {', '.join(map(repr, unknown))!s:.200}, which this release does not know")
     description = found.get("description")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
@@ -32,31 +31,11 @@ from balancer.io.plan_format import (
     from_json,
     read_manifest,
 )
+from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_folder, is_remote, names_in, opened
-from solvers.types import Record
 
 _MAGIC = b"PAR1"  # with which a Parquet file begins
 ROWS_PER_BATCH = 1 << 17  # decoded at once: 4 MB, about what a core's cache holds
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanStep(Record):
-    """The rows of one phase of one step, in file order: arrays[n], read-only, None where a plan has none."""
-
-    step: int
-    phase: str
-    sample: NDArray[np.int64]
-    rank: NDArray[np.int32]
-    slot: NDArray[np.int32]
-    position: NDArray[np.int32]
-    length: NDArray[np.int64] | None = None
-    home_rank: NDArray[np.int32] | None = None
-    item: NDArray[np.int32] | None = None
-    start: NDArray[np.int64] | None = None
-    stop: NDArray[np.int64] | None = None
-    group: NDArray[np.int32] | None = None
-    device: NDArray[np.int32] | None = None
-    backward: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)

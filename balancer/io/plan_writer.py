@@ -40,7 +40,6 @@ from balancer.io._atomic import (
 from balancer.io.plan_format import (
     ARRAYS,
     EXTRA,
-    GAP,
     ITEM,
     METADATA_KEY,
     PART_FORMAT,
@@ -50,6 +49,7 @@ from balancer.io.plan_format import (
     header,
     to_json,
 )
+from balancer.io.plan_rows import GAP
 from balancer.io.store import as_path, is_remote, put
 
 _OF_A_CALL = ("step", "phase", "slot")  # columns of which a number may be that of all rows

@@ -9,7 +9,8 @@ from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log_files import files_of
 from balancer.io.logs import LengthLog, open_log, rows_of_files
-from balancer.io.plan_reader import PlanFile, PlanStep, open_plan
+from balancer.io.plan_reader import PlanFile, open_plan
+from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
 from balancer.offline.description import FellBack, PlanDigest, contents_of, unreadable
 from balancer.offline.engines import Serial

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import PlanError
-from balancer.io.plan_reader import PlanFile, PlanStep
+from balancer.io.plan_reader import PlanFile
+from balancer.io.plan_rows import PlanStep
 from balancer.offline.description import unreadable
-from balancer.offline.regroup import Regrouped
 from balancer.offline.replay import Claims, of_plan, replay_step
+from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step
 from balancer.planning.strategies import SHARING, STRATEGIES, with_outputs_home
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import Phase, PhaseItems, check_volumes, default_own, feeding
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
@@ -40,8 +40,8 @@ def load_saved(plan_file: PlanFile) -> StepPlan:
         setup = Setup.from_json(description)
         found = dict(placed)
         for name in (phase.name for phase in setup.phases):
-            if name in placed and setup.sharing_of(name) is not None:
-                found[name] = Regrouped.of(str(plan_file.path), placed[name]).samples
+            if name in placed:
+                found[name] = PLACED[setup.cut_of(name).name].read(str(plan_file.path), placed[name]).firsts
         claims = _Claimed(plan_file, setup, description["saved"])
         items = _items(setup.phases, found, claims.saved)
         strategy, order = description["strategy"], description["part_order"]
@@ -158,11 +158,7 @@ def _dropped(
     whole = all(type(number) is int and 0 <= number < 2**63 for pair in pairs for number in pair)
     if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
         raise ValueError(rule)
-    cut = setup.settings.micro_batches  # which the plan of the way back has none of
-    if dropped and cut is not None and cut.over_long != "drop":
-        raise ValueError("samples are left out, but not because over_long='drop' asks for it")
-    if isinstance(cut, MicroBatches) and any(length <= cut.max_tokens for _, length in pairs):
-        raise ValueError(f"samples are left out that are not over the cap of {cut.max_tokens}")
+    setup.settings.cut.check_dropped([length for _, length in pairs])  # nothing of the plan of the way back
     columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     return columns[:, 0].copy(), columns[:, 1].copy()
 

@@ -19,7 +19,6 @@ from balancer.planning.step import Step, plan_step, step_of
 from balancer.planning.strategies import chosen, sorted_window, strategies_for, taken
 from balancer.problem.batch import HOMES, whole_batches
 from balancer.problem.block import Block
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.phases import Columns, PhaseItems, resolve_phases
 from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
@@ -283,10 +282,8 @@ def _asked_caps(settings: LogSettings) -> list[_AskedCap]:
         named = f" of phase {phase.name!r}" if len(settings.setup.phases) > 1 else ""
         if phase.max_tokens_per_rank is not None:
             asked.append(_AskedCap(number, f"{{max_tokens_per_rank}}{named}", phase.max_tokens_per_rank, num_ranks))
-    cut = settings.setup.settings.micro_batches
-    if isinstance(cut, MicroBatches) and cut.over_long == "error":
-        bins = num_ranks * cut.count if isinstance(cut.count, int) else None
-        asked.append(_AskedCap(len(settings.setup.phases) - 1, "{micro_batch_tokens}", cut.max_tokens, bins))
+    if (cap := settings.setup.settings.cut.cap_on_tokens(num_ranks)) is not None:
+        asked.append(_AskedCap(len(settings.setup.phases) - 1, *cap))
     return asked
 
 

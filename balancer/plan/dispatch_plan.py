@@ -16,8 +16,7 @@ from balancer.plan.placed import WholeShares
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import SequenceGroups
+from balancer.problem.cuts import WHOLE_SHARES, Cut
 from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
@@ -144,9 +143,14 @@ class DispatchPlan(Record):
         return self.problem.constraints
 
     @property
-    def micro_batches(self) -> MicroBatches | SequenceGroups | None:
-        """How the step is cut into slots, where it is."""
-        return self.problem.micro_batches
+    def cut(self) -> Cut:
+        """How the step is cut."""
+        return self.problem.cut
+
+    @property
+    def micro_batches(self) -> Cut | None:
+        """How the step is cut into slots; None of whole shares."""
+        return None if self.cut == WHOLE_SHARES else self.cut
 
     @property
     def work(self) -> NDArray[np.int64] | None:
@@ -487,7 +491,7 @@ class DispatchPlan(Record):
             initial_loads=None if kept.initial_loads is None else tuple(kept.initial_loads.tolist()),
             rank_speeds=None if kept.rank_speeds is None else tuple(kept.rank_speeds.tolist()),
         )  # fmt: skip
-        settings = PlanSettings(self.method, self.placement, eps=self.eps, micro_batches=self.micro_batches)
+        settings = PlanSettings(self.method, self.placement, eps=self.eps, cut=self.cut)
         own = default_own(lengths, ())
         items = PhaseItems(phase, self.cost, None, (), np.arange(len(lengths)), lengths, lengths, own)
         batch = GlobalBatch(lengths, self.home, dropped=self.dropped, dropped_lengths=self.dropped_lengths)

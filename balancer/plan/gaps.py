@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.step_times import GapTasks
+from balancer.problem.step_times import GapTasks, StepItems, StepTimes
 from solvers.pipeline import MultiplexedResult, MultiplexResult, OpOrder, PipelineRun
 from solvers.types import Record
 
 __all__ = ["Between", "DeviceOp", "GapTable", "between_both", "ops_in_turn"]
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Between(NamedTuple):
@@ -133,3 +134,22 @@ def ops_in_turn(order: OpOrder, device: int, between: dict[int, DeviceOp]) -> li
     own = order.ops_of(device)
     ops = (DeviceOp(slot, back, stage) for slot, stage, back in own)
     return [between[turn] if turn in between else next(ops) for turn in range(len(own) + len(between))]
+
+
+def held_in_cells(times: StepTimes, step: StepItems, cell: Ints, order: OpOrder) -> tuple[Floats, Floats]:
+    """Return the most that devices of each replica have in flight, float64[R, D], and all at work, float64[D].
+
+    `cell`, int64[n], is of each sample its replica times the slots, and its slot.
+    """
+    slots, devices, replicas = order.num_slots, order.num_devices, times.replicas
+    volumes, at_work = (
+        np.stack([np.bincount(cell, each[:, d], replicas * slots) for d in range(devices)], axis=1)
+        for each in times.held(step)
+    )
+    sign = np.where(order.backward, -1.0, 1.0) * (order.stage >= order.forward_only)
+    steps = volumes.reshape(replicas, slots, devices)[:, order.slot, order.stage % devices] * sign
+    held = [
+        np.cumsum(steps[:, order.device_offsets[d] : order.device_offsets[d + 1]], axis=1).max(axis=1, initial=0.0)
+        for d in range(devices)
+    ]
+    return np.stack(held, axis=1), at_work.max(axis=0)

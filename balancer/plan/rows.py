@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from balancer._version import __version__
 from balancer.errors import PlanError
-from balancer.io.plan_format import GAPS
 from balancer.io.plan_writer import PlanWriter
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import PER_SAMPLE
@@ -67,21 +65,13 @@ def append_phase(
         piece=piece,
         gap=(np.full(len(rows), -1, dtype=np.int32),) * 2 if setup.in_gaps else None,
     )
-    if plan.gaps is not None:
-        _append_gaps(writer, number, f"{items.phase.name}:{GAPS}", rows, plan, homes)
-
-
-def _append_gaps(
-    writer: PlanWriter, number: int, phase: str, rows: NDArray[np.int64], plan: Any, homes: NDArray[np.int32] | None
-) -> None:  # fmt: skip
-    """Write what runs in the gaps of a phase's pipelines, a row a task: its item is which part it is."""
-    gaps, of = plan.gaps, plan.gaps.tasks.sample
-    device, forward, backward = (each.astype(np.int32) for each in (gaps.device, gaps.forward_turn, gaps.backward_turn))
-    writer.append(
-        number, phase, rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of], forward,
-        length=None if homes is None else np.zeros(len(of), dtype=np.int64),
-        home_rank=None if homes is None else homes[of], item=gaps.tasks.number, gap=(device, backward),
-    )  # fmt: skip
+    for name, each in plan.placed.rows_beside.items():
+        of = each.sample
+        writer.append(
+            number, f"{items.phase.name}:{name}", rows[of], plan.rank_of_sample[of], plan.slot_of_sample[of],
+            each.position, length=None if homes is None else np.zeros(len(of), dtype=np.int64),
+            home_rank=None if homes is None else homes[of], item=each.item, gap=(each.device, each.backward),
+        )  # fmt: skip
 
 
 def save(

@@ -90,7 +90,7 @@ class StepPlan:
         if laid_out:
             for phase in self.parts:
                 self._check_parts(phase, "{layouts}")
-        elif self[last].group_table is not None and not self.is_single:
+        elif self[last].cut.shares and not self.is_single:
             self._check_parts(last, "{sequence_groups}")
 
     @cached_property
@@ -103,7 +103,7 @@ class StepPlan:
             return {name: each.stream for name, each in self._reshardings.items()} | dict(self.detour)
         streams = dict(self._whole)
         for phase, plan in self.phases.items():
-            if plan.plan.group_table is None:
+            if not plan.plan.cut.shares:
                 continue
             if plan.items.feeds is not None and not plan.items.fed_by:
                 streams[f"{phase}:in"] = self.taken_in(phase).stream
@@ -168,9 +168,7 @@ class StepPlan:
         """The pieces of outputs of each encoder whose items ranks share, which its stream has in place of items."""
         phases = {name: phase for name, phase in self.phases.items() if phase.items.feeds is not None}
         return {
-            name: phase.plan.put_out(phase.items.outputs)
-            for name, phase in phases.items()
-            if phase.plan.group_table is not None
+            name: phase.plan.put_out(phase.items.outputs) for name, phase in phases.items() if phase.plan.cut.shares
         }
 
     def taken_in(self, phase: str) -> Segments:
@@ -286,14 +284,12 @@ class StepPlan:
     @property
     def encoders_first(self) -> bool:
         """Whether all phases but the last compute their items before the first micro-batch."""
-        micro_batches = list(self.phases.values())[-1].plan.micro_batches
-        return micro_batches is not None and micro_batches.encoders == "step"
+        return list(self.phases.values())[-1].plan.cut.encoders == "step"
 
     @property
     def encoders_in_pipeline(self) -> bool:
         """Whether all phases but the last are stages of its pipelines."""
-        micro_batches = list(self.phases.values())[-1].plan.micro_batches
-        return micro_batches is not None and micro_batches.stages is not None and not self.encoders_first
+        return list(self.phases.values())[-1].plan.cut.encoders_in_stages
 
     def __getitem__(self, phase: str) -> DispatchPlan:
         """Return the dispatch plan of a phase."""
@@ -356,7 +352,7 @@ class StepPlan:
         order = first[parts.stream_of_part] + parts.item_of_part
         name, plan = f"{phase}:inputs", self[phase]
         stream = fused(name, streams, order, plan.target.lifted(parts.sample_of_part))
-        if plan.group_table is None:
+        if not plan.cut.shares:
             return stream
         held = Pieces.parts(stream.source, parts.sample_of_part, stream.lengths)
         return segments(name, held, plan.pieces, plan.lengths).stream

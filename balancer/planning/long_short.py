@@ -15,6 +15,7 @@ from balancer.planning.ranks import Placed, effective, place, why_not_relocate
 from balancer.planning.sequence_groups import Units
 from balancer.planning.shared_room import Held, Room
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
@@ -152,7 +153,7 @@ def _as_ranks(problem: Problem, cut: LongShort, units: Units, area: Ints, held: 
     home = Placement.by_sample_order(problem.batch.home.rank_of_sample // np.int32(size), count)
     lengths, constraints = held.on_samples(problem, first)
     return replace(
-        problem, topology=topology, batch=GlobalBatch(lengths, home), costs=costs, micro_batches=None,
+        problem, topology=topology, batch=GlobalBatch(lengths, home), costs=costs, cut=WHOLE_SHARES,
         constraints=constraints, volumes=problem.move_volumes,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from balancer.plan.placed import placed
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
 from balancer.problem.constraints import Constraints
+from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.micro_batches import PACKING, MicroBatches
 from balancer.problem.phases import PhaseItems
 from balancer.problem.placement import Placement
@@ -30,7 +31,7 @@ def keep_last(step: Step, samples: Placement) -> DispatchPlan:
     A rank that has fewer samples than there are micro-batches leaves the last ones empty, allowed or not.
     """
     micro_batches = _of_ranks(step)
-    problem = replace(step.problem(step.items[-1]), constraints=Constraints(), micro_batches=None)
+    problem = replace(step.problem(step.items[-1]), constraints=Constraints(), cut=WHOLE_SHARES)
     if micro_batches is None:
         return replay_plan(placed(problem, samples), step.settings)
     return _in_shares(step, problem, replace(micro_batches, allow_empty=True), samples.rank_of_sample)
@@ -43,7 +44,7 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
     each gets enough.
     """
     items, micro_batches = step.items[-1], _of_ranks(step)
-    problem = replace(problem, micro_batches=None)
+    problem = replace(problem, cut=WHOLE_SHARES)
     plan = plan_phase(step, items, problem)
     if micro_batches is None:
         return plan
@@ -61,11 +62,8 @@ def balance_last(step: Step, problem: Problem) -> DispatchPlan:
 def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
     """Compute every item of a phase on the rank of its sample in the last phase, and in its slot or before all."""
     target = last.target.lifted(items.sample_of_item)
-    if last.micro_batches is None:
-        problem = replace(step.problem(items), constraints=Constraints())
-        return replay_plan(placed(problem, target), step.settings)
     slots = last.slot_of_sample[items.sample_of_item]
-    if last.micro_batches.encoders == "step":
+    if last.cut.encoders == "step":
         slots = np.zeros_like(slots)
     problem = replace(encoder_problem(step, items, last.num_slots), constraints=Constraints())
     return replay_plan(placed(problem, target, slots, last.num_slots), step.settings)
@@ -73,15 +71,15 @@ def follow(step: Step, items: PhaseItems, last: DispatchPlan) -> DispatchPlan:
 
 def balance_before_last(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:
     """Balance a phase; with micro-batches, the items of each slot, or all of them before the first."""
-    if last.micro_batches is None:
+    if last.cut.encoders == "first":
         return plan_phase(step, items, problem)
-    if last.micro_batches.encoders == "step":
+    if last.cut.encoders == "step":
         return in_first_slot(step, items, plan_phase(step, items, problem), last.num_slots)
     return plan_in_slots(step, items, problem, last)
 
 
 def _of_ranks(step: Step) -> MicroBatches | None:
-    cut = step.settings.micro_batches
+    cut = step.settings.cut
     return cut if isinstance(cut, MicroBatches) else None  # strategies of whole samples see no sequence groups
 
 
@@ -90,7 +88,7 @@ def _in_shares(
 ) -> DispatchPlan:
     cut = _cut(step, problem, micro_batches, rank_of_sample)
     target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
-    problem = replace(problem, micro_batches=micro_batches)
+    problem = replace(problem, cut=micro_batches)
     return replay_plan(placed(problem, target, cut.slot_of_item, cut.num_slots), step.settings, fell_back=fell_back)
 
 

@@ -33,6 +33,7 @@ from balancer.planning.micro_batches import (
 )
 from balancer.planning.ranks import place, place_slots, why_not_relocate
 from balancer.problem.batch import GlobalBatch
+from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
@@ -287,7 +288,7 @@ def without_slots(
     else:
         room = min(given.max_tokens_per_rank, room if (lengths <= cap).all() else given.max_tokens_per_rank)
     given = replace(given, max_tokens_per_rank=min(room, INT64_MAX))
-    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, micro_batches=None, work=None)
+    return replace(problem, batch=batch, volumes=volumes, costs=costs, constraints=given, cut=WHOLE_SHARES, work=None)
 
 
 def _with_samples_enough(asked: _Asked, ranks: NDArray[np.int32]) -> NDArray[np.int32]:

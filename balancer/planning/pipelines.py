@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import GapTable
 from balancer.plan.placed import PlacedInGaps, PlacedPipelines
 from balancer.plan.reasons import Reason
@@ -18,12 +17,12 @@ from balancer.planning.found import Found
 from balancer.planning.micro_batches import partition_ranks
 from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
 from balancer.planning.ranks import place
-from balancer.planning.timed import asked_of, held_in_cells, scheduled
+from balancer.planning.timed import asked_of, scheduled
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.settings import PlanSettings
-from balancer.problem.step_times import UNIT_BYTES, TimedStep
+from balancer.problem.step_times import TimedStep
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
 from solvers.pipeline import MultiplexedResult, PipelineRequest, PipelineResult, TaskRequest, multiplexed_lower_bound
@@ -31,7 +30,7 @@ from solvers.pipeline.parts import PipelineProblem, held_by_replica, schedule_pa
 from solvers.relocation import as_eps
 from solvers.types import SolveStatus
 
-__all__ = ["over_memory", "pipeline_bound", "plan_in_gaps", "plan_pipelines"]
+__all__ = ["pipeline_bound", "plan_in_gaps", "plan_pipelines"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free."""
@@ -92,22 +91,6 @@ def _fitting(timed: TimedStep, time_budget: float) -> tuple[TimedStep, Multiplex
         "no schedule with encoders in the gaps of the pipeline was found that fits the memory of the layout",
         ("judge layouts by more steps: configure --steps", "give more {time_budget}"),
     )
-
-
-def over_memory(problem: Problem, plan: DispatchPlan) -> str | None:
-    """Say which device of a plan with encoders in gaps holds more than the layout has room for, or None."""
-    if problem.timed is None or plan.gaps is None:
-        return None
-    times, items, _, tasks = problem.timed
-    cell = plan.rank_of_sample.astype(np.int64) * plan.num_slots + plan.slot_of_sample
-    runs = [plan.gap_run(rank) for rank in range(plan.num_ranks)]
-    held, at_work = held_in_cells(times, items, cell, runs[0].order)
-    most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work + tasks.at_work
-    if (most <= times.room).all():
-        return None
-    rank, device = np.argwhere(most > times.room)[0].tolist()
-    holds, room = most[rank, device], times.room[device]
-    return f"device {device} of rank {rank} holds {holds:,.0f} bytes, and has room for {room:,.0f}"
 
 
 def _near_home(

@@ -6,34 +6,30 @@ lengths -> :class:`~balancer.problem.batch.GlobalBatch` -> :class:`~balancer.pro
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import WholeShares
-from balancer.planning.found import Found, closed_form_bound
+from balancer.planning.found import Found
 from balancer.planning.long_short import long_short_bound, plan_long_short
 from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipelines
-from balancer.planning.ranks import effective, place
+from balancer.planning.ranks import effective
 from balancer.planning.sequence_groups import groups_bound, plan_groups
 from balancer.planning.slots import plan_slots, slots_bound
+from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
-from balancer.problem.cuts.micro_batches import MicroBatches, as_micro_batches
-from balancer.problem.cuts.sequence_groups import SequenceGroups
-from balancer.problem.placement import Placement
+from balancer.problem.cuts import Cut, MicroBatches, SequenceGroups, as_cut
+from balancer.problem.cuts.micro_batches import as_micro_batches
 from balancer.problem.problem import Problem
-from balancer.problem.settings import EPS, PlanSettings, check_method, default_placement, one_of
-from balancer.problem.smallest_cap import with_smallest_cap
+from balancer.problem.settings import EPS, PlanSettings, default_placement
 from balancer.problem.topology import Topology
-from solvers.arguments import as_share
-from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
+from solvers.bounds import Bound
 
 __all__ = ["PLANNERS", "Planner", "balance", "plan_problem", "replay_plan"]
 
@@ -61,6 +57,7 @@ def balance(
     schedule: str = "lockstep",
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
+    cut: Cut | None = None,
     placement: str | None = None,
     eps: float | Fraction = EPS,
     objective: str = "sum",
@@ -117,6 +114,8 @@ def balance(
     sequence_groups : SequenceGroups, optional
         In place of micro-batches: let ranks share samples, long ones many ranks and short ones few. Of the constraints
         only `keep_together` is kept; others are refused.
+    cut : Cut, optional
+        In place of all of these: how the step is cut, of any kind.
     placement : str, optional
         ``"relocate"``: start from the homes and move only what balance needs, first within nodes, at a makespan of at
         most 1 + `eps` times the best found. Where that is not possible, the plan is rearranged, and its ``fell_back``
@@ -153,11 +152,9 @@ def balance(
     """
     settings = PlanSettings(
         method, placement or default_placement(home_rank is not None), objective, eps, time_budget,
-        micro_batches=one_of(as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
+        cut=as_cut(cut, as_micro_batches(micro_batch_tokens, schedule, micro_batches), sequence_groups),
         stop_at=stop_at,
     )  # fmt: skip
-    if isinstance(settings.micro_batches, SequenceGroups):
-        settings.micro_batches.check_heads(parse_cost(cost))
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
     elif ranks_per_node is not None or topology.num_ranks != num_ranks:
@@ -178,14 +175,14 @@ def balance(
         initial_loads=initial_loads,
         rank_speeds=rank_speeds,
     )
-    problem = Problem.of(batch, topology, parse_cost(cost), constraints, settings.micro_batches)
+    problem = Problem.of(batch, topology, parse_cost(cost), constraints, settings.cut)
     return plan_problem(problem, settings)
 
 
 def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     """Solve a problem as its cut is solved, and make the plan."""
     started = time.perf_counter()
-    found = PLANNERS[problem.cut_name].plan(problem, problem.micro_batches, settings)
+    found = PLANNERS[problem.cut.name].plan(problem, problem.cut, settings)
     return DispatchPlan.of(
         found.placed, found.prove, settings, placement=effective(problem, settings.placement), status=found.status,
         fell_back=found.fell_back, started=started,
@@ -209,125 +206,12 @@ def replay_plan(
     searched = search and settings.method not in solvers.USES_CLOCK
 
     def prove(makespan: int) -> Bound:
-        bound = PLANNERS[placed.problem.cut_name].bound(placed, makespan, settings, searched)
+        bound = PLANNERS[placed.problem.cut.name].bound(placed, makespan, settings, searched)
         return bound if settle is None else settle(bound, makespan)
 
     return DispatchPlan.of(
         placed, prove, settings, placement=effective(placed.problem, settings.placement), status=status,
         fell_back=fell_back, started=time.perf_counter(),
-    )  # fmt: skip
-
-
-def _plan_whole_shares(problem: Problem, cut: None, settings: PlanSettings) -> Found:
-    """Solve for groups, then give these to ranks."""
-    result = _solve(problem, settings)
-    found = place(
-        problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
-    )
-    target = Placement.by_sample_order(found.rank_of_sample, problem.topology.num_ranks)
-    bound = Bound(result.lower_bound, result.bound_name)
-    return Found(
-        WholeShares(problem, target), lambda makespan: _bound_beside(problem, bound, makespan, settings), result.status,
-        found.fell_back,
-    )  # fmt: skip
-
-
-def _whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:
-    """Return the best bound on shares that were not planned here."""
-    problem = placed.problem
-    bound = closed_form_bound(problem)
-    if makespan > bound.value and _is_plain(problem):
-        bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
-    if makespan == bound.value or not search or problem.cost.padded:
-        return bound
-    result = _solve(problem, settings)
-    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan, settings)
-
-
-def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
-    method, time_budget = check_method(settings.method, problem.cost), settings.time_budget
-    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
-    if not problem.cost.additive:
-        return _solve_padded(problem, method, time_budget)
-    keywords = constraints.solver_keywords(problem.batch.lengths)
-    try:
-        return solvers.partition(problem.costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
-    except solvers.SolverError as error:
-        caps = constraints.all_caps(problem.batch.lengths)
-        told = with_smallest_cap(error, caps, keywords, num_ranks)
-        raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
-
-
-def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
-    """Solve where rows of a rank are padded together, throughout or before a convolution."""
-    costs, num_ranks, kept = problem.costs, problem.topology.num_ranks, problem.constraints
-    if method == "mixed":
-        result = solvers.mixed(
-            costs[:, 0], costs[:, 1], num_ranks, equal_counts=kept.equal_counts, time_budget=time_budget
-        )
-    else:
-        try:
-            result = _padded(problem, costs)
-        except solvers.SolverError as error:
-            raise error.in_words(kept.wording(error, problem.batch.numbers)) from None
-    cap = kept.max_tokens_per_rank
-    return result if cap is None else _under_cap(problem, result, cap, time_budget)
-
-
-def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResult:
-    kept, num_ranks = problem.constraints, problem.topology.num_ranks
-    return solvers.padded(costs, num_ranks, equal_counts=kept.equal_counts, min_items=kept.min_samples_per_rank)
-
-
-def _is_plain(problem: Problem) -> bool:
-    """Whether a rank's time is the sum of its samples' costs, and nothing else."""
-    kept = problem.constraints
-    busy = kept.rank_speeds is not None or kept.initial_loads is not None
-    return problem.cost.additive and problem.micro_batches is None and not busy
-
-
-def _bound_beside(problem: Problem, bound: Bound, makespan: int, settings: PlanSettings) -> Bound:
-    """Return a better bound than a search under constraints has found, where one holds without them; else `bound`."""
-    close = makespan <= goal_above(bound, as_share("stop_at", settings.stop_at))
-    if close or not problem.constraints.names() or not _is_plain(problem):
-        return bound
-    better = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
-    return better if better.value > bound.value else bound
-
-
-def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:
-    """Return the best bound that takes no search, where the closed-form ones leave a gap."""
-    descending = np.sort(costs)[::-1]
-    bound = late_bound(descending, int(costs.sum()), num_ranks, bound, makespan)
-    return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
-
-
-def _under_cap(
-    problem: Problem, result: solvers.PartitionResult, cap: int, time_budget: float
-) -> solvers.PartitionResult:
-    """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
-    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
-    if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
-        return result
-    if problem.cost.padded:
-        even = _padded(problem, lengths)
-    else:
-        equal_counts = problem.constraints.equal_counts
-        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)
-    if even.lower_bound > cap:
-        raise solvers.InfeasibleError(
-            f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
-            f"(bound '{even.bound_name}'), and {even.makespan} would do"
-        )
-    if even.makespan > cap:
-        raise solvers.SolverError(
-            f"no plan with at most {{max_tokens_per_rank}} = {cap} was found (best: {even.makespan}) and none was "
-            "proven impossible", "raise the cap",
-        )  # fmt: skip
-    loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
-    return replace(
-        result, group_of_item=even.group_of_item, loads=loads, makespan=int(loads.max()),
-        status=solvers.SolveStatus.FEASIBLE, runtime_s=result.runtime_s + even.runtime_s,
     )  # fmt: skip
 
 
@@ -339,11 +223,11 @@ class Planner(NamedTuple):
 
 
 PLANNERS = {
-    "whole_shares": Planner(_plan_whole_shares, _whole_shares_bound),
+    "whole_shares": Planner(plan_whole_shares, whole_shares_bound),
     "micro_batches": Planner(plan_slots, slots_bound),
     "pipelines": Planner(plan_pipelines, pipeline_bound),
     "gaps": Planner(plan_in_gaps, pipeline_bound),
     "sequence_groups": Planner(plan_groups, groups_bound),
     "sequence_parallel": Planner(plan_long_short, long_short_bound),
 }
-"""How each cut is planned, by :attr:`balancer.problem.problem.Problem.cut_name`."""
+"""How each cut is planned, by :attr:`balancer.problem.cuts.Cut.name`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import solvers
 from balancer.problem.constraints import Constraints
+from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.problem import Affinity, Problem
 from solvers.groups import members_by_group
 from solvers.relocation import RelocationProblem, relocated
@@ -98,7 +99,7 @@ def why_not_relocate(problem: Problem) -> str:
     if not problem.cost.additive:
         return f"relocation takes no cost '{problem.cost}'"
     names = problem.constraints.names()
-    together, whole = problem.constraints.keep_together, problem.micro_batches is None
+    together, whole = problem.constraints.keep_together, problem.cut == WHOLE_SHARES
     if together is not None and "equal_counts" in names and not (whole and _alike(together)):
         return "relocation does not take equal_counts and keep_together at once"
     taken = _RELOCATABLE | (_OF_COUNTS if whole and together is None else set())

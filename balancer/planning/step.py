@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import GroupTable
-from balancer.plan.placed import PlacedGroups, placed
+from balancer.plan.placed import PLACED, placed
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints
+from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
@@ -28,9 +26,8 @@ from balancer.problem.phases import SINGLE_PHASE, Columns, Phase, PhaseItems, co
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Affinity, Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.settings import EPS, PlanSettings, one_of
+from balancer.problem.settings import EPS, PlanSettings
 from balancer.problem.setup import Setup, as_layout, as_phases, as_topology
-from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.bounds import Bound
 from solvers.errors import ContradictionError, InfeasibleError, WordedError, Wording
@@ -87,19 +84,9 @@ class Step:
         with of_items(self, items):
             least = int(items.phase.every_rank_nonempty and _has_enough(batch, num_ranks, size or num_ranks))
             constraints = items.constraints(num_ranks, least)
-            cut = self.settings.micro_batches if is_last else self.setup.sharing_of(name)
-            work: NDArray[np.int64] | TimedStep | None = None
-            if cut is not None and cut.stages is not None:
-                work = self._work_in(cut.stages, len(batch.lengths))
-            return Problem.of(batch, topology, items.cost, constraints, cut, work)
-
-    def _work_in(self, stages: PipelineStages, num_samples: int) -> NDArray[np.int64] | TimedStep:
-        """Return each sample's work in the modules of a pipeline, and the tasks in its gaps."""
-        if stages.gaps is not None:
-            shares = {each.phase.name: (each.lengths, each.sample_of_item) for each in self.items}
-            return stages.gaps.timed(shares, num_samples)
-        of_phase = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
-        return stages.work(of_phase, num_samples)
+            cut = self.setup.cut_of(name)
+            all_items = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
+            return Problem.of(batch, topology, items.cost, constraints, cut, cut.work(all_items, len(batch.lengths)))
 
 
 def _has_enough(batch: GlobalBatch, num_ranks: int, size: int) -> bool:
@@ -149,6 +136,7 @@ def orchestrate(
     group_size: int | None = None,
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
+    cut: Cut | None = None,
     objective: str = "sum",
     layouts: StepLayout | Mapping[str, ModuleLayout | Mesh] | None = None,
     stop_at: float | Fraction | str = 0,
@@ -182,6 +170,8 @@ def orchestrate(
     sequence_groups : SequenceGroups, optional
         In place of `micro_batches`: in every slot, groups of ranks share the samples of the last phase. Encoders
         compute whole items as before.
+    cut : Cut, optional
+        In place of both: how the last phase is cut, of any kind.
     layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
         How the GPUs, which the topology's ranks are then, are split for each phase, encoders before the last module;
         GPUs are numbered as Megatron-LM does unless a :class:`balancer.Mesh` says otherwise.
@@ -213,8 +203,8 @@ def orchestrate(
     >>> plan["vision"].num_ranks, plan["llm"].num_ranks, plan.streams["vision:out"].traffic(plan.topology).total
     (4, 1, 384)
     """
-    cut = one_of(micro_batches, sequence_groups)
-    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, cut, stop_at)
+    given = as_cut(cut, micro_batches, sequence_groups)
+    settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, given, stop_at)
     setup = Setup(as_topology(topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, batch, home_rank), part_order)
 
@@ -237,9 +227,9 @@ def step_of(
     setup: Setup, items: tuple[PhaseItems, ...], home: Placement, row_numbers: NDArray[np.int64] | None = None
 ) -> Step:
     """Make a step of every phase's items, without the samples that are too long; `row_numbers` as the batch has it."""
-    lengths, cut = items[-1].lengths, setup.settings.micro_batches
+    lengths = items[-1].lengths
     batch = GlobalBatch(lengths, home, row_numbers=row_numbers)
-    if cut is not None and len(over := cut.over_long_samples(lengths)):
+    if len(over := setup.settings.cut.over_long_samples(lengths)):
         batch, items = batch.without(over), tuple(phase.without(over, len(lengths)) for phase in items)
     return Step(setup, batch, items)
 
@@ -247,8 +237,7 @@ def step_of(
 def plan_step(step: Step, part_order: Ragged | None = None) -> StepPlan:
     """Plan all phases of a step."""
     started = time.perf_counter()
-    shared = isinstance(step.settings.micro_batches, SequenceGroups)
-    name = "sequence_groups" if shared else "orchestrated"
+    name = "sequence_groups" if step.settings.cut.shares else "orchestrated"
     return finished(step, plan_phases(step), name, started, part_order)
 
 
@@ -277,8 +266,8 @@ def rehearse(setup: Setup) -> StepPlan | None:
 
 def plan_phases(step: Step) -> dict[str, DispatchPlan]:
     """Plan every phase: encoders from where their samples lie, then each fed phase from where its parts are."""
-    last, cut = step.items[-1], step.settings.micro_batches
-    if cut is None:
+    last, cut = step.items[-1], step.settings.cut
+    if cut.encoders == "first":
         plans = _plan_before(step)
         return plans | {last.phase.name: plan_phase(step, last, _from_parts(step, last, plans))}
     slots = plan_phase(step, last, step.problem(last))
@@ -347,20 +336,13 @@ def plan_phase(step: Step, items: PhaseItems, problem: Problem) -> DispatchPlan:
 
 def _plan_in_groups(problem: Problem, settings: PlanSettings, size: int) -> DispatchPlan:
     """Plan each group of `size` consecutive ranks by itself; the bound is that of all ranks together."""
-    num_ranks, cut = problem.topology.num_ranks, problem.micro_batches
-    rank_of_item, slot_of_item = np.empty((2, len(problem.costs)), dtype=np.int32)
-    degree_of_item, num_slots = np.ones(len(problem.costs), dtype=np.int32), 1
     group_of_item = problem.batch.home.rank_of_sample // size
-    for group in range(num_ranks // size):
+    parts = []
+    for group in range(problem.topology.num_ranks // size):
         members = np.flatnonzero(group_of_item == group)
-        plan = plan_problem(replace(problem.of_ranks(members, group * size, size), micro_batches=cut), settings)
-        rank_of_item[members], slot_of_item[members] = plan.rank_of_sample + group * size, plan.slot_of_sample
-        if plan.group_table is not None:
-            degree_of_item[members], num_slots = plan.group_table.degree_of_sample, plan.num_slots
-    if cut is None:
-        return replay_plan(placed(problem, Placement.by_sample_order(rank_of_item, num_ranks)), settings)
-    groups = GroupTable.of(slot_of_item, rank_of_item, degree_of_item)
-    return replay_plan(PlacedGroups.of(problem, groups, num_slots), settings)
+        alone = replace(problem.of_ranks(members, group * size, size), cut=problem.cut)
+        parts.append((members, group * size, plan_problem(alone, settings).placed))
+    return replay_plan(PLACED[problem.cut.name].joined(problem, parts), settings)
 
 
 def _plan_jointly(
@@ -396,7 +378,7 @@ def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: Dispatc
     """
     slot_of_item = last.slot_of_sample[items.sample_of_item]
     rank_of_item = last.rank_of_sample[items.sample_of_item]
-    for slot in np.unique(slot_of_item).tolist() if last.work is None else ():
+    for slot in () if last.cut.encoders_in_stages else np.unique(slot_of_item).tolist():
         members = np.flatnonzero(slot_of_item == slot)
         rank_of_item[members] = plan_phase(step, items, problem.of_samples(members)).rank_of_sample
     target = Placement.by_slots(rank_of_item, slot_of_item, problem.topology.num_ranks, last.num_slots)
@@ -409,7 +391,7 @@ def in_first_slot(step: Step, items: PhaseItems, plan: DispatchPlan, num_slots: 
 
     Those that ranks share have slots of their own, all of them before.
     """
-    if plan.group_table is not None:
+    if plan.cut.own_slots:
         return plan
     slots, problem = np.zeros(len(items.lengths), dtype=np.int32), encoder_problem(step, items, num_slots)
     return replay_plan(placed(problem, plan.target, slots, num_slots), step.settings)
@@ -420,12 +402,8 @@ def encoder_problem(step: Step, items: PhaseItems, num_slots: int) -> Problem:
 
     Of an encoder that computes items in the slots of their samples, what a rank holds over the step is not planned.
     """
-    problem, cut = step.problem(items), step.settings.micro_batches
-    if problem.micro_batches is not None:  # ranks share its items
+    problem, cut = step.problem(items), step.settings.cut
+    if problem.cut.own_slots:
         return problem
-    kept, piped = problem.constraints, cut is not None and cut.stages is not None and cut.encoders == "slot"
-    if cut is not None and cut.encoders == "slot":
-        kept = Constraints(allowed_ranks=kept.allowed_ranks)
-    schedule = "step" if piped else "lockstep"  # no ranks meet in the slots of a pipeline
-    slots = MicroBatches(max(1, int(items.lengths.sum())), schedule, num_slots, allow_empty=True)
-    return replace(problem, constraints=kept, micro_batches=slots)
+    slots = cut.of_encoder(num_slots, int(items.lengths.sum()))
+    return replace(problem, constraints=cut.kept_by_encoder(problem.constraints), cut=slots)

@@ -20,13 +20,14 @@ from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
 from balancer.planning.micro_batches_by_rank import balance_before_last, balance_last, follow, keep_last
 from balancer.planning.step import Step, finished, make_step, plan_step
+from balancer.problem.cuts import Cut, as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.sequence_groups import SequenceGroups
 from balancer.problem.phases import Columns, Phase, PhaseItems
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
-from balancer.problem.settings import PlanSettings, one_of
+from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup, as_phases, as_topology
 from balancer.problem.topology import Topology
 from solvers.errors import InfeasibleError, UsageError
@@ -149,19 +150,17 @@ def strategies_for(setup: Setup) -> tuple[str, ...]:
         return ("orchestrated",)
     if setup.in_gaps:  # which no other strategy fills
         return ("orchestrated",)
-    shared = isinstance(setup.settings.micro_batches, SequenceGroups)
-    names = (*STRATEGIES, *SHARING) if shared else tuple(STRATEGIES)
+    names = (*STRATEGIES, *SHARING) if setup.settings.cut.shares else tuple(STRATEGIES)
     return tuple(name for name in names if name != "per_phase_home") if _in_pipelines(setup) else names
 
 
 def _in_pipelines(setup: Setup) -> bool:
     """Whether encoders are stages of the last phase's pipeline, which fixes where they compute."""
-    cut = setup.settings.micro_batches
-    return cut is not None and cut.stages is not None and cut.encoders == "slot" and len(setup.phases) > 1
+    return setup.settings.cut.encoders_in_stages and len(setup.phases) > 1
 
 
 def _groups_of(step: Step) -> SequenceGroups:
-    cut = step.settings.micro_batches
+    cut = step.settings.cut
     if not isinstance(cut, SequenceGroups):
         raise UsageError("strategies that share samples need {sequence_groups}")
     return cut
@@ -171,9 +170,9 @@ def _last(plan: StepPlan) -> DispatchPlan:
     return list(plan.phases.values())[-1].plan
 
 
-def _with(step: Step, cut: MicroBatches | SequenceGroups | None) -> Step:
+def _with(step: Step, cut: Cut) -> Step:
     """Return the step with other slots."""
-    setup = replace(step.setup, settings=replace(step.settings, micro_batches=cut))
+    setup = replace(step.setup, settings=replace(step.settings, cut=cut))
     return replace(step, setup=setup)
 
 
@@ -202,18 +201,7 @@ def _of_whole_items(step: Step) -> Step:
 
 def _of_whole_samples(step: Step) -> Step:
     """Return the step with each sample on one rank; a cap becomes one on micro-batches, which longer ones exceed."""
-    cut = step.settings.micro_batches
-    if not isinstance(cut, SequenceGroups):
-        return step
-    if cut.max_tokens_per_rank is None:
-        return _with(step, None)
-    return _with(
-        step,
-        MicroBatches(
-            cut.max_tokens_per_rank, count=cut.num_slots, multiple_of=cut.slots_multiple_of, allow_empty=True,
-            over_long="own", encoders=cut.encoders,
-        ),
-    )  # fmt: skip
+    return _with(step, step.settings.cut.of_whole_samples()) if step.settings.cut.shares else step
 
 
 def plan_with(
@@ -225,6 +213,7 @@ def plan_with(
     home_rank: ArrayLike | None = None,
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
+    cut: Cut | None = None,
     **planned: Any,
 ) -> StepPlan:
     """Plan a step by a strategy; arguments as :func:`balancer.orchestrate` takes them, those of plans by keyword.
@@ -241,7 +230,7 @@ def plan_with(
     [64, 320] [130, 110]
     [128, 256] [120, 120]
     """
-    settings = PlanSettings(micro_batches=one_of(micro_batches, sequence_groups), **planned)
+    settings = PlanSettings(cut=as_cut(cut, micro_batches, sequence_groups), **planned)
     return chosen(strategy)(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank))
 
 

@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.plan.gaps import Between
+from balancer.plan.gaps import Between, held_in_cells
 from balancer.problem.step_times import UNIT_BYTES, StepItems, StepTimes
 from solvers.errors import SolverError, TimeLimitError
 from solvers.pipeline import (
     MultiplexedResult,
     MultiplexResult,
-    OpOrder,
     PipelineRequest,
     PipelineResult,
     PipelineRun,
@@ -21,7 +20,7 @@ from solvers.pipeline import (
     run,
 )
 
-__all__ = ["Timed", "Timeline", "asked_of", "held_in_cells", "scheduled"]
+__all__ = ["Timed", "Timeline", "asked_of", "scheduled"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -144,22 +143,3 @@ def _flight(times: StepTimes, step: StepItems, caps: Floats | None) -> dict[str,
 
 def _cells(result: PipelineResult | MultiplexedResult) -> Ints:
     return result.replica_of_item.astype(np.int64) * result.num_slots + result.slot_of_item
-
-
-def held_in_cells(times: StepTimes, step: StepItems, cell: Ints, order: OpOrder) -> tuple[Floats, Floats]:
-    """Return the most that devices of each replica have in flight, float64[R, D], and all at work, float64[D].
-
-    `cell`, int64[n], is of each sample its replica times the slots, and its slot.
-    """
-    slots, devices, replicas = order.num_slots, order.num_devices, times.replicas
-    volumes, at_work = (
-        np.stack([np.bincount(cell, each[:, d], replicas * slots) for d in range(devices)], axis=1)
-        for each in times.held(step)
-    )
-    sign = np.where(order.backward, -1.0, 1.0) * (order.stage >= order.forward_only)
-    steps = volumes.reshape(replicas, slots, devices)[:, order.slot, order.stage % devices] * sign
-    held = [
-        np.cumsum(steps[:, order.device_offsets[d] : order.device_offsets[d + 1]], axis=1).max(axis=1, initial=0.0)
-        for d in range(devices)
-    ]
-    return np.stack(held, axis=1), at_work.max(axis=0)

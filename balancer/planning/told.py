@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.plan.pieces import GroupTable
-from balancer.plan.placed import PlacedGroups, WholeShares, placed
+from balancer.plan.placed import PLACED
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.step import Step, encoder_problem, finished
 from balancer.problem.phases import PhaseItems
@@ -32,7 +31,7 @@ def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
     """Return the placements and certificates of a plan: int64[k]."""
     described = {
         name: {key: getattr(phase.plan, key) for key in _CERTIFICATE}
-        | {"status": phase.plan.status.value, "groups": [array.tolist() for array in _groups(phase.plan)]}
+        | {"status": phase.plan.status.value, "beside": [array.tolist() for array in phase.plan.placed.beside]}
         for name, phase in plan.phases.items()
     }
     text = json.dumps(described).encode()
@@ -40,12 +39,6 @@ def words_of_plan(plan: StepPlan) -> NDArray[np.int64]:
     for phase in plan.phases.values():
         arrays += [phase.plan.rank_of_sample, phase.plan.target.position_of_sample, phase.plan.slot_of_sample]
     return np.concatenate(arrays).astype(np.int64)
-
-
-def _groups(plan: DispatchPlan) -> tuple[NDArray[np.int32], ...]:
-    """Return the group of each sample, then the degree, slot and first rank of each group; nothing without groups."""
-    table = plan.group_table
-    return () if table is None else (table.group_of_sample, table.degree, table.slot, table.first_rank)
 
 
 def plan_of_words(words: NDArray[np.int64], step: Step) -> StepPlan:
@@ -67,13 +60,10 @@ def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDAr
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
     target = Placement.checked(rank, step.setup.topology_of(items.phase.name).num_ranks, position)
     problem = step.problem(items)
-    if step.settings.micro_batches is not None and items is not step.items[-1]:
+    if items is not step.items[-1]:
         problem = encoder_problem(step, items, told["num_slots"])
-    if told["groups"]:
-        groups = GroupTable(*(np.array(array, dtype=np.int32) for array in told["groups"]))
-        where: WholeShares = PlacedGroups.of(problem, groups, told["num_slots"])
-    else:
-        where = placed(problem, target, slot.copy(), told["num_slots"])
+    beside = [np.array(array, dtype=np.int32) for array in told["beside"]]
+    where = PLACED[problem.cut.name].put_together(problem, target, slot.copy(), told["num_slots"], *beside)
     bound = Bound(told["lower_bound"], told["bound_name"])
     return DispatchPlan.of(
         where, lambda _: bound, step.settings, placement=told["placement"], status=SolveStatus(told["status"]),

@@ -9,18 +9,16 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import MAX_TOKENS, Constraints
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
+from balancer.problem.constraints import Constraints
+from balancer.problem.cuts import WHOLE_SHARES, Cut
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
-from balancer.problem.smallest_cap import least_cap, needed
 from balancer.problem.step_times import TimedStep
 from balancer.problem.topology import Topology
 from solvers.arguments import as_costs
-from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, UsageError, Wording, as_words
+from solvers.errors import UsageError, Wording, as_words
 
-__all__ = ["Affinity", "Problem", "check_together", "work_of_slots"]
+__all__ = ["Affinity", "Problem", "check_padded", "work_of_slots"]
 
 
 class Affinity(NamedTuple):
@@ -57,34 +55,6 @@ class Affinity(NamedTuple):
         return Affinity(offsets, self.ranks[index] - np.int32(first_rank), self.volumes[index])
 
 
-_OF_SHARED = {
-    "equal_counts": (
-        "a shared item is one of each of its ranks, and counts would be equal where times are not",
-        "a cap on counts is {max_samples_per_rank}",
-    ),
-    "every_rank_nonempty": (
-        "a rank may have whole items, pieces of shared ones, or nothing", "give ranks that have nothing a dummy item",
-    ),
-    "min_samples_per_rank": (
-        "it would count pieces of shared items, which no rank needs", "give ranks that have nothing a dummy item",
-    ),
-    "allowed_ranks": (
-        "an item would be allowed in groups all of whose ranks are, which is not planned",
-        "{group_size} keeps items within groups of ranks",
-    ),
-    "initial_loads": (
-        "ranks of a group reach what they share at the same time, so that they must be alike",
-        "leave it out, or plan whole items",
-    ),
-    "rank_speeds": (
-        "ranks of a group share items in equal parts, so that they must be alike", "leave it out, or plan whole items",
-    ),
-}  # fmt: skip
-"""What a constraint would mean where ranks share items, so that it is refused; and what to do instead."""
-
-_KEPT_SHARED = ("keep_together", MAX_TOKENS, "max_samples_per_rank", "caps")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """What the planner solves; :meth:`of` checks it."""
@@ -94,20 +64,11 @@ class Problem:
     cost: CostModel
     costs: NDArray[np.int64]  # int64[n]: cost of each sample
     constraints: Constraints = field(default_factory=Constraints)  # what each rank's share must keep to
-    micro_batches: MicroBatches | SequenceGroups | None = None  # how the step is cut into slots; None: not at all
+    cut: Cut = WHOLE_SHARES  # how the step is cut
     volumes: NDArray[np.int64] | None = None  # int64[n]: what moving each sample takes; None: its length
     affinity: Affinity | None = None  # where the parts of each sample lie, if not all on its home rank
     work: NDArray[np.int64] | None = None  # int64[n, M]: with pipeline stages, each sample's work in each module
     timed: TimedStep | None = None  # where encoders run in the gaps of the pipeline, all that there is to do
-
-    @property
-    def cut_name(self) -> str:
-        """The name of how the step is cut, by which registries have what it takes to plan and to place it."""
-        if self.micro_batches is None:
-            return "whole_shares"
-        if self.work is None:
-            return self.micro_batches.name
-        return "pipelines" if self.timed is None else "gaps"
 
     @property
     def move_volumes(self) -> NDArray[np.int64]:
@@ -129,7 +90,7 @@ class Problem:
         topology: Topology,
         cost: CostModel,
         constraints: Constraints | None = None,
-        micro_batches: MicroBatches | SequenceGroups | None = None,
+        cut: Cut = WHOLE_SHARES,
         work: NDArray[np.int64] | TimedStep | None = None,
     ) -> "Problem":
         """Cost the batch and check that the problem can have a solution.
@@ -145,33 +106,22 @@ class Problem:
             A token cap that a sample, or all of them together, exceed; it says by how much.
         """
         constraints = constraints or Constraints()
-        check_together(cost, constraints.names(), micro_batches)
-        if micro_batches is not None and len(over := micro_batches.over_long_samples(batch.lengths)):
-            batch, constraints = (
-                batch.without(over),
-                constraints.of_samples(np.delete(np.arange(len(batch.lengths)), over)),
-            )
+        cut.check(cost, constraints.names(), topology)
+        check_padded(cost, constraints.names())
+        if len(over := cut.over_long_samples(batch.lengths)):
+            kept = np.delete(np.arange(len(batch.lengths)), over)
+            batch, constraints = batch.without(over), constraints.of_samples(kept)
         try:
             costs = cost.sample_costs(batch.lengths)
         except UsageError as error:
             raise error.in_words(Wording(numbers={"sample": lambda item: int(batch.numbers[item])})) from None
-        if constraints.max_tokens_per_rank is not None and not isinstance(micro_batches, LongShort):
-            _check_cap(batch, topology.num_ranks, constraints, cost)
-        if isinstance(micro_batches, MicroBatches) and micro_batches.over_long == "error":
-            remedies = (
-                "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
-            )  # fmt: skip
-            _check_longest(batch, "micro_batch_tokens", micro_batches.max_tokens, *remedies)
-            stages = micro_batches.stages
-            if stages is not None and stages.in_flight_tokens is not None:
-                _check_longest(batch, "in_flight_tokens", stages.in_flight_tokens, "every device holds it at some time")
-        if micro_batches is not None and micro_batches.stages is not None and work is None:
-            micro_batches.stages.check_phases([SINGLE_PHASE])
-            own = cost, batch.lengths, np.arange(len(costs))
-            work = micro_batches.stages.work({SINGLE_PHASE: own}, len(costs))
+        cut.check_batch(batch, topology.num_ranks, constraints, cost)
+        if work is None:
+            cut.check_phases((SINGLE_PHASE,))
+            work = cut.work({SINGLE_PHASE: (cost, batch.lengths, np.arange(len(costs)))}, len(costs))
         timed = work if isinstance(work, TimedStep) else None
         table = work.work if isinstance(work, TimedStep) else work
-        return cls(batch, topology, cost, costs, constraints, micro_batches, work=table, timed=timed)
+        return cls(batch, topology, cost, costs, constraints, cut, work=table, timed=timed)
 
     def slot_loads(self, rank: NDArray[np.int32], slot: NDArray[np.int32], num_slots: int) -> NDArray[np.int64]:
         """Return what :meth:`MicroBatches.makespan` takes: each micro-batch's cost, or work in each module."""
@@ -196,9 +146,8 @@ class Problem:
             self.cost,
             self.costs[members],
             replace(kept.of_samples(members, slice(first_rank, first_rank + num_ranks)), min_samples_per_rank=least),
-            None,
-            None if self.volumes is None else self.volumes[members],
-            None if self.affinity is None else self.affinity.of_samples(members, first_rank),
+            volumes=None if self.volumes is None else self.volumes[members],
+            affinity=None if self.affinity is None else self.affinity.of_samples(members, first_rank),
         )
 
     @classmethod
@@ -227,29 +176,8 @@ def work_of_slots(
     return table.reshape(num_ranks, num_slots, -1)
 
 
-def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBatches | SequenceGroups | None) -> None:
-    """Raise ValueError if cost, constraints (by name) and micro-batches cannot be combined."""
-    if isinstance(micro_batches, SequenceGroups):
-        _check_shared(cost, names, micro_batches)
-    elif micro_batches is not None and not cost.additive:
-        raise UsageError(
-            "{micro_batch_tokens} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
-            "beside it; use a cost that adds up",
-            cost=cost,
-        )  # fmt: skip
-    if micro_batches is not None and micro_batches.stages is not None and names:
-        raise UsageError(
-            "{stages} cannot be combined with {"
-            + names[0]
-            + "}: a replica's samples are chosen for its pipeline alone",
-            "leave one of them out, or give {pipeline_stages} in place of {stages}",
-        )
-    refused = [name for name in names if name in ("initial_loads", "rank_speeds")]
-    if micro_batches is not None and refused:
-        raise UsageError(
-            "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
-            "slot, and schedules for ranks that differ are not made; leave one of them out"
-        )
+def check_padded(cost: CostModel, names: Sequence[str]) -> None:
+    """Raise ValueError if these constraints (by name) cannot be kept where rows are padded."""
     kept = ("equal_counts", "max_tokens_per_rank", *(("min_samples_per_rank",) if cost.padded else ()))
     unsupported = [name for name in names if name not in kept]
     if not cost.additive and unsupported:
@@ -257,58 +185,3 @@ def check_together(cost: CostModel, names: Sequence[str], micro_batches: MicroBa
             f"cost '{cost}' does not take {', '.join(f'{{{name}}}' for name in unsupported)}; with padding only "
             f"{as_words(kept[:-1])} and {as_words(kept[-1:])} can be kept"
         )
-
-
-def _check_shared(cost: CostModel, names: Sequence[str], cut: SequenceGroups) -> None:
-    """Raise ValueError if ranks cannot share samples under this cost or these constraints."""
-    what = "{" + cut.name + "}"
-    if not cost.additive:
-        raise UsageError(
-            what + " cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
-            "beside it; use a cost that adds up",
-            cost=cost,
-        )  # fmt: skip
-    if isinstance(cut, LongShort):
-        for name in names:
-            if name not in _KEPT_SHARED:
-                why, remedy = _OF_SHARED[name]
-                raise UsageError(f"{what} cannot be combined with {{{name}}}: {why}", remedy)
-        return
-    refused = [name for name in names if name != "keep_together"]
-    if MAX_TOKENS in refused:
-        raise UsageError(
-            "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a rank's "
-            "slot: give SequenceGroups(max_tokens_per_rank=...)"
-        )
-    if refused:
-        raise UsageError(
-            f"{what} cannot be combined with {{{refused[0]}}}: samples are on several ranks, which must be alike; "
-            "leave one of them out"
-        )
-
-
-def _check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
-    cap = constraints.max_tokens_per_rank or 0
-    if least_cap(batch.lengths, num_ranks) <= cap:
-        return
-    others = replace(constraints, max_tokens_per_rank=None, initial_loads=None, rank_speeds=None)
-    keywords = others.solver_keywords(batch.lengths)
-    remedy = needed(f"{{{MAX_TOKENS}}}", batch.lengths, num_ranks, cap, cost.padded, **keywords)
-    _check_longest(batch, MAX_TOKENS, cap, remedy)
-    total, room = sum(batch.lengths.tolist()), cap * num_ranks
-    raise InfeasibleError(
-        "the batch has {total} tokens, {excess} more than {count} ranks hold with {max_tokens_per_rank} = {cap}",
-        InfeasibilityCertificate(MAX_TOKENS, range(len(batch.lengths)), range(num_ranks), total, room), remedy,
-        total=total, excess=total - room, count=num_ranks, cap=cap,
-    )  # fmt: skip
-
-
-def _check_longest(batch: GlobalBatch, name: str, cap: int, *remedies: str) -> None:
-    lengths = batch.lengths
-    if len(lengths) and lengths.max() > cap:
-        sample = int(np.argmax(lengths))
-        raise InfeasibleError(
-            f"{{sample}} has length {lengths[sample]}, {lengths[sample] - cap} more than {{{name}}} = {cap}",
-            InfeasibilityCertificate(name, [sample], [], int(lengths[sample]), cap), remedies,
-            sample=Named("sample", int(batch.numbers[sample])),
-        )  # fmt: skip

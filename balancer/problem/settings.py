@@ -8,14 +8,13 @@ from typing import Any
 
 import solvers
 from balancer.cost import CostModel
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import SequenceGroups
+from balancer.problem.cuts import WHOLE_SHARES, Cut, as_cut, cut_from_json
 from solvers.arguments import as_budget, as_count, as_share
-from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
+from solvers.errors import ArgumentError, UsageError
 from solvers.relocation import as_eps
 
 __all__ = ["COUNTED_METHODS", "EPS", "METHODS", "MODES", "OBJECTIVES", "PLACEMENTS", "STOP_AT", "PlanSettings",
-           "check_method", "default_placement", "one_of", "slots_from_json"]  # fmt: skip
+           "check_method", "default_placement"]  # fmt: skip
 
 METHODS = (*solvers.PARTITIONERS, "padded", "mixed")
 """Every partition method that :func:`balancer.balance` takes."""
@@ -40,6 +39,9 @@ STOP_AT = "0.1%"
 EPS = 1e-3
 """How much larger relocation may make the makespan by default, as a fraction of it."""
 
+_IN_FILES = {"cut": "micro_batches"}
+"""Fields that plan files call otherwise."""
+
 _MOST_AT_KNEE = "0.05"
 """What `eps` was at most where a file of 0.2.0 says ``"knee"``."""
 
@@ -61,7 +63,7 @@ class PlanSettings:
     time_budget: float = 0.01  # seconds' worth of work, counted and not timed, in each phase
     mode: str = MODES[0]  # a name in `MODES`
     group_size: int | None = None  # plan within groups of this number of consecutive ranks
-    micro_batches: MicroBatches | SequenceGroups | None = None  # how the last phase is cut into slots
+    cut: Cut = WHOLE_SHARES  # how the last phase is cut
     # The proven gap at which a partition is good enough, ``0.001`` or ``"0.1%"``; 0: searched until the budget ends
     stop_at: float | Fraction | str = 0
 
@@ -81,59 +83,31 @@ class PlanSettings:
             raise ArgumentError("mode", f"be one of {', '.join(MODES)}", repr(self.mode))
         if self.group_size is not None:
             object.__setattr__(self, "group_size", as_count("group_size", self.group_size))
-        if self.micro_batches is not None:
-            shared = isinstance(self.micro_batches, SequenceGroups)
-            if not isinstance(self.micro_batches, MicroBatches | SequenceGroups):
-                raise ArgumentTypeError("micro_batches", "be MicroBatches(max_tokens, ...)", repr(self.micro_batches))
-            if self.method != "auto":
-                what = "sequence groups" if shared else "micro-batches"
-                raise UsageError("method {asked!r} makes no " + what + "; use 'auto'", asked=self.method)
-            if self.group_size is not None:
-                raise UsageError(
-                    ("{sequence_groups}" if shared else "{micro_batch_tokens}")
-                    + " cannot be combined with {group_size}: all ranks need one number of "
-                    "micro-batches, on which groups that plan by themselves do not agree"
-                )
+        object.__setattr__(self, "cut", as_cut(self.cut))
+        self.cut.check_settings(self.method, self.group_size)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a plan file holds them."""
-        found: dict[str, Any] = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        found: dict[str, Any] = {_IN_FILES.get(spec.name, spec.name): getattr(self, spec.name) for spec in fields(self)}
         found["eps"] = str(self.eps) if isinstance(self.eps, Fraction) else self.eps
         if not self.stop_at:  # as files say that were written before it was there
             del found["stop_at"]
         elif isinstance(self.stop_at, Fraction):
             found["stop_at"] = str(self.stop_at)
-        found["micro_batches"] = self.micro_batches.to_json() if self.micro_batches else None
+        found["micro_batches"] = self.cut.to_json()
         return found
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "PlanSettings":
         """Read back what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it did not."""
-        eps, cut = found["eps"], found["micro_batches"]
+        rest = dict(found)
+        eps, cut = found["eps"], rest.pop("micro_batches")
         read = {
             "method": "exact" if found["method"] == "arc_flow" else found["method"],  # which 0.2.0 had
             "eps": Fraction(_MOST_AT_KNEE if eps == "knee" else eps) if isinstance(eps, str) else eps,
-            "micro_batches": slots_from_json(cut) if cut else None,
+            "cut": cut_from_json(cut),
         }
-        return cls(**{**found, **read})
-
-
-def one_of(
-    micro_batches: MicroBatches | None, sequence_groups: SequenceGroups | None
-) -> MicroBatches | SequenceGroups | None:
-    """Return how a step is cut into slots; ValueError if a caller gives both."""
-    if sequence_groups is None:
-        return micro_batches
-    if micro_batches is not None:
-        raise UsageError("give {micro_batches} or {sequence_groups}, not both: either cuts the step into slots")
-    if not isinstance(sequence_groups, SequenceGroups):
-        raise ArgumentTypeError("sequence_groups", "be SequenceGroups(degrees, ...)", repr(sequence_groups))
-    return sequence_groups
-
-
-def slots_from_json(found: Mapping[str, Any]) -> MicroBatches | SequenceGroups:
-    """Read back what ``to_json`` of either wrote."""
-    return SequenceGroups(**found) if "degrees" in found else MicroBatches(**found)
+        return cls(**{**rest, **read})
 
 
 def default_placement(homes_known: bool) -> str:

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import parse_cost
-from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
+from balancer.problem.cuts import WHOLE_SHARES, Cut, LongShort
 from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase, PhaseItems, columns_of_none, of_phase, resolve_phases
 from balancer.problem.placement import Placement
-from balancer.problem.problem import check_together
+from balancer.problem.problem import check_padded
 from balancer.problem.settings import PlanSettings, check_method
 from balancer.problem.topology import Topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
@@ -87,27 +87,22 @@ class Setup:
                 self._check_sharing(items)
         self._check_groups()
         self._check_layout()
-        cut = self.settings.micro_batches
-        if cut is not None and cut.stages is not None:
-            names = [phase.name for phase in self.phases]
-            cut.stages.check_phases(names if cut.encoders == "slot" else names[-1:])
-            cut.stages.check_replicas(num_ranks)
+        self.settings.cut.check_phases([phase.name for phase in self.phases])
+        self.settings.cut.check_ranks(self.topology)
         if self.settings.mode != "separate":
             self._check_joint()
-        object.__setattr__(self, "_shares", any(self.sharing_of(phase.name) is not None for phase in self.phases))
+        object.__setattr__(self, "_shares", any(self.cut_of(phase.name).shares for phase in self.phases))
 
     def _in_order(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
         """Return the phases with generators in gaps before the last one, whose gaps they run in; refuse any others."""
-        cut = self.settings.micro_batches
-        gaps = None if cut is None or cut.stages is None else cut.stages.gaps
-        late = () if gaps is None else gaps.generators
+        late, piped = self.settings.cut.behind
         if odd := [phase.name for phase in phases if phase.generates and phase.name not in late]:
             raise UsageError(
                 "phase {name!r} generates, and is none of the generators of {times}: it runs in the gaps of a "
                 "pipeline, or in no plan", name=odd[0],
             )  # fmt: skip
         marked = [replace(phase, generates=True) if phase.name in late else phase for phase in phases]
-        return tuple(sorted(marked, key=lambda phase: gaps is not None and phase.name in gaps.piped))
+        return tuple(sorted(marked, key=lambda phase: phase.name in piped))
 
     def _lay_out(self) -> None:
         """Find the GPUs and the replicas of each phase."""
@@ -163,27 +158,18 @@ class Setup:
 
     def _check_phase(self, phase: Phase, is_last: bool) -> None:
         """Refuse what a phase's plan cannot keep to."""
-        cost, cut = parse_cost(phase.cost), self.settings.micro_batches
-        shared = is_last and isinstance(cut, SequenceGroups)
+        cost, cut = parse_cost(phase.cost), self.settings.cut
+        shared = is_last and cut.shares
         names = [name for name in phase.constraints if shared or name != "every_rank_nonempty"]
-        held = [name for name in names if name != "allowed_ranks"]
-        if cut is not None and not is_last and cut.encoders == "slot" and held:
-            raise UsageError(
-                ("{sequence_groups}" if isinstance(cut, SequenceGroups) else "{micro_batch_tokens}")
-                + " cannot be combined with {"
-                + held[0]
-                + "} of an encoder that computes an item in "
-                "the slot of its sample: what a rank has over the step is then not the encoder's to choose",
-                "use {encoders='step'}",
-            )
-        check_together(cost, names, cut if is_last or cut is None or cut.encoders == "slot" else None)
-        if is_last and isinstance(cut, SequenceGroups):
-            cut.ranks_per_node(self.topology)
-            cut.check_heads(cost)
+        if is_last:
+            cut.check(cost, names, self.topology)
+        else:
+            cut.check_encoder(cost, names)
+        check_padded(cost, names)
 
     def _check_sharing(self, items: PhaseItems) -> None:
         """Refuse long and short of phases that are no encoders, and of ranks that are no groups of that size."""
-        size, slots, of_group = items.phase.sequence_parallel, self.settings.micro_batches, self.settings.group_size
+        size, slots, of_group = items.phase.sequence_parallel, self.settings.cut, self.settings.group_size
         if size is None:
             return
         cut = LongShort.of(size)
@@ -192,7 +178,7 @@ class Setup:
                 "{sequence_parallel} is for encoders, whose items come from home and feed another phase",
                 "samples of the last phase are shared with {sequence_groups}",
             )
-        if slots is not None and slots.encoders == "slot":
+        if slots.encoders == "slot":
             raise UsageError(
                 "{sequence_parallel} of an encoder that computes an item in the slot of its sample is not planned: "
                 "its long items are few, and shared over a whole step", "use {encoders='step'}",
@@ -207,24 +193,20 @@ class Setup:
             raise UsageError(
                 "{group_size} = {count} must be a multiple of {sequence_parallel} = {size}", count=of_group, size=size
             )
-        check_together(items.cost, items.phase.constraints, cut)
-        cut.check_ranks(self.topology)
-        cut.check_heads(items.cost)
+        cut.check(items.cost, items.phase.constraints, self.topology)
 
-    def sharing_of(self, phase: str) -> SequenceGroups | None:
-        """Return how ranks share the samples of the last phase, or an encoder's items; None where they do not."""
+    def cut_of(self, phase: str) -> Cut:
+        """Return how the last phase is cut, or an encoder whose items ranks share; others have whole shares."""
         if phase == self.phases[-1].name:
-            cut = self.settings.micro_batches
-            return cut if isinstance(cut, SequenceGroups) else None
+            return self.settings.cut
         given = next(each for each in self.phases if each.name == phase)
         size = given.sequence_parallel
-        return None if size is None else LongShort.of(size, given.share_multiple_of)
+        return WHOLE_SHARES if size is None else LongShort.of(size, given.share_multiple_of)
 
     @property
     def in_gaps(self) -> bool:
         """Whether encoders run in the gaps of the last phase's pipelines."""
-        cut = self.settings.micro_batches
-        return cut is not None and cut.stages is not None and cut.stages.gaps is not None
+        return self.settings.cut.fills_gaps
 
     @property
     def shares(self) -> bool:
@@ -233,8 +215,8 @@ class Setup:
 
     def rank_sets(self) -> Iterator[range]:
         """Yield all sets of ranks that plans can need as a group of more than one, each once."""
-        cuts = (self.sharing_of(phase.name) for phase in self.phases)
-        yield from dict.fromkeys(ranks for cut in cuts if cut is not None for ranks in cut.rank_sets(self.topology))
+        cuts = (self.cut_of(phase.name) for phase in self.phases)
+        yield from dict.fromkeys(ranks for cut in cuts for ranks in cut.rank_sets(self.topology))
 
     def _check_groups(self) -> None:
         """Refuse groups of ranks that cannot be planned by themselves."""
@@ -254,16 +236,8 @@ class Setup:
         layout, settings = self.layout, self.settings
         if layout is None:
             return
-        cut, size = settings.micro_batches, settings.group_size
-        if isinstance(cut, SequenceGroups):
-            raise UsageError(
-                "{sequence_groups} cannot be combined with {layouts}: the layout says already which GPUs share samples"
-            )
-        if cut is not None and cut.stages is not None and cut.encoders == "slot" and len(self.phases) > 1:
-            raise UsageError(
-                "{stages} that encoders are part of cannot be combined with {layouts}, in which encoders run before "
-                "the pipeline", "use {encoders='step'}",
-            )  # fmt: skip
+        settings.cut.check_layouts(len(self.phases))
+        size = settings.group_size
         for name, each in layout.modules.items():
             if size is not None and (each.pp > 1 or size % each.device_gpus):
                 raise UsageError(

@@ -1,15 +1,19 @@
 """The smallest cap that would do in place of one that was too small, told with the error."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from solvers.errors import SolverError, braced
+from balancer.cost import CostModel
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import MAX_TOKENS, Constraints
+from solvers.errors import InfeasibilityCertificate, InfeasibleError, Named, SolverError, braced
 
-__all__ = ["least_cap", "needed", "with_smallest_cap"]
+__all__ = ["check_cap", "check_longest", "least_cap", "needed", "with_smallest_cap"]
 
 _BUDGET = 0.01  # seconds' worth of looking for a plan that needs little room
 
@@ -66,3 +70,32 @@ def with_smallest_cap(
             others[word] = rest
     what = f"{{{name}}}" if name == "max_tokens_per_rank" else f"the cap on {braced(name)}"
     return error.with_remedy(needed(what, amounts, num_ranks, limit, **others))
+
+
+def check_cap(batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+    """Raise InfeasibleError if a sample, or all of them together, exceed the cap on a rank's tokens."""
+    cap = constraints.max_tokens_per_rank
+    if cap is None or least_cap(batch.lengths, num_ranks) <= cap:
+        return
+    others = replace(constraints, max_tokens_per_rank=None, initial_loads=None, rank_speeds=None)
+    keywords = others.solver_keywords(batch.lengths)
+    remedy = needed(f"{{{MAX_TOKENS}}}", batch.lengths, num_ranks, cap, cost.padded, **keywords)
+    check_longest(batch, MAX_TOKENS, cap, remedy)
+    total, room = sum(batch.lengths.tolist()), cap * num_ranks
+    raise InfeasibleError(
+        "the batch has {total} tokens, {excess} more than {count} ranks hold with {max_tokens_per_rank} = {cap}",
+        InfeasibilityCertificate(MAX_TOKENS, range(len(batch.lengths)), range(num_ranks), total, room), remedy,
+        total=total, excess=total - room, count=num_ranks, cap=cap,
+    )  # fmt: skip
+
+
+def check_longest(batch: GlobalBatch, name: str, cap: int, *remedies: str) -> None:
+    """Raise InfeasibleError if a sample is longer than a cap by this name."""
+    lengths = batch.lengths
+    if len(lengths) and lengths.max() > cap:
+        sample = int(np.argmax(lengths))
+        raise InfeasibleError(
+            f"{{sample}} has length {lengths[sample]}, {lengths[sample] - cap} more than {{{name}}} = {cap}",
+            InfeasibilityCertificate(name, [sample], [], int(lengths[sample]), cap), remedies,
+            sample=Named("sample", int(batch.numbers[sample])),
+        )  # fmt: skip

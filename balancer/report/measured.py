@@ -28,7 +28,6 @@ from balancer.errors import InputError
 from balancer.io.measurements import RankTimes
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
-from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.report.text import counted
 
 __all__ = ["MeasuredFit", "MeasuredSteps", "expected_largest"]
@@ -124,7 +123,7 @@ class MeasuredSteps:
         speeds = plan.constraints.rank_speeds
         pace = np.ones(plan.num_ranks) if speeds is None else np.asarray(speeds, dtype=np.float64)
         loads = plan.slot_loads.T / pace
-        if plan.micro_batches is None or plan.micro_batches.schedule != "lockstep":
+        if plan.cut.schedule != "lockstep":
             loads, seconds = loads.sum(axis=0, keepdims=True), seconds.sum(axis=0, keepdims=True)
         self._loads += list(loads)
         self._seconds += list(seconds)
@@ -137,8 +136,7 @@ class MeasuredSteps:
         if not step.is_single:
             raise InputError(f"--measured compares plans of one phase; this one has {', '.join(step.phases)}")
         plan = next(iter(step.phases.values())).plan
-        cut = plan.micro_batches
-        if cut is not None and (not isinstance(cut, MicroBatches) or cut.stages is not None):
+        if plan.cut.shares or plan.cut.num_stages:
             raise InputError("--measured compares ranks that compute whole samples: no sequence groups, no pipelines")
         return plan
 

@@ -114,14 +114,14 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
              if name in kept.names()]  # fmt: skip
     if encoder_slots:
         said.append(encoder_slots)
-    elif plan.micro_batches is not None:
-        said.append(plan.micro_batches.in_words())
+    elif words := plan.cut.in_words():
+        said.append(words)
     return ", ".join(said)
 
 
 def _encoder_slots(plan: StepPlan, phase: str) -> str:
     """Say where an encoder computes if there are micro-batches; nothing of the last phase."""
-    if phase == list(plan.phases)[-1] or plan[phase].micro_batches is None or plan[phase].group_table is not None:
+    if phase == list(plan.phases)[-1] or not plan[phase].cut.meets:
         return ""
     if plan.encoders_in_pipeline:
         return f"{'in the gaps' if plan.setup.in_gaps else 'stages'} of the last phase's pipeline"
@@ -213,7 +213,7 @@ def _slowest_pipelines(plan: DispatchPlan) -> tuple[dict[str, PipelineRun], dict
     """
     runs: dict[str, PipelineRun] = {}
     boxes: dict[str, Between] = {}
-    for name, home in (("before", True), ("after", False)) if plan.work is not None else ():
+    for name, home in (("before", True), ("after", False)) if plan.cut.num_stages else ():
         slowest = int(np.argmax(plan.pipeline_makespans(home)))
         runs[name] = plan.pipeline_run(slowest, home)
         if (between := plan.between(slowest, home)) is not None:
@@ -226,7 +226,7 @@ def relative_loads(plan: DispatchPlan) -> tuple[Floats, Floats]:
 
     Of pipelines, what each takes over what the mean one would without bubbles.
     """
-    if plan.work is not None:
+    if plan.cut.num_stages:
         perfect, share = plan.perfect()
         both = [plan.pipeline_makespans(home) * share / perfect if perfect else np.ones(plan.num_ranks)
                 for home in (True, False)]  # fmt: skip

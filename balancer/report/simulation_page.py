@@ -230,7 +230,7 @@ def _memory(totals: Mapping[str, StrategyTotals], phases: Sequence[str], assumed
 
 
 def _in_micro_batches(assumed: Assumptions) -> str:
-    return "" if assumed.settings.setup.settings.micro_batches is None else ", in a micro-batch"
+    return ", in a micro-batch" if assumed.settings.setup.settings.cut.in_words() else ""
 
 
 def _slow(found: Simulation, data: SimulationData) -> str:
@@ -320,7 +320,7 @@ def _of_cluster(cluster: Cluster) -> Iterable[tuple[str, str]]:
 
 def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     settings, plan = assumed.settings, assumed.settings.setup.settings
-    cut = plan.micro_batches
+    cut = plan.cut
     yield "samples", f"{settings.samples_per_step:,}, {escaped(settings.home)} on ranks before"
     yield "steps", f"{found.steps:,}, all full; the log's {found.rows:,} rows {found.passes:.3g} times over"
     yield "planned with", escaped(f"method {plan.method}, placement {plan.placement}, eps {plan.eps}")
@@ -331,8 +331,8 @@ def _of_step(found: Simulation, assumed: Assumptions) -> Iterable[tuple[str, str
         + ("" if assumed.bytes_given else "; 1 byte an element, for want of --bytes"),
     )
     yield "activations", "recomputed for the backward pass" if assumed.checkpointing else "kept"
-    if cut is not None:
-        yield "slots", escaped(cut.in_words())
+    if words := cut.in_words():
+        yield "slots", escaped(words)
         if len(settings.setup.phases) > 1:
             each, early = "an item in the micro-batch of its sample", "all items before the first micro-batch"
             yield "encoders compute", each if cut.encoders == "slot" else early

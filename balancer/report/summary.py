@@ -16,7 +16,6 @@ from balancer.plan.pieces import GroupTable
 from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
-from balancer.problem.cuts.sequence_groups import LongShort
 
 __all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
 
@@ -91,15 +90,12 @@ class PhaseSummary:
         self.spent_at_bound += plan.lower_bound * ranks
         self.worked_before += even_rank_time(plan, home=True)
         self.worked_after += worked
-        long_short = isinstance(plan.micro_batches, LongShort)
         if plan.group_table is not None:
             self._add_groups(plan, plan.group_table)
-        if long_short and plan.group_table is not None:
-            self._add_shared(plan, plan.group_table)
-        if plan.micro_batches is not None and not before_slots and not long_short:
-            self.schedule = plan.micro_batches.schedule if plan.group_table is None else "sequence groups"
-            if plan.micro_batches.stages is not None:
-                self.num_stages = plan.micro_batches.stages.num_stages
+            if plan.cut.own_slots:
+                self._add_shared(plan, plan.group_table)
+        if plan.cut.meets and not before_slots:
+            self.schedule, self.num_stages = plan.cut.meets, plan.cut.num_stages
             self.fewest_slots = min(self.fewest_slots or plan.num_slots, plan.num_slots)
             self.most_slots = max(self.most_slots, plan.num_slots)
         self.gap_sum += gap

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
+from balancer.problem.cuts import Cut
 from balancer.problem.mesh import Mesh
 from balancer.simulate.phase_model import PhaseModel
 from solvers.groups import padded_loads
@@ -44,8 +43,8 @@ def on_gpus(found: Computed, mesh: Mesh, num_gpus: int) -> Computed:
 
 def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
     """Compute a phase's items where its plan puts them, on ranks of so many GPUs. O(items + ranks * micro-batches)."""
-    if isinstance(plan.micro_batches, SequenceGroups) and plan.group_table is not None:
-        return _compute_shared(plan, plan.micro_batches, model, gpus)
+    if plan.cut.shares:
+        return _compute_shared(plan, model, gpus)
     lengths, shape = plan.lengths, (plan.num_ranks, plan.num_slots)
     bins = plan.rank_of_sample * np.int32(plan.num_slots) + plan.slot_of_sample
     num_bins = plan.num_ranks * plan.num_slots
@@ -73,15 +72,15 @@ def compute_phase(name: str, plan: DispatchPlan, model: PhaseModel, gpus: int) -
     return Computed(seconds.reshape(shape), tokens.reshape(shape), useful, float(executed.sum()))
 
 
-def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, gpus: int) -> Computed:
+def _compute_shared(plan: DispatchPlan, model: PhaseModel, gpus: int) -> Computed:
     """Compute samples that ranks share: each rank is busy with one for as long as the plan's cost says.
 
     Of the time that the sample takes alone, that is; what sharing loses and exchanges is in it.
     """
     lengths, shares, num_bins = plan.lengths, plan.shares, plan.num_ranks * plan.num_slots
-    degrees = sorted({1, *cut.degrees})
-    times = plan.cost.degree_times(lengths, degrees, plan.num_ranks).times
     degree = np.bincount(shares.sample, minlength=len(lengths))
+    degrees = sorted({1, *degree.tolist()} - {0})
+    times = plan.cost.degree_times(lengths, degrees, plan.num_ranks).times
     slower = times[np.searchsorted(degrees, degree), np.arange(len(lengths))] / np.maximum(times[0], 1)
     each = model.executed_flops(lengths)
     bins = shares.place.rank_of_sample * np.int64(plan.num_slots) + plan.slot_of_sample[shares.sample]
@@ -90,15 +89,14 @@ def _compute_shared(plan: DispatchPlan, cut: SequenceGroups, model: PhaseModel, 
     seconds = model.throughput.seconds(busy / gpus, tokens)
     shape, useful = (plan.num_ranks, plan.num_slots), float(model.useful_flops(lengths).sum())
     seconds, tokens = seconds.reshape(shape), tokens.reshape(shape)
-    if isinstance(cut, LongShort):  # before the first micro-batch, one degree after another without waiting
+    if plan.cut.own_slots:  # before the first micro-batch, one degree after another without waiting
         seconds, tokens = seconds.sum(axis=1, keepdims=True), tokens.sum(axis=1, keepdims=True)
     return Computed(seconds, tokens, useful, float(each.sum()))
 
 
-def span(seconds: NDArray[np.float64], micro_batches: MicroBatches | SequenceGroups | None) -> float:
+def span(seconds: NDArray[np.float64], cut: Cut) -> float:
     """Seconds until all ranks are done, from those of every micro-batch, float64[num_ranks, num_slots].
 
     Never less than the mean of what ranks compute, whatever rounding does.
     """
-    ended = float(seconds.sum(axis=1).max()) if micro_batches is None else micro_batches.span(seconds)
-    return max(ended, float(seconds.sum(axis=1).mean()))
+    return max(float(cut.span(seconds)), float(seconds.sum(axis=1).mean()))

@@ -15,8 +15,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan, as_step_plan
 from balancer.plan.stream import Stream
 from balancer.problem.cluster import Cluster
-from balancer.problem.cuts.micro_batches import MicroBatches
-from balancer.problem.cuts.sequence_groups import SequenceGroups
+from balancer.problem.cuts import WHOLE_SHARES, Cut
 from balancer.problem.mesh import Mesh
 from balancer.problem.topology import Topology
 from balancer.simulate.compute import Computed, compute_phase, on_gpus, span
@@ -207,12 +206,12 @@ def step_time(
         }
         pipeline = _pipeline(plans, found, models, cluster)
         found |= {} if pipeline is None else pipeline.found
-        phases = {name: _phase_time(part, plans[name].micro_batches, pipeline, name) for name, part in found.items()}
+        phases = {name: _phase_time(part, plans[name].cut, pipeline, name) for name, part in found.items()}
         exchanges = {name: _exchange_time(plan, stream, cluster) for name, stream in streams.items()}
     if plan.setup.layout is not None:
         found = {name: on_gpus(part, plan.setup.mesh_of(name), plan.num_ranks) for name, part in found.items()}
     compute = float(np.sum([part.seconds for part in found.values()], axis=0).sum(axis=1).mean())
-    last = plans[next(reversed(plans))].micro_batches
+    last = plans[next(reversed(plans))].cut
     waiting = sum(phase.waiting_s for phase in phases.values())
     step = StepTime(
         phases=phases,
@@ -238,19 +237,17 @@ def _pipeline(
 ) -> Pipelined | None:
     """Run the pipelines of the last phase, and of the encoders that are stages of them, if there are any."""
     last = list(plans.values())[-1]
-    if last.micro_batches is None or last.micro_batches.stages is None:
+    if not last.cut.num_stages:
         return None
-    return run_pipelines(last, last.micro_batches.stages, found, models, cluster)
+    return run_pipelines(last, last.placed.stages, found, models, cluster)
 
 
-def _phase_time(
-    found: Computed, micro_batches: MicroBatches | SequenceGroups | None, pipeline: Pipelined | None, name: str
-) -> PhaseTime:
+def _phase_time(found: Computed, cut: Cut, pipeline: Pipelined | None, name: str) -> PhaseTime:
     """Return what a phase takes, from what every micro-batch does; the last of a pipeline has all that it waits."""
     ranks = found.seconds.sum(axis=1)
     mean = float(ranks.mean())
-    ended = span(found.seconds, micro_batches) if pipeline is None or name not in pipeline.found else mean
-    if pipeline is not None and micro_batches is not None and micro_batches.stages is not None:
+    ended = span(found.seconds, cut) if pipeline is None or name not in pipeline.found else mean
+    if pipeline is not None and cut.num_stages:
         ended = (
             mean + pipeline.seconds - sum(float(each.seconds.sum(axis=1).mean()) for each in pipeline.found.values())
         )
@@ -265,23 +262,17 @@ def _phase_time(
     )
 
 
-def _encoders_first(micro_batches: MicroBatches | SequenceGroups | None) -> bool:
-    return micro_batches is not None and micro_batches.encoders == "step"
-
-
-def _span_of_all(found: Mapping[str, Computed], micro_batches: MicroBatches | SequenceGroups | None) -> float:
+def _span_of_all(found: Mapping[str, Computed], cut: Cut) -> float:
     """Seconds until all ranks are done with all phases, where they do not wait after each."""
     seconds = [part.seconds for part in found.values()]
-    piped = micro_batches is not None and micro_batches.schedule == "pipeline"
-    if piped and _encoders_first(micro_batches) and len(seconds) > 1:  # which are no stage of it
-        return span(np.sum(seconds[:-1], axis=0), None) + span(seconds[-1], micro_batches)
-    return span(np.sum(seconds, axis=0), micro_batches)
+    if cut.schedule == "pipeline" and cut.encoders == "step" and len(seconds) > 1:  # which are no stage of it
+        return span(np.sum(seconds[:-1], axis=0), WHOLE_SHARES) + span(seconds[-1], cut)
+    return span(np.sum(seconds, axis=0), cut)
 
 
 def _activation_bytes(
-    found: Mapping[str, Computed], models: Mapping[str, PhaseModel],
-    micro_batches: MicroBatches | SequenceGroups | None, pipeline: Pipelined | None,
-) -> float:  # fmt: skip
+    found: Mapping[str, Computed], models: Mapping[str, PhaseModel], cut: Cut, pipeline: Pipelined | None
+) -> float:
     """Return the most that a rank holds at a time; with pipeline stages, as if each device held as much as the fullest.
 
     A pipeline's first stage has as many micro-batches under way as there are stages (one forward, one backward;
@@ -290,9 +281,9 @@ def _activation_bytes(
     """
     kept = {name: models[name].kept_bytes * part.tokens for name, part in found.items()}
     working = np.maximum.reduce([models[name].working_bytes * part.tokens for name, part in found.items()])
-    stages = 1 if micro_batches is None else min(micro_batches.pipeline_stages, working.shape[1])
+    stages = min(cut.pipeline_stages, working.shape[1])
     through = np.zeros((len(working), 1))
-    if _encoders_first(micro_batches):
+    if cut.encoders == "step":
         through = through + sum(kept.pop(name).sum(axis=1, keepdims=True) for name in list(kept)[:-1])
     if pipeline is not None:
         return pipeline.device_bytes + float(np.max(through))

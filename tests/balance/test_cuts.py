@@ -1,66 +1,47 @@
-"""Cuts: registries agree, and whatever makes and holds a plan knows no cut by itself."""
+"""Cuts: registries agree, and a cut that no file of the package names goes through all of it."""
 
-from dataclasses import dataclass
-from types import SimpleNamespace
+import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from plan_files import header_of, write_plan
+from toy_cut import InTurn, PlacedInTurn
 
-from balancer.cost import parse_cost
-from balancer.plan.placed import PLACED, WholeShares, placed
-from balancer.planning.found import Found
-from balancer.planning.planner import PLANNERS, Planner, plan_problem, replay_plan
-from balancer.problem.batch import GlobalBatch
-from balancer.problem.placement import Placement
-from balancer.problem.problem import Problem
+import balancer
+from balancer.cli.main import main
+from balancer.io.logs import open_log
+from balancer.offline.settings import LogSettings
+from balancer.plan.placed import PLACED
+from balancer.planning.planner import PLANNERS, replay_plan
+from balancer.problem.cuts import CUTS, cut_from_json
+from balancer.problem.phases import Phase
 from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
-from solvers.bounds import Bound
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InTurn(WholeShares):
-    """Ranks compute one after another, so that a step takes the sum of all."""
-
-    def measured(self):
-        loads = self._loads()
-        return loads, int(loads.sum())
-
-    def home_makespan(self, home_loads):
-        return int(home_loads.sum())
-
-    def ideal(self, loads, home_loads, home=False):
-        return int(loads.sum()), 1
-
-
-def plan_in_turn(problem, cut, settings):
-    """Deal samples out from the last rank on."""
-    ranks = (cut.last - np.arange(len(problem.costs), dtype=np.int32)) % problem.topology.num_ranks
-    target = Placement.by_sample_order(ranks.astype(np.int32), problem.topology.num_ranks)
-    return Found(InTurn(problem, target), lambda _: Bound(int(problem.costs.sum()), "sum"))
-
-
-def bound_in_turn(placed, makespan, settings, search):
-    return Bound(int(placed.problem.costs.sum()) - 1, "less")
+LENGTHS = [5, 3, 2, 7]
 
 
 @pytest.fixture
-def problem(monkeypatch):
-    monkeypatch.setitem(PLACED, "in_turn", InTurn)
-    monkeypatch.setitem(PLANNERS, "in_turn", Planner(plan_in_turn, bound_in_turn))
-    lengths, cost = np.array([5, 3, 2, 7]), parse_cost("linear")
-    batch = GlobalBatch.of(lengths, 2)
-    cut = SimpleNamespace(name="in_turn", last=1)
-    return Problem(batch, Topology.uniform(2, 1), cost, cost.sample_costs(batch.lengths), micro_batches=cut)
+def plan():
+    return balancer.balance(LENGTHS, 2, 1, cut=InTurn(1))
 
 
-def test_each_cut_has_a_class_and_a_planner():
-    assert list(PLACED) == list(PLANNERS)
+def test_each_cut_has_three_faces():
+    assert list(CUTS) == list(PLACED) == list(PLANNERS)
 
 
-def test_another_cut_is_planned_measured_and_moved(problem):
-    plan = plan_problem(problem, PlanSettings())
-    assert type(plan.placed) is InTurn
+def test_each_cut_is_read_back():
+    cuts = [InTurn(3), balancer.MicroBatches(9), balancer.SequenceGroups((1, 2), 9), PlanSettings().cut]
+    cuts.append(balancer.MicroBatches(9, "pipeline", stages=balancer.PipelineStages.of(2)))
+    for cut in cuts:
+        assert cut_from_json(json.loads(json.dumps(cut.to_json()))) == cut
+
+
+def test_another_cut_is_planned_measured_and_moved(plan):
+    assert type(plan.placed) is PlacedInTurn
     assert plan.rank_of_sample.tolist() == [1, 0, 1, 0]
     assert (plan.makespan, plan.lower_bound, plan.status) == (17, 17, "optimal")
     assert (plan.loads.tolist(), plan.home_makespan, plan.imbalance_ratio) == ([10, 7], 17, 1.0)
@@ -68,10 +49,43 @@ def test_another_cut_is_planned_measured_and_moved(problem):
     assert plan.inverse().rank_of_sample.tolist() == plan.home.rank_of_sample.tolist()
 
 
-def test_another_cut_is_replayed_with_its_own_bound(problem):
-    plan = plan_problem(problem, PlanSettings())
-    again = replay_plan(placed(problem, plan.target), PlanSettings())
-    assert (again.digest(), again.placed, again.lower_bound) == (plan.digest(), plan.placed, 16)
-    moved = replay_plan(placed(problem, plan.home), PlanSettings())
-    assert moved.placed != plan.placed
-    assert moved.digest() != plan.digest()
+def test_another_cut_is_replayed(plan):
+    again = replay_plan(plan.placed, PlanSettings(cut=plan.cut))
+    assert (again.digest(), again.placed, again.lower_bound) == (plan.digest(), plan.placed, 17)
+
+
+def test_another_cut_is_saved_and_loaded(plan, tmp_path):
+    plan.save(tmp_path / "plan.parquet")
+    loaded = balancer.load_plan(tmp_path / "plan.parquet")
+    assert (loaded.cut, loaded.digest(), loaded.makespan) == (InTurn(1), plan.digest(), 17)
+    assert header_of(tmp_path / "plan.parquet")["features"] == ["in_turn"]
+    assert type(loaded.placed) is PlacedInTurn
+
+
+def test_another_cut_of_phases():
+    batch = {"patches": [4, 0, 8, 4], "tokens": [9, 4, 12, 6]}
+    step = balancer.orchestrate(batch, {"vision": "patches", "llm": "tokens"}, 2, cut=InTurn(1))
+    assert step["llm"].rank_of_sample.tolist() == [1, 0, 1, 0]
+    assert step["vision"].loads.tolist() == [8, 8]
+
+
+def test_a_log_is_planned_by_another_cut_and_reported(tmp_path, capsys):
+    pq.write_table(pa.table({"length": np.arange(1, 25)}), tmp_path / "log.parquet")
+    setup = Setup(Topology([1, 1]), (Phase("all", "length"),), PlanSettings(cut=InTurn(1)))
+    write_plan(tmp_path / "plan.parquet", open_log(tmp_path / "log.parquet"), LogSettings(setup, 4))
+    page = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "plan.parquet"), "--html", str(page), "--json"])
+    assert ended.value.code in (None, 0)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["steps"], said["samples"]) == (3, 24)
+    assert "in turn from rank 1" in page.read_text()
+
+
+def test_another_cut_is_dispatched():
+    pytest.importorskip("torch")
+    from rank_processes import Ranks
+    from toy_cut import dispatched
+
+    with Ranks(2) as ranks:
+        assert ranks.run(dispatched) == [[1], [0, 10]]

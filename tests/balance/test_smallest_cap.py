@@ -39,7 +39,7 @@ def note_of(tmp_path):
         lengths = [length for step in steps for length in (*step, *[0] * (4 - len(step)))]
         (tmp_path / "log.csv").write_text("\n".join(["n", *map(str, lengths), ""]))
         phase = Phase("all", "n", max_tokens_per_rank=cap)
-        setup = Setup(as_topology(2), (phase,), PlanSettings(micro_batches=cut))
+        setup = Setup(as_topology(2), (phase,), PlanSettings(cut=cut))
         with pytest.raises(SolverError) as caught:
             list(plan_log(open_log(tmp_path / "log.csv"), LogSettings(setup, 2)))
         assert str(caught.value).startswith(f"{tmp_path}/log.csv: step ")

@@ -70,7 +70,7 @@ def options(folder, *more, ranks=2, phases=PHASES, layout="winner.json"):
 
 def checked(plan):
     """Check each replica of a plan from scratch, with no code of the solver."""
-    cut, llm = plan.setup.settings.micro_batches, plan["llm"]
+    cut, llm = plan.setup.settings.cut, plan["llm"]
     ops, tasks = cut.stages.gaps.of_ops(), llm.gaps.tasks
     pipe, besides = (ops.pop("forward"), ops.pop("backward")), ops
     for rank in range(llm.num_ranks):

@@ -93,7 +93,7 @@ def test_micro_batches_are_given_by_the_names_that_errors_call_them():
         "micro_batches_multiple_of": 4, "pipeline_stages": 2, "allow_empty": True, "over_long": "own",
         "encoders": "step",
     }  # fmt: skip
-    given = as_setup(FOUR, None, "linear", None, in_short).settings.micro_batches
+    given = as_setup(FOUR, None, "linear", None, in_short).settings.cut
     assert given == MicroBatches(9, "pipeline", 8, 2, 4, 2, True, "own", "step")
 
 

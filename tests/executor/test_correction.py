@@ -91,11 +91,11 @@ def piped(**stages):
 
 def test_stages_take_corrected_costs_and_keep_what_their_parts_are():
     found = corrected(PHASES, BOTH, micro_batches=piped())
-    costs = found.setup.settings.micro_batches.stages.costs
+    costs = found.setup.settings.cut.stages.costs
     vision, llm = (int(costs[name].split("a=")[1].split(",")[0]) for name in ("vision", "llm"))
     assert llm / vision == pytest.approx(10, rel=1e-6)  # as both take two units of time in all their stages
     models = piped(models={"vision": "internvit-6b", "llm": "qwen2-7b"})
-    made = corrected(PHASES, BOTH, micro_batches=models).setup.settings.micro_batches.stages
+    made = corrected(PHASES, BOTH, micro_batches=models).setup.settings.cut.stages
     whole = {name: int(made.costs[name].split("a=")[1].split(",")[0]) * sum(made.forward[name]) for name in made.costs}
     assert whole["llm"] / whole["vision"] == pytest.approx(10, rel=1e-3)
 

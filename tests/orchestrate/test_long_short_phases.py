@@ -23,7 +23,6 @@ from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import CONSTRAINTS
-from balancer.problem.problem import check_together
 from balancer.simulate import CLUSTERS, PhaseModel, step_time
 from solvers.errors import CertificateError, InfeasibleError, SolverError
 
@@ -487,10 +486,10 @@ KEPT = {"keep_together", "max_tokens_per_rank", "max_samples_per_rank", "caps"}
 @pytest.mark.parametrize("name", sorted(CONSTRAINTS))
 def test_a_constraint_is_kept_or_its_refusal_says_what_it_would_mean_and_what_to_do(name):
     if name in KEPT:
-        check_together(COST, [name], LongShort.of(4))
+        LongShort.of(4).check(COST, [name], Topology.uniform(8, 4))
         return
     with pytest.raises(ValueError, match=f"sequence_parallel cannot be combined with {name}: .*; ") as refused:
-        check_together(COST, [name], LongShort.of(4))
+        LongShort.of(4).check(COST, [name], Topology.uniform(8, 4))
     assert "samples are on several ranks" not in str(refused.value)
 
 

@@ -52,13 +52,13 @@ OPTIONS = {
     "joint": {"phases": (*PHASES[:1], Phase("audio", "audio"), PHASES[2]), "mode": "joint"},
     "auto": {"mode": "auto"},
     "groups": {"topology": (2, 2), "group_size": 2},
-    "micro-batches": {"micro_batches": MicroBatches(30), "drop_last": True},
+    "micro-batches": {"cut": MicroBatches(30), "drop_last": True},
     "micro-batches after encoders": {
-        "micro_batches": MicroBatches(30, over_long="own", encoders="step"),
+        "cut": MicroBatches(30, over_long="own", encoders="step"),
         "drop_last": True,
         "mode": "auto",
     },
-    "fixed micro-batches": {"micro_batches": MicroBatches(60, count=3, allow_empty=True)},
+    "fixed micro-batches": {"cut": MicroBatches(60, count=3, allow_empty=True)},
     "one item a sample": {"phases": NUMBERS},
     "constraints": {
         "phases": (Phase("audio", "audio", max_tokens_per_rank=99, every_rank_nonempty=True), *NUMBERS[1:])
@@ -117,7 +117,7 @@ def test_settings_round_trip():
         home="strided", drop_last=True, mode="auto", group_size=3, time_budget=0.5,
     )  # fmt: skip
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-    chosen = settings_of(micro_batches=MicroBatches(9, "step", 4, encoders="step"))
+    chosen = settings_of(cut=MicroBatches(9, "step", 4, encoders="step"))
     assert LogSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
 
 
@@ -362,7 +362,7 @@ def test_tampered_descriptions(name, tmp_path):
 )
 def test_tampered_slots(change, message, tmp_path):
     write_log(tmp_path)
-    plans = write_plan(tmp_path, settings_of(micro_batches=MicroBatches(25, at_least=2), drop_last=True))
+    plans = write_plan(tmp_path, settings_of(cut=MicroBatches(25, at_least=2), drop_last=True))
     assert plans[0].num_slots == 2
     tamper(tmp_path / "plan.parquet", rows=change)
     with pytest.raises(PlanError, match=message):

@@ -366,7 +366,7 @@ def test_the_last_phase_keeps_to_it_with_micro_batches_too(encoders, log, tmp_pa
     if encoders == "step":
         phases = (Phase("vision", "lengths(images)", keep_together="key", min_samples_per_rank=1), CONSTRAINED[2])
     cut = MicroBatches(12, encoders=encoders, allow_empty=True)
-    plans = write_plan(tmp_path / "plan.parquet", log, settings_of(phases, micro_batches=cut))
+    plans = write_plan(tmp_path / "plan.parquet", log, settings_of(phases, cut=cut))
     columns = log_columns()
     for number, plan in enumerate(plans):
         batch = {name: column[12 * number : 12 * number + 12] for name, column in columns.items()}
@@ -419,7 +419,7 @@ def test_what_is_left_out_is_left_out_of_every_phase_with_all_its_items(encoders
 
 def test_plan_file_report_and_replay_agree_about_what_is_left_out(log, tmp_path):
     phases = (CONSTRAINED[0], Phase("llm", "text"))
-    chosen = settings_of(phases, micro_batches=MicroBatches(6, encoders="step", **DROP))
+    chosen = settings_of(phases, cut=MicroBatches(6, encoders="step", **DROP))
     plans = write_plan(tmp_path / "plan.parquet", log, chosen)
     columns = log_columns()
     over = [row for row, length in enumerate(columns["text"]) if length > 6]
@@ -476,7 +476,7 @@ def test_everything_left_out(encoders, log, tmp_path):
     assert [phase.plan.makespan for phase in plan.phases.values()] == [0, 0, 0]
     pq.write_table(pq.read_table(log.path).set_column(3, "text", pa.array([2] * 23 + [1], pa.int64())), log.path)
     again = open_log(log.path)
-    plans = write_plan(tmp_path / "plan.parquet", again, settings_of(phases, micro_batches=cut))
+    plans = write_plan(tmp_path / "plan.parquet", again, settings_of(phases, cut=cut))
     assert [plan.num_samples for plan in plans] == [0, 1]
     replayed = list(load_steps(tmp_path / "plan.parquet"))
     assert [plan.digest() for plan in replayed] == [plan.digest() for plan in plans]

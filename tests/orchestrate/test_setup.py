@@ -97,7 +97,7 @@ def test_an_exact_eps_is_told_as_a_fraction(eps):
 
 
 def test_settings_that_another_release_wrote_are_refused():
-    told = PlanSettings(micro_batches=MicroBatches(9)).to_json()
+    told = PlanSettings(cut=MicroBatches(9)).to_json()
     for wrong in (
         told | {"pieces": True},
         {name: value for name, value in told.items() if name != "eps"},
@@ -127,10 +127,10 @@ VISION, LLM = Phase("vision", "images"), Phase("llm", "text")
         ({"time_budget": 0}, "time_budget must be"),
         ({"mode": "both"}, "mode must be one of separate, joint, auto, got 'both'"),
         ({"group_size": 0}, "group_size must be >= 1, got 0"),
-        ({"micro_batches": 9}, r"micro_batches must be MicroBatches\(max_tokens, ...\), got 9"),
-        ({"micro_batches": MicroBatches(9), "method": "lpt"}, "method 'lpt' makes no micro-batches; use 'auto'"),
+        ({"cut": 9}, r"cut must be one of balancer's cuts, such as MicroBatches\(max_tokens\), got 9"),
+        ({"cut": MicroBatches(9), "method": "lpt"}, "method 'lpt' makes no micro-batches; use 'auto'"),
         (
-            {"micro_batches": MicroBatches(9), "group_size": 2},
+            {"cut": MicroBatches(9), "group_size": 2},
             "micro_batch_tokens cannot be combined with group_size: .* one number of micro-batches",
         ),
     ],
@@ -140,8 +140,8 @@ def test_settings_that_cannot_be(settings, message):
         PlanSettings(**settings)
 
 
-IN_SLOTS = {"micro_batches": MicroBatches(9)}
-BEFORE = {"micro_batches": MicroBatches(9, encoders="step")}
+IN_SLOTS = {"cut": MicroBatches(9)}
+BEFORE = {"cut": MicroBatches(9, encoders="step")}
 
 
 @pytest.mark.parametrize(

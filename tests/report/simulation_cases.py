@@ -8,6 +8,7 @@ from balancer import Phase, Topology
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
 from balancer.planning.strategies import STRATEGIES
+from balancer.problem.cuts import as_cut
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.report.simulation_data import SimulationData
@@ -31,7 +32,7 @@ def simulated(log, names=("vision", "audio", "llm"), *, ranks=4, batch=3, steps=
     phases = tuple(Phase(name, f"c{i}", bytes_in=4, bytes_out=8) for i, name in enumerate(names))
     shapes = dict(zip(names, SHAPES[-len(names) :], strict=True))
     models = {name: PhaseModel.on(shape, H100.peak_flops, 0.5) for name, shape in shapes.items()}
-    planned = PlanSettings(micro_batches=options.pop("micro_batches", None))
+    planned = PlanSettings(cut=as_cut(options.pop("micro_batches", None)))
     settings = LogSettings(Setup(Topology.uniform(ranks, min(ranks, 2)), phases, planned), batch)
     data = SimulationData(waits, step)
     options = {"strategies": tuple(STRATEGIES), "num_steps": steps, "window": 3} | options

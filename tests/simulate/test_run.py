@@ -159,7 +159,7 @@ def test_bad_arguments(log):
 
 def test_every_strategy_in_micro_batches(log):
     """The same work in the same batches, and less of it held at a time."""
-    cut = simulate_log(open_log(log), settings(micro_batches=MicroBatches(1300)), MODELS, H100)
+    cut = simulate_log(open_log(log), settings(cut=MicroBatches(1300)), MODELS, H100)
     whole = simulate_log(open_log(log), settings(), MODELS, H100)
     assert list(cut.strategies) == list(STRATEGIES)
     for strategy, totals in cut.strategies.items():

@@ -19,9 +19,9 @@ PLACED: dict[str, type[WholeShares]] = {
     "sequence_groups": PlacedGroups,
     "sequence_parallel": PlacedGroups,
 }
-"""What comes out, by :attr:`balancer.problem.problem.Problem.cut_name`."""
+"""What comes out, by :attr:`balancer.problem.cuts.Cut.name`."""
 
 
 def placed(problem: Problem, *where: Any) -> WholeShares:
     """Return samples placed as the problem's cut has them; `where` is what its class takes besides the problem."""
-    return PLACED[problem.cut_name](problem, *where)
+    return PLACED[problem.cut.name](problem, *where)

@@ -5,9 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.errors import PlanError
+from balancer.io.plan_rows import GAP, GAPS, PlanStep
 from balancer.plan.digest import digest_after
-from balancer.plan.gaps import Between, DeviceOp, GapTable, between_both
+from balancer.plan.gaps import Between, DeviceOp, GapTable, between_both, held_in_cells
+from balancer.plan.placed.item_rows import ItemRows, RowsBeside
 from balancer.plan.placed.pipelines import PlacedPipelines
+from balancer.plan.placed.whole import checked_target
+from balancer.problem.problem import Problem
+from balancer.problem.step_times import UNIT_BYTES, GapTasks
 from solvers.arguments import as_index
 from solvers.errors import UsageError
 from solvers.groups import group_loads
@@ -33,6 +39,34 @@ class PlacedInGaps(PlacedPipelines):
                 "use the strategy 'orchestrated'",
             )
         PlacedPipelines.__post_init__(self)
+
+    @classmethod
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedInGaps":
+        """Place samples and the tasks in gaps as the rows do; PlanError if they cannot be there."""
+        timed = problem.timed.in_slots(rows.num_slots)  # type: ignore[union-attr]  # which this class comes from
+        problem = replace(problem, timed=timed)
+        target = checked_target(problem, rows)
+        return cls(problem, target, rows.slot, rows.num_slots, _checked_table(timed.tasks, rows))
+
+    def broken(self) -> str:
+        """Say which device holds more than the layout has room for; nothing if none does."""
+        times, items, _, tasks = self.problem.timed  # type: ignore[misc]  # which this class comes from
+        cell = self.target.rank_of_sample.astype(np.int64) * self.num_slots + self.slot_of_sample
+        runs = [self.gap_run(rank) for rank in range(self.problem.topology.num_ranks)]
+        held, at_work = held_in_cells(times, items, cell, runs[0].order)
+        most = held + UNIT_BYTES * np.stack([run.held for run in runs]) + at_work + tasks.at_work
+        if (most <= times.room).all():
+            return ""
+        rank, device = np.argwhere(most > times.room)[0].tolist()
+        holds, room = most[rank, device], times.room[device]
+        return f"device {device} of rank {rank} holds {holds:,.0f} bytes, and has room for {room:,.0f}"
+
+    @property
+    def rows_beside(self) -> dict[str, RowsBeside]:
+        """The tasks in gaps, a row each: its item is which part it is."""
+        table, tasks = self.table, self.table.tasks
+        columns = (each.astype(np.int32) for each in (table.forward_turn, table.device, table.backward_turn))
+        return {GAPS: RowsBeside(tasks.sample, tasks.number, *columns)}
 
     @property
     def table(self) -> GapTable:
@@ -92,3 +126,29 @@ class PlacedInGaps(PlacedPipelines):
         table = self.table
         turns = table.tasks.sample, table.device, table.forward_turn, table.backward_turn
         return digest_after(PlacedPipelines.digest(self), wide=turns)
+
+
+def _checked_table(tasks: GapTasks, rows: ItemRows) -> GapTable:
+    """Return what runs in gaps, a row for each task, each on its sample's rank and in its slot."""
+    there, where = rows.beside.get(GAPS), rows.where
+    if there is None:
+        none = np.empty(0, dtype=np.int64)
+        there = PlanStep(0, "", none, none, none, none, item=none, device=none, backward=none)  # type: ignore[arg-type]
+    if there.item is None or there.device is None or there.backward is None:
+        lacking = ", ".join(repr(name) for name in ("item", *GAP) if getattr(there, name) is None)
+        raise PlanError(f"{where}: encoders run in gaps, and there is no column {lacking}")
+    of = tasks.sample
+    wanted = np.stack([rows.sample[of], tasks.number, rows.rank[of], rows.slot[of]])
+    held = np.stack([there.sample, there.item, there.rank, there.slot])
+    ways = [np.lexsort((each[1], each[0])) for each in (held, wanted)]
+    if held.shape != wanted.shape or (held[:, ways[0]] != wanted[:, ways[1]]).any():
+        raise PlanError(
+            f"{where}: what is in gaps must be each part of each sample's encoder work once, on the sample's rank and "
+            f"in its slot: {wanted.shape[1]} parts"
+        )
+    at = np.empty_like(ways[0])
+    at[ways[1]] = ways[0]
+    device, forward, backward = (
+        np.asarray(each)[at].astype(np.int64) for each in (there.device, there.position, there.backward)
+    )
+    return GapTable(tasks, device, forward, backward)

@@ -1,12 +1,17 @@
 """Sequence groups, and long and short: samples that several ranks share, in pieces."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.errors import PlanError
+from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import digest_after
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares, least_rank_time, segments
+from balancer.plan.placed.item_rows import ItemRows, OneEach
+from balancer.plan.placed.piece_rows import check_pieces, read_pieces
 from balancer.plan.placed.whole import WholeShares
 from balancer.plan.stream import Stream, Traffic
 from balancer.problem.cuts.sequence_groups import SequenceGroups
@@ -34,10 +39,51 @@ class PlacedGroups(WholeShares):
         lead, slot = table.first_rank[group], table.slot[group]
         return cls(problem, Placement.by_slots(lead, slot, num_ranks, num_slots), slot, num_slots, table)
 
+    @classmethod
+    def put_together(
+        cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
+    ) -> "PlacedGroups":
+        """Place samples where the groups are that stand :attr:`beside`."""
+        return cls.of(problem, GroupTable(*beside), num_slots)
+
+    @classmethod
+    def read(cls, where: str, rows: PlanStep) -> OneEach:
+        """Tell which rows begin an item, and which ranks share it."""
+        return read_pieces(where, rows)
+
+    @classmethod
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> "PlacedGroups":
+        """Place items in the groups that share the rows' pieces; PlanError if they cannot be there."""
+        cut, topology, lengths, numbers = problem.cut, problem.topology, problem.batch.lengths, problem.batch.numbers
+        table = GroupTable.none()
+        if (given := rows.read.groups) is not None:
+            table = replace(given, group_of_sample=given.group_of_sample[rows.order])
+            check_pieces(rows, table, lengths, cut, topology)  # type: ignore[arg-type]  # which this class comes from
+        broken = table.broken(problem.constraints, lengths, cut, topology.num_ranks, rows.num_slots, numbers)  # type: ignore[arg-type]
+        if broken is not None:
+            raise PlanError(f"{rows.where}: {broken}")
+        return cls.of(problem, table, rows.num_slots)
+
+    @property
+    def beside(self) -> tuple[NDArray[np.int32], ...]:
+        """The group of each sample, then degree, slot and first rank of each group."""
+        table = self.group_table
+        return table.group_of_sample, table.degree, table.slot, table.first_rank
+
+    @classmethod
+    def joined(cls, problem: Problem, parts: Sequence[tuple[Ints, int, WholeShares]]) -> "PlacedGroups":
+        """Put plans of groups of ranks together, which have equally many slots."""
+        slot, lead, degree = np.empty((3, len(problem.costs)), dtype=np.int32)
+        for members, first, part in parts:
+            group, in_group, in_slot, rank = part.beside
+            slot[members], lead[members] = in_slot[group], rank[group] + first
+            degree[members] = in_group[group]
+        return cls.of(problem, GroupTable.of(slot, lead, degree), parts[0][2].num_slots)
+
     @property
     def cut(self) -> SequenceGroups:
         """What was asked for."""
-        return self.problem.micro_batches  # type: ignore[return-value]  # which is what this class comes from
+        return self.problem.cut  # type: ignore[return-value]  # which is what this class comes from
 
     def _sharing(self) -> tuple[GroupTable, Ints, SequenceGroups, int, int]:
         num_ranks = self.problem.topology.num_ranks
@@ -136,6 +182,5 @@ class PlacedGroups(WholeShares):
 
     def digest(self) -> str:
         """SHA-256, in hex, of groups and pieces too."""
-        pieces, table = self.pieces, self.group_table
-        groups = table.group_of_sample, table.degree, table.slot, table.first_rank
-        return digest_after(WholeShares.digest(self), narrow=groups, wide=(pieces.start, pieces.stop))
+        pieces = self.pieces
+        return digest_after(WholeShares.digest(self), narrow=self.beside, wide=(pieces.start, pieces.stop))

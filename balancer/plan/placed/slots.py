@@ -22,7 +22,7 @@ class PlacedSlots(WholeShares):
     @property
     def cut(self) -> MicroBatches:
         """What was asked for."""
-        return self.problem.micro_batches  # type: ignore[return-value]  # which is what this class comes from
+        return self.problem.cut  # type: ignore[return-value]  # which is what this class comes from
 
     def measured(self) -> tuple[Ints, int]:
         """Return the load of each rank, int64[num_ranks], and what the schedule of its micro-batches takes."""

@@ -1,15 +1,20 @@
 """Whole shares: each sample on one rank, and ranks that meet once a step. What all other cuts begin with."""
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.errors import PlanError
+from balancer.io.plan_rows import PlanStep
 from balancer.plan.digest import placements_digest
 from balancer.plan.gaps import Between, DeviceOp, GapTable
 from balancer.plan.pieces import GroupTable, Pieces, SequenceGroup, Shares
+from balancer.plan.placed.item_rows import ItemRows, OneEach, RowsBeside
 from balancer.plan.stream import Stream, Traffic
+from balancer.problem.cuts import PipelineStages
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem, work_of_slots
 from solvers.arguments import INT64_MAX
@@ -52,11 +57,50 @@ class WholeShares(Record):
         if not isinstance(other, WholeShares) or Record.__eq__(self, other) is not True:
             return False
         mine, others = self.problem, other.problem
-        return all(
-            getattr(mine, name) == getattr(others, name) for name in ("topology", "cost", "batch", "micro_batches")
-        )
+        return all(getattr(mine, name) == getattr(others, name) for name in ("topology", "cost", "batch", "cut"))
 
     __hash__ = None
+
+    # From what others hold of it, and for them
+
+    @classmethod
+    def put_together(
+        cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
+    ) -> "WholeShares":
+        """Place samples by rank and position, slot, and what is :attr:`beside` these."""
+        return cls(problem, target, slots, num_slots)
+
+    @classmethod
+    def read(cls, where: str, rows: PlanStep) -> OneEach:
+        """Tell which rows of a plan file begin an item: all; `where` is for errors."""
+        return OneEach(rows, rows)
+
+    @classmethod
+    def from_rows(cls, problem: Problem, rows: ItemRows) -> "WholeShares":
+        """Place samples as the rows of a plan file do; PlanError if they cannot be there."""
+        return cls(problem, checked_target(problem, rows), rows.slot, rows.num_slots)
+
+    def broken(self) -> str:
+        """Say what of the problem is not kept to that rows do not show; nothing if all is."""
+        return ""
+
+    @property
+    def rows_beside(self) -> Mapping[str, RowsBeside]:
+        """What else a plan file has a row of, by name."""
+        return {}
+
+    @property
+    def beside(self) -> tuple[NDArray[np.int32], ...]:
+        """What says where samples are besides ranks, positions and slots: nothing where they are whole."""
+        return ()
+
+    @classmethod
+    def joined(cls, problem: Problem, parts: Sequence[tuple[Ints, int, "WholeShares"]]) -> "WholeShares":
+        """Put plans of groups of ranks together: of each which samples it is of, its first rank, and it."""
+        ranks = np.empty(len(problem.costs), dtype=np.int32)
+        for members, first, part in parts:
+            ranks[members] = part.target.rank_of_sample + first
+        return cls(problem, Placement.by_sample_order(ranks, problem.topology.num_ranks))
 
     # What it takes
 
@@ -180,6 +224,11 @@ class WholeShares(Record):
     # What runs when
 
     @property
+    def stages(self) -> PipelineStages:
+        """What each stage of pipelines takes."""
+        raise ValueError(_NO_STAGES)
+
+    @property
     def work_of_slots(self) -> Ints:
         """Each micro-batch's work in each module of pipelines: int64[num_ranks, num_slots, M]; M = 0 without."""
         return self.of_slots(np.zeros((len(self.slot_of_sample), 0), dtype=np.int64))
@@ -213,3 +262,30 @@ class WholeShares(Record):
     def gap_run(self, rank: int) -> MultiplexResult:
         """Run a rank's pipeline with what runs in its gaps."""
         raise ValueError("no encoders run in gaps: plan with micro_batches=MicroBatches.in_gaps(layout.times)")
+
+
+def checked_target(problem: Problem, rows: ItemRows) -> Placement:
+    """Return where rows place whole samples; PlanError if that is nowhere, or not what the problem asks for."""
+    num_ranks, num_slots = problem.topology.num_ranks, rows.num_slots
+    if num_slots > problem.cut.slots_for(max(1, len(rows.order))) or num_slots * num_ranks >= 2**31:
+        raise PlanError(f"{rows.where}: {len(rows.order)} samples cannot be in {num_slots} micro-batches a rank")
+    try:
+        target = Placement.checked(rows.rank, num_ranks, rows.position)
+    except ValueError as error:
+        raise PlanError(f"{rows.where}: {error}") from None
+    lengths, ranks = problem.batch.lengths, target.rank_of_sample
+    tokens = problem.cost.tokens(lengths, ranks, num_ranks)
+    broken = problem.constraints.violation(ranks, tokens, problem.batch.numbers)
+    if not broken and rows.slot.min(initial=0) < 0:
+        broken = f"slot must be >= 0, got {rows.slot.min()}"
+    broken = broken or problem.cut.violation(lengths, ranks, rows.slot, num_ranks, num_slots)
+    if broken := broken or _out_of_order(target, rows.slot):
+        raise PlanError(f"{rows.where}: {broken}")
+    return target
+
+
+def _out_of_order(target: Placement, slots: NDArray[np.int32]) -> str:
+    """Say if the samples of a rank do not stand in order of their slots."""
+    ordered, rank = slots[target.samples], target.rank_of_sample[target.samples]
+    unordered = ((ordered[1:] < ordered[:-1]) & (rank[1:] == rank[:-1])).any()
+    return "a rank's samples must stand in order of their slots" if unordered else ""

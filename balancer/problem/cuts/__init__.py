@@ -1,1 +1,57 @@
-"""How a step is cut, as callers ask for it."""
+"""How a step is cut, as callers ask for it: the first of a cut's three faces."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from balancer.problem.cuts.cut import WHOLE_SHARES, Cut, WholeShares
+from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.cuts.pipeline_stages import PipelineStages
+from balancer.problem.cuts.sequence_groups import LongShort, SequenceGroups
+from solvers.errors import ArgumentTypeError, UsageError
+
+__all__ = ["CUTS", "WHOLE_SHARES", "Cut", "LongShort", "MicroBatches", "PipelineStages", "SequenceGroups",
+           "WholeShares", "as_cut", "cut_from_json"]  # fmt: skip
+
+CUTS: dict[str, type[Cut]] = {
+    "whole_shares": WholeShares,
+    "micro_batches": MicroBatches,
+    "pipelines": MicroBatches,
+    "gaps": MicroBatches,
+    "sequence_groups": SequenceGroups,
+    "sequence_parallel": LongShort,
+}
+"""Requests by :attr:`Cut.name`; micro-batches with stages are pipelines, in whose gaps other phases may run."""
+
+
+def as_cut(
+    cut: Cut | None = None, micro_batches: MicroBatches | None = None, sequence_groups: SequenceGroups | None = None
+) -> Cut:
+    """Return the cut that a caller asks for by one of these; ValueError if by several."""
+    given = {"cut": cut, "micro_batches": micro_batches, "sequence_groups": sequence_groups}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) > 1:
+        first, other = list(asked)[:2]
+        raise UsageError(f"give {{{first}}} or {{{other}}}, not both: either cuts the step into slots")
+    for name, value in asked.items():
+        kind, rule = _KINDS[name]
+        if not isinstance(value, kind):
+            raise ArgumentTypeError(name, f"be {rule}", repr(value))
+        return value
+    return WHOLE_SHARES
+
+
+_KINDS: dict[str, tuple[type[Cut], str]] = {
+    "cut": (Cut, "one of balancer's cuts, such as MicroBatches(max_tokens)"),
+    "micro_batches": (Cut, "MicroBatches(max_tokens, ...)"),
+    "sequence_groups": (SequenceGroups, "SequenceGroups(degrees, ...)"),
+}
+
+
+def cut_from_json(found: Mapping[str, Any] | None) -> Cut:
+    """Read back what ``to_json`` of a cut wrote; KeyError, TypeError or ValueError if none did."""
+    if found is None:
+        return WHOLE_SHARES
+    if not isinstance(found, Mapping):
+        raise TypeError(f"how a step is cut must be an object, got {found!r:.60}")
+    of_today = "sequence_groups" if "degrees" in found else "micro_batches"  # which do not say what they are
+    return CUTS[found.get("cut", of_today)].from_json(found)

@@ -1,6 +1,6 @@
 """Micro-batches: how a rank's share is cut into slots under a token cap, and where the ranks wait for each other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
 from typing import Any, ClassVar
@@ -8,9 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.cost import CostModel
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import Constraints
+from balancer.problem.cuts.cut import Cut, ItemsOfPhase
 from balancer.problem.cuts.pipeline_stages import PipelineStages
-from balancer.problem.smallest_cap import needed
-from balancer.problem.step_times import StepTimes
+from balancer.problem.smallest_cap import check_cap, check_longest, needed
+from balancer.problem.step_times import StepTimes, TimedStep
+from balancer.problem.topology import Topology
 from solvers.arguments import INT64_MAX, as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, UsageError, Wording
 from solvers.groups import group_loads
@@ -21,13 +26,16 @@ __all__ = [
     "IN_SHORT",
     "MOST_SLOTS",
     "MOST_SLOTS_OF_STAGES",
+    "NOT_DROPPED",
     "OVER_LONG",
     "PACKING",
     "SCHEDULES",
     "MicroBatches",
     "as_micro_batches",
+    "check_adds_up",
     "check_choice",
-    "check_keeps_all",
+    "check_encoder_in_slots",
+    "check_slots_planned",
 ]
 
 SCHEDULES = OBJECTIVES
@@ -57,7 +65,7 @@ PACKING = Wording({
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatches:
+class MicroBatches(Cut):
     """What every rank's micro-batches must keep to.
 
     Attributes
@@ -101,7 +109,7 @@ class MicroBatches:
     encoders: str = "slot"
     stages: PipelineStages | None = None
 
-    name: ClassVar[str] = "micro_batches"
+    called: ClassVar[str] = "micro_batch_tokens"
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -181,6 +189,138 @@ class MicroBatches:
             stages=PipelineStages.of_times(times),
         )  # fmt: skip
 
+    @property
+    def name(self) -> str:
+        """Its key in the registries: without stages, with them, or with other phases in their gaps."""
+        if self.stages is None:
+            return "micro_batches"
+        return "pipelines" if self.stages.gaps is None else "gaps"
+
+    @property
+    def meets(self) -> str:
+        """Where ranks wait for each other."""
+        return self.schedule
+
+    @property
+    def num_stages(self) -> int:
+        """Stages whose times are known."""
+        return 0 if self.stages is None else self.stages.num_stages
+
+    @property
+    def encoders_in_stages(self) -> bool:
+        """Whether encoders are first stages of the pipelines."""
+        return self.stages is not None and self.encoders == "slot"
+
+    @property
+    def fills_gaps(self) -> bool:
+        """Whether other phases run in the gaps of the pipelines."""
+        return self.stages is not None and self.stages.gaps is not None
+
+    @property
+    def behind(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Generators in the gaps, and the phases in whose gaps they run."""
+        gaps = None if self.stages is None else self.stages.gaps
+        return ((), ()) if gaps is None else (gaps.generators, gaps.piped)
+
+    def check_settings(self, method: str, group_size: int | None) -> None:
+        """Raise ValueError if no micro-batches are made so."""
+        check_slots_planned(self, "micro-batches", method, group_size)
+
+    def check_phases(self, names: Sequence[str]) -> None:
+        """Raise ValueError unless stages are those of these phases, or of the last where others come before."""
+        if self.stages is not None:
+            self.stages.check_phases(names if self.encoders == "slot" else names[-1:])
+
+    def check_ranks(self, topology: Topology) -> None:
+        """Raise ValueError unless there are as many ranks as times in gaps are of, if they are of some."""
+        if self.stages is not None:
+            self.stages.check_replicas(topology.num_ranks)
+
+    def check_layouts(self, num_phases: int) -> None:
+        """Raise ValueError if encoders are stages, which have no layout of their own."""
+        if self.encoders_in_stages and num_phases > 1:
+            raise UsageError(
+                "{stages} that encoders are part of cannot be combined with {layouts}, in which encoders run before "
+                "the pipeline", "use {encoders='step'}",
+            )  # fmt: skip
+
+    def check(self, cost: CostModel, constraints: Sequence[str], topology: Topology) -> None:
+        """Raise ValueError if micro-batches cannot have this cost or these constraints."""
+        self._check(cost, constraints)
+
+    def check_encoder(self, cost: CostModel, constraints: Sequence[str]) -> None:
+        """Raise ValueError if an encoder in these micro-batches cannot have this cost or these constraints."""
+        if self.encoders == "slot":
+            check_encoder_in_slots(self, constraints)
+            self._check(cost, constraints)
+
+    def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
+        check_adds_up(self, cost)
+        if self.stages is not None and constraints:
+            raise UsageError(
+                "{stages} cannot be combined with {"
+                + constraints[0]
+                + "}: a replica's samples are chosen for its pipeline alone",
+                "leave one of them out, or give {pipeline_stages} in place of {stages}",
+            )
+        refused = [name for name in constraints if name in ("initial_loads", "rank_speeds")]
+        if refused:
+            raise UsageError(
+                "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
+                "slot, and schedules for ranks that differ are not made; leave one of them out"
+            )
+
+    def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+        """Raise InfeasibleError if a sample is too long for a micro-batch or a device, or all are too many."""
+        check_cap(batch, num_ranks, constraints, cost)
+        if self.over_long != "error":
+            return
+        remedies = (
+            "{over_long='own'} gives such a sample a micro-batch of its own", "{over_long='drop'} leaves it out",
+        )  # fmt: skip
+        check_longest(batch, "micro_batch_tokens", self.max_tokens, *remedies)
+        if self.stages is not None and self.stages.in_flight_tokens is not None:
+            check_longest(batch, "in_flight_tokens", self.stages.in_flight_tokens, "every device holds it at some time")
+
+    def check_keeps_all(self, whom: str) -> None:
+        """Raise ValueError if samples may be left out, where `whom` cannot do so."""
+        if self.over_long == "drop":
+            raise UsageError(
+                "{over_long='drop'} leaves samples out of a plan, which {whom} cannot: leave those longer than {cap} "
+                "out beforehand, or use {over_long='own'}",
+                whom=whom, cap=self.max_tokens,
+            )  # fmt: skip
+
+    def check_dropped(self, lengths: Sequence[int]) -> None:
+        """Raise ValueError unless samples of these lengths are left out."""
+        if lengths and self.over_long != "drop":
+            raise ValueError(NOT_DROPPED)
+        if any(length <= self.max_tokens for length in lengths):
+            raise ValueError(f"samples are left out that are not over the cap of {self.max_tokens}")
+
+    def work(self, items: Mapping[str, ItemsOfPhase], num_samples: int) -> NDArray[np.int64] | TimedStep | None:
+        """Return each sample's work in the modules of the pipelines, and the tasks in their gaps."""
+        return None if self.stages is None else self.stages.work_and_tasks(items, num_samples)
+
+    def cap_on_tokens(self, num_ranks: int) -> tuple[str, int, int | None] | None:
+        """Return the cap on a micro-batch, if every sample must keep to it."""
+        if self.over_long != "error":
+            return None
+        return "{micro_batch_tokens}", self.max_tokens, num_ranks * self.count if isinstance(self.count, int) else None
+
+    def of_encoder(self, num_slots: int, num_elements: int) -> "MicroBatches":
+        """Return an encoder's: possibly empty, and of any size; no ranks meet in the slots of a pipeline."""
+        schedule = "step" if self.encoders_in_stages else "lockstep"
+        return MicroBatches(max(1, num_elements), schedule, num_slots, allow_empty=True)
+
+    def kept_by_encoder(self, constraints: Constraints) -> Constraints:
+        """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
+        return Constraints(allowed_ranks=constraints.allowed_ranks) if self.encoders == "slot" else constraints
+
+    def with_costs(self, costs: Mapping[str, CostModel]) -> "MicroBatches":
+        """Return the same with stages whose work costs this."""
+        return self if self.stages is None else replace(self, stages=replace(self.stages, costs=costs))
+
     def slots_for(self, used: int) -> int:
         """Return K, given that the `used`-th micro-batch is the last that holds anything on any rank.
 
@@ -212,7 +352,7 @@ class MicroBatches:
         return error.in_words(PACKING)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; ``MicroBatches(**fields)`` is this again."""
+        """Return the fields, as :meth:`from_json` reads them."""
         found = {name: value for name, value in asdict(replace(self, stages=None)).items() if name != "stages"}
         return found if self.stages is None else found | {"stages": self.stages.to_json()}
 
@@ -327,14 +467,38 @@ def as_micro_batches(
     return MicroBatches(tokens, schedule, **{IN_SHORT[name]: value for name, value in others.items()})
 
 
-def check_keeps_all(micro_batches: Any, whom: str) -> None:
-    """Raise ValueError if these micro-batches may leave samples out, where `whom` cannot."""
-    if isinstance(micro_batches, MicroBatches) and micro_batches.over_long == "drop":
+NOT_DROPPED = "samples are left out, but not because over_long='drop' asks for it"
+
+
+def check_adds_up(cut: Cut, cost: CostModel) -> None:
+    """Raise ValueError if what a slot costs is not the sum of what its samples do."""
+    if not cost.additive:
         raise UsageError(
-            "{over_long='drop'} leaves samples out of a plan, which {whom} cannot: leave those longer than {cap} out "
-            "beforehand, or use {over_long='own'}",
-            whom=whom, cap=micro_batches.max_tokens,
+            "{" + cut.called + "} cannot be combined with cost '{cost}': what a padded row costs depends on the rows "
+            "beside it; use a cost that adds up",
+            cost=cost,
         )  # fmt: skip
+
+
+def check_encoder_in_slots(cut: Cut, constraints: Sequence[str]) -> None:
+    """Raise ValueError if an encoder whose items are in the slots of their samples is to keep to more than where."""
+    if held := [name for name in constraints if name != "allowed_ranks"]:
+        raise UsageError(
+            f"{{{cut.called}}} cannot be combined with {{{held[0]}}} of an encoder that computes an item in the slot "
+            "of its sample: what a rank has over the step is then not the encoder's to choose",
+            "use {encoders='step'}",
+        )
+
+
+def check_slots_planned(cut: Cut, what: str, method: str, group_size: int | None) -> None:
+    """Raise ValueError if slots are asked for by a partition method, or within groups of ranks."""
+    if method != "auto":
+        raise UsageError("method {asked!r} makes no " + what + "; use 'auto'", asked=method)
+    if group_size is not None:
+        raise UsageError(
+            f"{{{cut.called}}} cannot be combined with {{group_size}}: all ranks need one number of micro-batches, on "
+            "which groups that plan by themselves do not agree"
+        )
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

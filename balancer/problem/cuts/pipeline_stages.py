@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel, Decoder, LengthPolynomial, Module, module, parse_cost
 from balancer.problem.phases import SINGLE_PHASE
-from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes
+from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes, TimedStep
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 from solvers.pipeline import (
@@ -248,6 +248,14 @@ class PipelineStages:
     @property
     def _backward(self) -> Mapping[str, Times]:
         return self.backward or {}
+
+    def work_and_tasks(
+        self, items: Mapping[str, tuple[CostModel, Ints, Ints]], num_samples: int
+    ) -> Ints | TimedStep:  # fmt: skip
+        """Return :meth:`work`, or with encoders in gaps all that there is to do."""
+        if self.gaps is None:
+            return self.work(items, num_samples)
+        return self.gaps.timed({name: (lengths, sample) for name, (_, lengths, sample) in items.items()}, num_samples)
 
     def work(self, of_phase: Mapping[str, tuple[CostModel, Ints, Ints]], num_samples: int) -> Ints:
         """Return each sample's work in each module, int64[n, M], from cost, lengths and samples of phases' items."""

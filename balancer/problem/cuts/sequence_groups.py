@@ -1,6 +1,6 @@
 """Sequence groups: in every slot, the ranks are divided into groups of unequal size that share samples."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import isqrt
@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import legal_degrees, padded_heads
-from balancer.problem.cuts.micro_batches import ENCODERS, check_choice
+from balancer.problem.batch import GlobalBatch
+from balancer.problem.constraints import MAX_TOKENS, Constraints
+from balancer.problem.cuts.cut import WHOLE_SHARES, Cut
+from balancer.problem.cuts.micro_batches import (
+    ENCODERS,
+    NOT_DROPPED,
+    MicroBatches,
+    check_adds_up,
+    check_choice,
+    check_encoder_in_slots,
+    check_slots_planned,
+)
 from balancer.problem.topology import Topology
 from solvers.arguments import as_count, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, Wording
@@ -30,8 +41,36 @@ GROUPING = Wording({
 """The arguments of :func:`solvers.sequence_groups` under the names of the fields that set them."""
 
 
+_OF_SHARED = {
+    "equal_counts": (
+        "a shared item is one of each of its ranks, and counts would be equal where times are not",
+        "a cap on counts is {max_samples_per_rank}",
+    ),
+    "every_rank_nonempty": (
+        "a rank may have whole items, pieces of shared ones, or nothing", "give ranks that have nothing a dummy item",
+    ),
+    "min_samples_per_rank": (
+        "it would count pieces of shared items, which no rank needs", "give ranks that have nothing a dummy item",
+    ),
+    "allowed_ranks": (
+        "an item would be allowed in groups all of whose ranks are, which is not planned",
+        "{group_size} keeps items within groups of ranks",
+    ),
+    "initial_loads": (
+        "ranks of a group reach what they share at the same time, so that they must be alike",
+        "leave it out, or plan whole items",
+    ),
+    "rank_speeds": (
+        "ranks of a group share items in equal parts, so that they must be alike", "leave it out, or plan whole items",
+    ),
+}  # fmt: skip
+"""What a constraint would mean where ranks share items, so that it is refused; and what to do instead."""
+
+_KEPT_SHARED = ("keep_together", MAX_TOKENS, "max_samples_per_rank", "caps")
+
+
 @dataclass(frozen=True, slots=True)
-class SequenceGroups:
+class SequenceGroups(Cut):
     """Groups of ranks that share samples: long samples run on many ranks, short ones on few.
 
     Attributes
@@ -71,10 +110,10 @@ class SequenceGroups:
     encoders: str = ENCODERS[0]
 
     name: ClassVar[str] = "sequence_groups"
+    called: ClassVar[str] = "sequence_groups"
+    meets: ClassVar[str] = "sequence groups"
     schedule: ClassVar[str] = "lockstep"
-    over_long: ClassVar[str] = "error"
-    pipeline_stages: ClassVar[int] = 1
-    stages: ClassVar[None] = None
+    shares: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -102,6 +141,68 @@ class SequenceGroups:
     def size(self) -> int:
         """Ranks of a group that no sample leaves; 0: a sample may be on any ranks."""
         return 0
+
+    def check_settings(self, method: str, group_size: int | None) -> None:
+        """Raise ValueError if no sequence groups are made so."""
+        check_slots_planned(self, "sequence groups", method, group_size)
+
+    def check_layouts(self, num_phases: int) -> None:
+        """Raise ValueError: a layout shares samples in its own way."""
+        raise UsageError(
+            "{sequence_groups} cannot be combined with {layouts}: the layout says already which GPUs share samples"
+        )
+
+    def check_ranks(self, topology: Topology) -> None:
+        """Raise ValueError unless nodes have equally many ranks."""
+        self.ranks_per_node(topology)
+
+    def check(self, cost: CostModel, constraints: Sequence[str], topology: Topology) -> None:
+        """Raise ValueError if ranks cannot share samples of this cost, under these constraints."""
+        self._check(cost, constraints)
+        self.check_ranks(topology)
+        self.check_heads(cost)
+
+    def check_encoder(self, cost: CostModel, constraints: Sequence[str]) -> None:
+        """Raise ValueError if an encoder in these slots cannot have this cost or these constraints."""
+        if self.encoders == "slot":
+            check_encoder_in_slots(self, constraints)
+            self._check(cost, constraints)
+
+    def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
+        check_adds_up(self, cost)
+        refused = [name for name in constraints if name != "keep_together"]
+        if MAX_TOKENS in refused:
+            raise UsageError(
+                "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a "
+                "rank's slot: give SequenceGroups(max_tokens_per_rank=...)"
+            )
+        if refused:
+            raise UsageError(
+                f"{{sequence_groups}} cannot be combined with {{{refused[0]}}}: samples are on several ranks, which "
+                "must be alike; leave one of them out"
+            )
+
+    def check_dropped(self, lengths: Sequence[int]) -> None:
+        """Raise ValueError if samples are left out."""
+        if lengths:
+            raise ValueError(NOT_DROPPED)
+
+    def of_encoder(self, num_slots: int, num_elements: int) -> Cut:
+        """Return micro-batches, possibly empty, and of any size: encoders compute whole items."""
+        return MicroBatches(max(1, num_elements), "lockstep", num_slots, allow_empty=True)
+
+    def kept_by_encoder(self, constraints: Constraints) -> Constraints:
+        """Return where items may run, if slots say when: what a rank holds over the step is not planned then."""
+        return Constraints(allowed_ranks=constraints.allowed_ranks) if self.encoders == "slot" else constraints
+
+    def of_whole_samples(self) -> Cut:
+        """Return micro-batches under the same cap, which longer samples exceed; without a cap whole shares."""
+        if self.max_tokens_per_rank is None:
+            return WHOLE_SHARES
+        return MicroBatches(
+            self.max_tokens_per_rank, count=self.num_slots, multiple_of=self.slots_multiple_of, allow_empty=True,
+            over_long="own", encoders=self.encoders,
+        )  # fmt: skip
 
     def check_heads(self, cost: CostModel) -> None:
         """Raise ValueError if the cost is of a model whose heads the degrees do not divide, where they must."""
@@ -161,10 +262,6 @@ class SequenceGroups:
         room = num_ranks * (self.max_tokens_per_rank or max(1, int(lengths.sum())))
         return self.slots_for(max(1, -(-int(lengths.sum()) // room)))
 
-    def over_long_samples(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples that are left out: none."""
-        return np.empty(0, dtype=np.int64)
-
     def in_words(self) -> str:
         """Say what they are, for a report."""
         cap = "" if self.max_tokens_per_rank is None else f", at most {self.max_tokens_per_rank:,} a rank"
@@ -209,7 +306,10 @@ class LongShort(SequenceGroups):
     """
 
     name: ClassVar[str] = "sequence_parallel"
+    called: ClassVar[str] = "sequence_parallel"
+    meets: ClassVar[str] = ""
     schedule: ClassVar[str] = "step"
+    own_slots: ClassVar[bool] = True
 
     @classmethod
     def of(cls, size: int, pad_to: int = 1) -> "LongShort":
@@ -225,6 +325,16 @@ class LongShort(SequenceGroups):
     def size(self) -> int:
         """Ranks of a group."""
         return self.degrees[0]
+
+    def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
+        check_adds_up(self, cost)
+        for name in constraints:
+            if name not in _KEPT_SHARED:
+                why, remedy = _OF_SHARED[name]
+                raise UsageError(f"{{sequence_parallel}} cannot be combined with {{{name}}}: {why}", remedy)
+
+    def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
+        """Raise nothing: what a cap holds depends on which items are shared."""
 
     def check_ranks(self, topology: Topology) -> None:
         """Raise ValueError unless the ranks, and those of a node, are whole groups, or groups whole nodes."""

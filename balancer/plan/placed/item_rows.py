@@ -1,0 +1,83 @@
+"""The rows of a plan file that place a phase's items, matched with these items."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.errors import PlanError
+from balancer.io.plan_rows import PlanStep
+from balancer.plan.pieces import GroupTable
+from balancer.problem.phases import PhaseItems
+
+__all__ = ["ItemRows", "OneEach", "RowsBeside", "in_order_of"]
+
+Ints = NDArray[np.int64]
+
+
+class OneEach(NamedTuple):
+    """The rows of a phase, and which of them begins each item; of items in pieces the groups that share these too."""
+
+    rows: PlanStep  # as they are in the file
+    firsts: PlanStep  # a row an item
+    groups: GroupTable | None = None
+
+
+class RowsBeside(NamedTuple):
+    """Rows of what runs besides a phase's items, each on the rank and in the slot of its sample."""
+
+    sample: Ints  # int64[t]
+    item: NDArray[np.int32]  # int32[t]: which of its sample's each is
+    position: NDArray[np.int32]  # int32[t]: its turn
+    device: NDArray[np.int32]  # int32[t]
+    backward: NDArray[np.int32]  # int32[t]: the turn of its backward
+
+
+class ItemRows(NamedTuple):
+    """What a cut reads back from a plan file, its items in the order of the problem."""
+
+    where: str  # file, step and phase, for errors
+    read: OneEach
+    order: Ints  # int64[n]: the row of each item among those that begin one
+    sample: Ints  # int64[n]: the number of each item's sample in the file
+    item: NDArray[np.int64]  # int64[n]: which of its sample's items each is
+    num_slots: int
+    beside: Mapping[str, PlanStep]  # rows of what runs besides the phase's items, by name
+
+    @property
+    def rank(self) -> NDArray[np.int32]:
+        """The rank of each item: int32[n]."""
+        return self.read.firsts.rank[self.order]
+
+    @property
+    def position(self) -> NDArray[np.int32]:
+        """The place of each item on its rank: int32[n]."""
+        return self.read.firsts.position[self.order]
+
+    @property
+    def slot(self) -> NDArray[np.int32]:
+        """The slot of each item: int32[n]."""
+        return self.read.firsts.slot[self.order]
+
+
+def in_order_of(items: PhaseItems, sample: Ints, rows: PlanStep, where: str) -> Ints:
+    """Return the row of each item, int64[n], `sample` being the number of each item's; PlanError if they do not match.
+
+    O(n log n).
+    """
+    item = np.zeros(len(rows.sample), dtype=np.int32) if rows.item is None else rows.item
+    order, which = np.lexsort((item, rows.sample)), items.item_in_sample
+    if len(order) == len(sample):  # a shuffled step's rows do not ascend
+        ascending, order = order, np.empty_like(order)
+        order[np.lexsort((which, sample))] = ascending
+    if np.array_equal(rows.sample[order], sample) and np.array_equal(item[order], which):
+        return order
+    found = set(zip(rows.sample.tolist(), item.tolist(), strict=True))
+    for number, index in zip(sample.tolist(), which.tolist(), strict=True):
+        if (number, index) not in found:
+            whole = items.feeds is None or bool(items.fed_by)
+            what = f"sample {number}" if whole else f"item {index} of sample {number}"
+            raise PlanError(f"{where}: {what} is not placed")
+    what = "samples" if items.feeds is None else "items"
+    raise PlanError(f"{where}: {what} are placed twice or belong elsewhere")

@@ -1,0 +1,133 @@
+"""Whole shares of a step: a solver's groups, then the rank of each group."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from balancer.plan.placed import WholeShares
+from balancer.planning.found import Found, closed_form_bound
+from balancer.planning.ranks import place
+from balancer.problem.cuts import Cut
+from balancer.problem.placement import Placement
+from balancer.problem.problem import Problem
+from balancer.problem.settings import PlanSettings, check_method
+from balancer.problem.smallest_cap import with_smallest_cap
+from solvers.arguments import as_share
+from solvers.bounds import Bound, dual_feasible_bound, goal_above, late_bound
+
+__all__ = ["plan_whole_shares", "whole_shares_bound"]
+
+
+def plan_whole_shares(problem: Problem, cut: Cut, settings: PlanSettings) -> Found:
+    """Solve for groups, then give these to ranks."""
+    result = _solve(problem, settings)
+    found = place(
+        problem, result.group_of_item, settings.placement, settings.eps, settings.time_budget, settings.objective
+    )
+    target = Placement.by_sample_order(found.rank_of_sample, problem.topology.num_ranks)
+    bound = Bound(result.lower_bound, result.bound_name)
+    return Found(
+        WholeShares(problem, target), lambda makespan: _bound_beside(problem, bound, makespan, settings), result.status,
+        found.fell_back,
+    )  # fmt: skip
+
+
+def whole_shares_bound(placed: WholeShares, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+    """Return the best bound on shares that were not planned here."""
+    problem = placed.problem
+    bound = closed_form_bound(problem)
+    if makespan > bound.value and _is_plain(problem):
+        bound = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
+    if makespan == bound.value or not search or problem.cost.padded:
+        return bound
+    result = _solve(problem, settings)
+    return _bound_beside(problem, Bound(result.lower_bound, result.bound_name), makespan, settings)
+
+
+def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
+    method, time_budget = check_method(settings.method, problem.cost), settings.time_budget
+    num_ranks, constraints = problem.topology.num_ranks, problem.constraints
+    if not problem.cost.additive:
+        return _solve_padded(problem, method, time_budget)
+    keywords = constraints.solver_keywords(problem.batch.lengths)
+    try:
+        return solvers.partition(problem.costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
+    except solvers.SolverError as error:
+        caps = constraints.all_caps(problem.batch.lengths)
+        told = with_smallest_cap(error, caps, keywords, num_ranks)
+        raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
+
+
+def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:
+    """Solve where rows of a rank are padded together, throughout or before a convolution."""
+    costs, num_ranks, kept = problem.costs, problem.topology.num_ranks, problem.constraints
+    if method == "mixed":
+        result = solvers.mixed(
+            costs[:, 0], costs[:, 1], num_ranks, equal_counts=kept.equal_counts, time_budget=time_budget
+        )
+    else:
+        try:
+            result = _padded(problem, costs)
+        except solvers.SolverError as error:
+            raise error.in_words(kept.wording(error, problem.batch.numbers)) from None
+    cap = kept.max_tokens_per_rank
+    return result if cap is None else _under_cap(problem, result, cap, time_budget)
+
+
+def _padded(problem: Problem, costs: NDArray[np.int64]) -> solvers.PartitionResult:
+    kept, num_ranks = problem.constraints, problem.topology.num_ranks
+    return solvers.padded(costs, num_ranks, equal_counts=kept.equal_counts, min_items=kept.min_samples_per_rank)
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether a rank's time is the sum of its samples' costs, and nothing else."""
+    kept = problem.constraints
+    busy = kept.rank_speeds is not None or kept.initial_loads is not None
+    return problem.cost.additive and not busy
+
+
+def _bound_beside(problem: Problem, bound: Bound, makespan: int, settings: PlanSettings) -> Bound:
+    """Return a better bound than a search under constraints has found, where one holds without them; else `bound`."""
+    close = makespan <= goal_above(bound, as_share("stop_at", settings.stop_at))
+    if close or not problem.constraints.names() or not _is_plain(problem):
+        return bound
+    better = _bound_by_sums(problem.costs, problem.topology.num_ranks, bound, makespan)
+    return better if better.value > bound.value else bound
+
+
+def _bound_by_sums(costs: NDArray[np.int64], num_ranks: int, bound: Bound, makespan: int) -> Bound:
+    """Return the best bound that takes no search, where the closed-form ones leave a gap."""
+    descending = np.sort(costs)[::-1]
+    bound = late_bound(descending, int(costs.sum()), num_ranks, bound, makespan)
+    return bound if bound.value == makespan else dual_feasible_bound(descending, num_ranks, bound, makespan)
+
+
+def _under_cap(
+    problem: Problem, result: solvers.PartitionResult, cap: int, time_budget: float
+) -> solvers.PartitionResult:
+    """Return `result` if it keeps to the token cap; else, at some loss of balance, groups of even token counts."""
+    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
+    if int(problem.cost.tokens(lengths, result.group_of_item, num_ranks).max()) <= cap:
+        return result
+    if problem.cost.padded:
+        even = _padded(problem, lengths)
+    else:
+        equal_counts = problem.constraints.equal_counts
+        even = solvers.partition(lengths, num_ranks, "auto", time_budget, equal_counts=equal_counts)
+    if even.lower_bound > cap:
+        raise solvers.InfeasibleError(
+            f"{{max_tokens_per_rank}} = {cap} cannot be kept: some rank gets at least {even.lower_bound} tokens "
+            f"(bound '{even.bound_name}'), and {even.makespan} would do"
+        )
+    if even.makespan > cap:
+        raise solvers.SolverError(
+            f"no plan with at most {{max_tokens_per_rank}} = {cap} was found (best: {even.makespan}) and none was "
+            "proven impossible", "raise the cap",
+        )  # fmt: skip
+    loads = problem.cost.loads(problem.costs, even.group_of_item, num_ranks)
+    return replace(
+        result, group_of_item=even.group_of_item, loads=loads, makespan=int(loads.max()),
+        status=solvers.SolveStatus.FEASIBLE, runtime_s=result.runtime_s + even.runtime_s,
+    )  # fmt: skip

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import solvers
+from solvers.grouping import _search
 from solvers.packing import _schedule_search
-from solvers.partition.constrained.greedy import greedy
-from solvers.partition.lpt import assign_lpt
-from solvers.partition.slack import assign_slack
+from solvers.partitioning.constrained.greedy import greedy
+from solvers.partitioning.lpt import assign_lpt
+from solvers.partitioning.slack import assign_slack
 from solvers.pipeline import _multiplex_starts
 from solvers.relocation import auto as relocation_auto
-from solvers.sequence_groups import _search
 
 NEVER = 1 << 60
 
@@ -41,7 +41,7 @@ def forced(function: Any, **keywords: Any) -> Any:
     return lambda *args, **given: function(*args, **given | keywords)
 
 
-PORTFOLIO, CLOSING = "solvers.partition.portfolio", "solvers.partition.portfolio:_Closing"
+PORTFOLIO, CLOSING = "solvers.partitioning.portfolio", "solvers.partitioning.portfolio:_Closing"
 FREE = (
     Part("start: LPT", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_slack(problem)])}),
     Part("start: SLACK", {f"{PORTFOLIO}:_starts": lambda problem: iter([assign_lpt(problem)])}),
@@ -50,21 +50,21 @@ FREE = (
     Part("two for one", {f"{PORTFOLIO}:_exchanges": argument(2)}),
     Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
     Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("late bounds", {"solvers.partition._problem:PartitionProblem.cost_of_late_bounds": always(0)}),
+    Part("late bounds", {"solvers.partitioning._problem:PartitionProblem.cost_of_late_bounds": always(0)}),
     Part("dual feasible bound", {f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
     Part("regroup", {f"{PORTFOLIO}:regroup": argument(2)}),
     Part("patterns", {f"{PORTFOLIO}:PatternSearch": SimpleNamespace(of=always(None))}),
     Part("bin completion", {f"{PORTFOLIO}:close_gap": lambda _, best, work: (best, None, work)}),
 )
 
-EVEN = "solvers.partition.even_counts"
+EVEN = "solvers.partitioning.even_counts"
 EQUAL = (
     Part("start: BLDM", {f"{PORTFOLIO}:_with_differencing": lambda problem, *found: found,
                          f"{EVEN}:assign_bldm": assign_lpt}),
     Part("swaps", {f"{PORTFOLIO}:_swaps": argument(2)}),
     Part("refine", {f"{PORTFOLIO}:refine": argument(2)}),
     Part("resplit", {f"{PORTFOLIO}:resplit": argument(2)}),
-    Part("bounds", {"solvers.partition._problem:PartitionProblem.cost_of_late_bounds": always(0),
+    Part("bounds", {"solvers.partitioning._problem:PartitionProblem.cost_of_late_bounds": always(0),
                     f"{PORTFOLIO}:cost_of_dual_feasible": always(0)}),
     Part("tried exhaustively", {f"{EVEN}:exhaust_small": always(None)}),
     Part("lowered targets", {f"{EVEN}:lower_targets": always(None)}),
@@ -72,7 +72,7 @@ EQUAL = (
     Part("shaking", {f"{EVEN}:shake": always(None)}),
 )  # fmt: skip
 
-SEARCH = "solvers.partition.constrained.search"
+SEARCH = "solvers.partitioning.constrained.search"
 CONSTRAINED = (
     Part("relaxed first", {f"{SEARCH}:_relax": lambda _: []}),
     Part("matching", {f"{SEARCH}:match": lambda state, order, _: greedy(state, order)}),
@@ -138,7 +138,7 @@ REARRANGEMENT = (
     Part("settled anew", {f"{PROBLEM}.resettled": argument(1)}),
 )  # fmt: skip
 
-PEEL = "solvers.sequence_groups._search"
+PEEL = "solvers.grouping._search"
 first_starts = _search._starts
 SEQUENCE_GROUPS = (
     Part("densities", {f"{PEEL}:_DENSITIES": (64,), f"{PEEL}:_FINE_DENSITIES": (64,)}),
@@ -149,7 +149,7 @@ SEQUENCE_GROUPS = (
     Part("several improved", {f"{PEEL}:_ROUNDS": ((1, 100),)}),
 )
 
-LONG = "solvers.sequence_groups.long_short"
+LONG = "solvers.grouping.long_short"
 LONG_SHORT = (
     Part("none shared", {f"{LONG}:_unshared": lambda *_: (1 << 62, None, None)}),
     Part("searched partitions", {f"{LONG}:partition": lambda costs, groups, time_budget: (

@@ -21,7 +21,7 @@ import balancer
 import solvers
 from balancer.cost import parse_cost
 from solvers.groups import mixed_loads, padded_loads
-from solvers.partition._problem import PartitionProblem
+from solvers.partitioning._problem import PartitionProblem
 
 SEEDS = range(100, 110)
 PADDED_SHAPES = [(512, 8), (4096, 64), (16384, 256), (65536, 1024), (163840, 2560)]

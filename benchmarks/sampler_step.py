@@ -16,9 +16,9 @@ import balancer
 from balancer.compat import BalancedBatchSampler
 from balancer.cost import parse_cost
 from solvers.constraints import Constraints
-from solvers.partition import partition
-from solvers.partition.constrained.exhaust import exhaust
-from solvers.partition.constrained.state import State
+from solvers.partitioning import partition
+from solvers.partitioning.constrained.exhaust import exhaust
+from solvers.partitioning.constrained.state import State
 
 LOG = Path(__file__).parent.parent / "data" / "omni_mix_dev.parquet"
 COST = "quadratic:a=24576,b=1"

@@ -12,6 +12,21 @@ from solvers.errors import (
     SolverError,
     TimeLimitError,
 )
+from solvers.grouping import (
+    LongShortResult,
+    SequenceBound,
+    SequenceBoundCertificate,
+    SequenceGroupsResult,
+    SequenceRequest,
+    check_long_short,
+    check_long_short_groups,
+    check_sequence_bound,
+    check_sequence_groups,
+    long_short,
+    long_short_groups,
+    sequence_groups,
+    sequence_groups_lower_bound,
+)
 from solvers.makespan_bounds import makespan_lower_bound
 from solvers.packing import (
     PACKERS,
@@ -25,7 +40,7 @@ from solvers.packing import (
     pack,
     schedule_micro_batches,
 )
-from solvers.partition import (
+from solvers.partitioning import (
     PARTITIONERS,
     SUPPORTED,
     USES_CLOCK,
@@ -66,21 +81,6 @@ from solvers.relocation import (
     RelocationResult,
     check_relocation,
     relocate,
-)
-from solvers.sequence_groups import (
-    LongShortResult,
-    SequenceBound,
-    SequenceBoundCertificate,
-    SequenceGroupsResult,
-    SequenceRequest,
-    check_long_short,
-    check_long_short_groups,
-    check_sequence_bound,
-    check_sequence_groups,
-    long_short,
-    long_short_groups,
-    sequence_groups,
-    sequence_groups_lower_bound,
 )
 from solvers.types import PartitionResult, SolveStatus
 from solvers.verify import check_partition

@@ -26,7 +26,7 @@ name            why no assignment does better
                 narrow
 ``padded``      padded costs only: at one below, the greedy cover of the sorted rows needs more than m groups
 ``cover``       mixed costs only, with ``prefix`` and, under equal counts, ``row_filler`` and ``even_runs``: see
-                :mod:`solvers.partition._mixed_bounds`
+                :mod:`solvers.partitioning._mixed_bounds`
 ``water``       initial loads, speeds: the smallest T at which the groups have room for all, sum max(0, T s_j - I_j) >=
                 sum(c), and at which every group has carried its initial load
 ``fastest``     initial loads, speeds: for any k < m, the k largest items are in k groups at most, so T is at least
@@ -41,8 +41,8 @@ name            why no assignment does better
 ``summed_cost`` vector costs: a group's component times sum to at least the time of its summed cost
 ``patterns``    one below, items can be given weights such that all together weigh more than m times the heaviest set
                 of items that fits one group; by column generation and an exact knapsack
-                (:mod:`solvers.partition.patterns`)
-``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partition.bin_completion`)
+                (:mod:`solvers.partitioning.patterns`)
+``search``      an exhaustive search one below the makespan found nothing (:mod:`solvers.partitioning.bin_completion`)
 ``cp_sat``      proven by CP-SAT's search
 =============== =======================================================================================================
 

@@ -366,7 +366,7 @@ _REFUTATIONS: dict[str, Callable[[list[int], list[int], int, int], bool]] = {
     "cover": _cover_refutes,
     "prefix": _prefix_refutes,
 }
-"""Relaxations of mixed costs, by whether they refute a load; see :mod:`solvers.partition._mixed_bounds`."""
+"""Relaxations of mixed costs, by whether they refute a load; see :mod:`solvers.partitioning._mixed_bounds`."""
 
 _QUOTA_BOUNDS: dict[str, Callable[[list[int], list[int], int], int]] = {
     "row_filler": _row_filler_bound,

@@ -129,7 +129,7 @@ def _decorated(name):
 
 
 def test_turns_are_of_kernels_that_there_are():
-    assert TURNS.keys() <= {*_decorated("kernel"), "solvers.partition.bin_completion.decide"}
+    assert TURNS.keys() <= {*_decorated("kernel"), "solvers.partitioning.bin_completion.decide"}
 
 
 WITHOUT = """
@@ -140,7 +140,7 @@ from solvers._jit import compile_at_once
 compile_at_once()
 import solvers
 print(solvers.lpt([3, 2, 1], 2).loads.tolist())
-from solvers.partition.lpt import _lpt_rounds
+from solvers.partitioning.lpt import _lpt_rounds
 print(type(_lpt_rounds.compiled._cache).__name__ if hasattr(_lpt_rounds.compiled, "_cache") else None)
 """
 

@@ -242,7 +242,7 @@ def test_a_kernel_is_compiled_anew_when_a_kernel_it_calls_has_changed(tmp_path: 
     code = f"""
 {AT_ONCE}
 import numpy as np
-from solvers.partition.lpt import _lpt_wide
+from solvers.partitioning.lpt import _lpt_wide
 groups = np.zeros(4, dtype=np.int32)
 _lpt_wide(np.array([5, 4, 3, 2]), 2, groups)
 print(groups.tolist())

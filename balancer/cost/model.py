@@ -12,8 +12,8 @@ from solvers.bounds import Bound
 from solvers.errors import Named, UsageError
 from solvers.groups import group_loads, mixed_loads, padded_loads
 from solvers.makespan_bounds import makespan_bound
-from solvers.partition import padded
-from solvers.partition.mixed import mixed_bound
+from solvers.partitioning import padded
+from solvers.partitioning.mixed import mixed_bound
 
 __all__ = ["CostModel"]
 

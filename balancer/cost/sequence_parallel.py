@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.cost.layers import Attention
 from solvers.arguments import INT64_MAX, as_integer
 from solvers.errors import ArgumentError
-from solvers.sequence_groups import MOST_RANK_TIME, as_degrees
+from solvers.grouping import MOST_RANK_TIME, as_degrees
 from solvers.types import Record
 
 __all__ = ["EXCHANGES", "DegreeTimes", "Sharing", "check_heads", "exchange_bytes", "heads_divide",

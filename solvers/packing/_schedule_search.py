@@ -14,9 +14,9 @@ from solvers._sort import sort_descending
 from solvers.groups import group_loads, members_by_group
 from solvers.packing._schedule_kernels import deal, fill_densest, fill_empty_bins_kernel, level
 from solvers.packing.auto import auto
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.lpt import assign_lpt
-from solvers.partition.refine import refine
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.lpt import assign_lpt
+from solvers.partitioning.refine import refine
 
 __all__ = ["Instance", "Layout", "ranks_of_bins", "search_lockstep", "search_pipeline", "search_step"]
 

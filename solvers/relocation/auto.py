@@ -14,11 +14,11 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import Named, TimeLimitError
 from solvers.groups import group_loads, read_only
-from solvers.partition import partition
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.even_counts import assign_even
-from solvers.partition.lower_target import lower_target
-from solvers.partition.portfolio import improve_starts
+from solvers.partitioning import partition
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.even_counts import assign_even
+from solvers.partitioning.lower_target import lower_target
+from solvers.partitioning.portfolio import improve_starts
 from solvers.relocation._exchange import exchange_nodes
 from solvers.relocation._pairs import WORK_A_RANK, WORK_TO_FIT, share_anew, share_to_fit
 from solvers.relocation._place import change_ranks, place_groups

@@ -18,7 +18,7 @@ from balancer.cost import CostModel, Sharing
 from balancer.errors import PlanError
 from balancer.plan.pieces import Pieces, segments
 from balancer.problem.placement import Placement
-from solvers.sequence_groups import SequenceGroupsResult
+from solvers.grouping import SequenceGroupsResult
 from solvers.types import SolveStatus
 
 FEW = (1, 2, 4)

@@ -9,7 +9,7 @@ import pytest
 import solvers
 from solvers import PARTITIONERS, SUPPORTED
 from solvers.constraints import Constraints
-from solvers.partition import CONSTRAINTS
+from solvers.partitioning import CONSTRAINTS
 
 COSTS = [5, 4, 3]
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers.arguments import as_share
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.bin_completion import close_gap
-from solvers.partition.lower_target import lower_target
-from solvers.partition.lpt import assign_lpt
-from solvers.partition.portfolio import assign_auto, improve
-from solvers.partition.regroup import regroup
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.bin_completion import close_gap
+from solvers.partitioning.lower_target import lower_target
+from solvers.partitioning.lpt import assign_lpt
+from solvers.partitioning.portfolio import assign_auto, improve
+from solvers.partitioning.regroup import regroup
 
 small_costs = st.one_of(
     st.lists(st.integers(0, 12), max_size=9), st.lists(st.integers(0, 10**6), max_size=9)

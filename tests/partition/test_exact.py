@@ -7,7 +7,7 @@ import pytest
 import solvers
 from solvers import SolveStatus
 from solvers.bounds import Bound
-from solvers.partition.exact import _relabel_by_first_item, trusted_bound
+from solvers.partitioning.exact import _relabel_by_first_item, trusted_bound
 
 # On these no closed-form bound reaches the optimum, so that only a search can prove it.
 ONLY_SEARCH_PROVES = [

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers._heap import group_bits
-from solvers.partition import lpt as lpt_function
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.lpt import _lpt_rounds, _lpt_wide, assign_lpt
+from solvers.partitioning import lpt as lpt_function
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.lpt import _lpt_rounds, _lpt_wide, assign_lpt
 
 KERNELS = {
     "rounds": lambda costs, m, out: _lpt_rounds(costs, m, group_bits(m), out),

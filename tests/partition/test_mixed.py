@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import solvers
 from solvers import CertificateError, SolveStatus
-from solvers.partition.mixed import mixed_bound
+from solvers.partitioning.mixed import mixed_bound
 
 EVERY_COUNT_RULE = pytest.mark.parametrize("equal_counts", [False, True], ids=["free", "equal_counts"])
 WHISPER = (4608, 1, 408, 1)  # a, b, c, p

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.bin_completion import distinct_costs
-from solvers.partition.lpt import assign_lpt
-from solvers.partition.pattern_search import PatternSearch
-from solvers.partition.patterns import begin, make_program, refuted_below, solve
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.bin_completion import distinct_costs
+from solvers.partitioning.lpt import assign_lpt
+from solvers.partitioning.pattern_search import PatternSearch
+from solvers.partitioning.patterns import begin, make_program, refuted_below, solve
 
 PLENTY = 10**9
 small_costs = st.lists(st.integers(1, 12), min_size=1, max_size=8) | st.lists(

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers._budget import work_units
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.refine import refine
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.refine import refine
 
 AMPLE = work_units(10)
 

@@ -5,9 +5,9 @@ from compiled import from_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.partition._problem import PartitionProblem
-from solvers.partition.lpt import assign_lpt
-from solvers.partition.resplit import difference_two, resplit
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.lpt import assign_lpt
+from solvers.partitioning.resplit import difference_two, resplit
 
 difference_two = from_python(difference_two)
 

@@ -11,8 +11,8 @@ from sequence_oracles import best_sum
 
 import solvers
 from solvers.errors import CertificateError
-from solvers.sequence_groups._problem import SequenceProblem
-from solvers.sequence_groups._relaxation import Types, proven
+from solvers.grouping._problem import SequenceProblem
+from solvers.grouping._relaxation import Types, proven
 
 DEGREES = (1, 2, 4)
 

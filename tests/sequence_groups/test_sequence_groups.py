@@ -16,11 +16,11 @@ import solvers
 from balancer.cost import parse_cost
 from solvers import _all_ways
 from solvers.errors import InfeasibleError
+from solvers.grouping import _search, solver
+from solvers.grouping._all_ways import any_way
+from solvers.grouping._kernels import packs_kernel
+from solvers.grouping._layout import place_on_ranks
 from solvers.groups import read_only
-from solvers.sequence_groups import _search, solver
-from solvers.sequence_groups._all_ways import any_way
-from solvers.sequence_groups._kernels import packs_kernel
-from solvers.sequence_groups._layout import place_on_ranks
 
 DEGREES = st.sampled_from([(1, 2, 4), (1, 2), (2, 4), (1, 3), (1, 2, 3), (4,), (3, 5)])
 

@@ -1,0 +1,163 @@
+"""How a solution is found: peeled in many ways, the best of them improved by solving a few slots anew.
+
+Everything is counted work. Where slots are few, what matters is which items share one, so the search spends itself on
+two or three slots at a time, whose items it puts together anew under targets, orders and rules drawn at random. Where
+slots have many groups and there is little work for each item, that comes too seldom: then most of the work goes into
+how tall slots are peeled.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.grouping._kernels import MANY_GROUPS, peel, resolve
+from solvers.grouping._problem import SequenceProblem
+
+__all__ = ["Solution", "improve", "search"]
+
+_DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
+_FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)  # where peeling is tuned
+_LITTLE = 40_000  # work for an item below which it is, if slots have many groups
+_TUNING = 3, 5  # of the work that is left then
+_PEELED = 3, 2  # what a step of peeling takes, if a step of solving anew takes 1
+_PEELING = 5  # a fifth of the work at most goes into starts
+_ROUNDS = ((4, 10), (2, 15), (1, 100))  # how many are improved, and each for how many hundredths of the work at most
+_SCALE = 3, 4  # a step of these loops takes longer than a work unit
+
+
+@dataclass(slots=True, eq=False)
+class Solution:
+    """Slot, group in the slot and degree of the item at each position; how tall the first `num_slots` slots are.
+
+    ``ways`` are the densities and least degrees of new groups that they were peeled with; see the kernel.
+    """
+
+    where: NDArray[np.int64]
+    heights: NDArray[np.int64]
+    num_slots: int
+    ways: NDArray[np.int64]
+
+    def value(self, problem: SequenceProblem) -> int:
+        """Return the sum of the slots' times."""
+        return int(self.heights[: self.num_slots].sum()) + problem.overhead * problem.rules.slots_for(self.num_slots)
+
+
+def _starts(num_degrees: int, in_node: int, fine: bool) -> Iterator[tuple[int, int, int]]:
+    """Densities, least degrees of new groups and weights of time for peeling: those that do well come first."""
+    if fine:
+        yield from ((density, 0, 0) for density in _FINE_DENSITIES)
+    floors = dict.fromkeys((0, min(2, in_node), min(1, in_node), in_node, num_degrees - 1))
+    for weight in (0, 4):
+        for density in _DENSITIES:
+            for floor in floors:
+                yield density, floor, weight
+
+
+def _draws(seed: int) -> Iterator[int]:
+    """Pseudo-random integers, the same on every machine."""
+    while True:
+        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+        yield seed >> 8
+
+
+class _Search:
+    """One problem with the room that its kernels need."""
+
+    def __init__(self, problem: SequenceProblem, work: int) -> None:
+        p, most_groups = problem, problem.num_ranks // int(problem.degrees[0])
+        many = most_groups > MANY_GROUPS
+        self.tunes = many and work < _LITTLE * len(problem.order)
+        tree = np.zeros((3, int(p.shape[3, -1]) if many else 1), dtype=np.int64)
+        groups = np.zeros((4, most_groups), dtype=np.int64)
+        self.given = p.least, p.times, p.sizes, p.shape, p.ranks, groups, tree
+        self.problem, self.seed = problem, 0
+        self.slots = np.array([p.overhead, p.rules.least, p.rules.multiple], dtype=np.int64)
+
+    def rank(self, found: Solution) -> tuple[int, int]:
+        """What is smaller is better: slots too many, then the value."""
+        return max(0, found.num_slots - self.problem.most_filled), found.value(self.problem)
+
+    def peel(self, work: int) -> tuple[list[Solution], int]:
+        """Return the solutions that peeling finds with so much work, one at least, best first; and the work done."""
+        n, degrees = len(self.problem.order), self.problem.degrees
+        in_node = max(0, int(np.searchsorted(degrees, self.problem.ranks_per_node, "right")) - 1)
+        found: list[Solution] = []
+        done = 0
+        for density, floor, weight in _starts(len(degrees), in_node, self.tunes):
+            ways = np.array([[density], [floor]], dtype=np.int64)
+            start = Solution(np.zeros((3, n), dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0, ways)
+            start.num_slots, spent = peel(0, ways, weight, *self.given, start.where, start.heights)
+            found.append(start)
+            done += spent
+            if done >= work:
+                break
+        return sorted(found, key=self.rank), done
+
+    def tune(self, found: Solution, work: int, goal: int) -> int:
+        """Improve a peeled solution in place: peel two slots otherwise, and what follows them; return the work done."""
+        draws = _draws(found.num_slots)
+        found.ways = np.repeat(found.ways[:, :1], found.num_slots + 1, axis=1)
+        done, best = 0, self.rank(found)
+        tried = Solution(found.where.copy(), found.heights.copy(), found.num_slots, found.ways)
+        while done < work and best > (0, goal) and found.num_slots > 1:
+            tried.where[:], tried.heights[:], tried.ways = found.where, found.heights, found.ways.copy()
+            slots = [next(draws) % min(found.num_slots, found.ways.shape[1]) for _ in range(2)]
+            for slot in slots:
+                density, floor = tried.ways[:, slot].tolist()
+                if next(draws) % 4:
+                    density = max(4, density * (56 + next(draws) % 17) // 64 + next(draws) % 3 - 1)
+                else:
+                    floor = next(draws) % len(self.problem.degrees)
+                tried.ways[:, slot] = density, floor
+            tried.num_slots, spent = peel(min(slots), tried.ways, 0, *self.given, tried.where, tried.heights)
+            done += int(spent) * _PEELED[0] // _PEELED[1]
+            if (rank := self.rank(tried)) < best:
+                found.where[:], found.heights[:], found.ways = tried.where, tried.heights, tried.ways
+                found.num_slots, best = tried.num_slots, rank
+        return done
+
+    def resolve(self, found: Solution, work: int, goal: int) -> int:
+        """Improve a solution in place; return the work done."""
+        self.seed += 1
+        found.num_slots, spent = resolve(
+            self.seed,
+            work,
+            goal,
+            self.problem.most_filled,
+            self.slots,
+            *self.given,
+            found.where,
+            found.heights,
+            found.num_slots,
+        )
+        return int(spent)
+
+
+def improve(problem: SequenceProblem, found: Solution, goal: int, work: int) -> bool:
+    """Improve a solution in place; return whether that ended by itself."""
+    work = work * _SCALE[0] // _SCALE[1]
+    return _Search(problem, work).resolve(found, work, goal) < work
+
+
+def search(problem: SequenceProblem, goal: int, work: int) -> tuple[Solution, bool]:
+    """Return the best solution found, and whether the search ended by itself; a value of `goal` ends it.
+
+    The solution may have more slots than the rules permit.
+    """
+    work = work * _SCALE[0] // _SCALE[1]
+    state = _Search(problem, work)
+    found, done = state.peel(work // _PEELING)
+    first = {each.num_slots: each for each in reversed(found)}  # the best of each number of slots
+    alive = sorted(first.values(), key=state.rank)
+    alive += [each for each in found if first[each.num_slots] is not each]
+    alive = alive[: _ROUNDS[0][0]]
+    if state.tunes:
+        done += state.tune(alive[0], (work - done) * _TUNING[0] // _TUNING[1], goal)
+    for count, share in _ROUNDS:
+        alive = sorted(alive, key=state.rank)[:count]
+        for each in alive:
+            if min(map(state.rank, alive)) > (0, goal) and work > done:
+                done += state.resolve(each, min(work - done, work * share // 100), goal)
+    return min(alive, key=state.rank), done < work

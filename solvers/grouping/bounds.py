@@ -1,0 +1,42 @@
+"""Lower bounds on the sum of slot times, in closed form.
+
+``area``: no slot's groups run longer than those of all slots together, S, so every item takes at least its least
+rank-time (degree times time) among the degrees that hold it and take no longer than S; and the slots offer their ranks
+for S. The least S for which that is enough is the bound. ``longest``: some group runs an item at its fastest degree. To
+either, the overheads of the fewest slots that hold all sizes.
+"""
+
+import numpy as np
+
+from solvers.bounds import Bound
+from solvers.grouping._problem import SequenceProblem
+
+__all__ = ["closed_form"]
+
+
+def _area(problem: SequenceProblem, height: int) -> int:
+    """Sum of the least rank-times of all items in groups that take at most `height`, in which each has its place."""
+    rooms, extra = problem.shape[1, :-1, None], problem.shape[2, :-1, None]
+    may = (problem.sizes <= rooms) & (problem.times + extra <= height)
+    rank_times = np.where(may, problem.times * problem.degrees[:, None], np.iinfo(np.int64).max)
+    return int(rank_times.min(axis=0).sum())
+
+
+def closed_form(problem: SequenceProblem) -> Bound:
+    """Return the best bound in closed form. O(n) times the degrees, or log of the times as often."""
+    if not len(problem.order):
+        return Bound(problem.overhead * problem.rules.slots_for(0), "longest")
+    ranks, longest = problem.num_ranks, int(problem.least[1].max())
+    low = max(longest, -(-int(problem.least[0].sum()) // ranks))
+    high = (
+        low
+        if ranks * low >= _area(problem, low)
+        else max(low, int((problem.times + problem.shape[2, :-1, None]).max()))
+    )
+    while low < high:
+        middle = (low + high) // 2
+        if ranks * middle >= _area(problem, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return Bound(low + problem.overhead * problem.fewest_slots, "longest" if low == longest else "area")

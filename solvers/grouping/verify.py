@@ -1,0 +1,248 @@
+"""The check of sequence groups, from scratch, with no code of the solver: plain loops, exact numbers."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solvers._checking import require, require_status
+from solvers.arguments import as_costs
+from solvers.errors import CertificateError
+from solvers.grouping._request import SequenceRequest
+from solvers.grouping.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
+
+__all__ = ["check_sequence_bound", "check_sequence_groups"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """What was asked, in Python's integers: rows are by degree, in ascending order, of those that the ranks allow."""
+
+    times: list[list[int]]
+    sizes: list[list[int]]
+    degrees: list[int]
+    rooms: list[int]
+    extra: list[int]
+    asked: SequenceRequest
+
+    @classmethod
+    def read(cls, asked: SequenceRequest) -> "_Given":
+        every, cap = np.asarray(asked.degrees).tolist(), asked.cap
+        listed = sorted(degree for degree in every if degree <= asked.num_ranks)
+        place = [every.index(degree) for degree in listed]
+        table = [as_costs(row, f"times[{d}]")[0].tolist() for d, row in enumerate(np.asarray(asked.times))]
+        rows = np.asarray(asked.sizes)
+        volumes = [as_costs(rows if rows.ndim == 1 else rows[d], "sizes")[0].tolist() for d in place]
+        extra = [0 if asked.group_overhead is None else int(np.asarray(asked.group_overhead)[d]) for d in place]
+        total = max(1, sum(map(max, zip(*volumes, strict=True))))  # more than that a group never holds
+        rooms = [total if cap is None else min(degree * cap, total) for degree in listed]
+        return cls([table[d] for d in place], volumes, listed, rooms, extra, asked)
+
+    @property
+    def num_items(self) -> int:
+        return len(self.times[0])
+
+    def permitted(self, item: int) -> list[int]:
+        """Return the rows of the degrees that hold an item."""
+        return [d for d, room in enumerate(self.rooms) if self.sizes[d][item] <= room]
+
+    def fewest_slots(self) -> int:
+        """Return how many slots there are at least, by the sum of sizes and as asked for."""
+        volume = sum(min(self.sizes[d][item] for d in self.permitted(item)) for item in range(self.num_items))
+        needed, asked = 1, self.asked
+        if asked.cap is not None:
+            needed = max(1, -(-volume // (asked.num_ranks * asked.cap)))
+        return asked.num_slots or -(-max(needed, asked.min_slots) // asked.slots_multiple_of) * asked.slots_multiple_of
+
+
+def check_sequence_groups(
+    times: ArrayLike,
+    sizes: ArrayLike,
+    result: SequenceGroupsResult,
+    *,
+    degrees: ArrayLike,
+    num_ranks: int,
+    cap: int | None,
+    overhead: int = 0,
+    group_overhead: ArrayLike | None = None,
+    num_slots: int | None = None,
+    min_slots: int = 1,
+    slots_multiple_of: int = 1,
+    ranks_per_node: int | None = None,
+) -> None:
+    """Check sequence groups against the items and rules they were made from; return nothing if all holds.
+
+    Parameters
+    ----------
+    times, sizes, degrees, num_ranks, cap, overhead, group_overhead, num_slots, min_slots, slots_multiple_of, \
+ranks_per_node
+        As given to :func:`solvers.sequence_groups`.
+    result : SequenceGroupsResult
+
+    Raises
+    ------
+    CertificateError
+        Naming the first violated rule.
+    TypeError, ValueError
+        If times or sizes themselves are unusable.
+
+    Examples
+    --------
+    >>> import solvers
+    >>> result = solvers.sequence_groups([[4, 2], [2, 1]], [4, 2], [1, 2], 4, 4)
+    >>> check_sequence_groups([[4, 2], [2, 1]], [4, 2], result, degrees=[1, 2], num_ranks=4, cap=4)
+    """
+    asked = SequenceRequest(
+        times, sizes, degrees, num_ranks, cap, overhead=overhead, group_overhead=group_overhead, num_slots=num_slots,
+        min_slots=min_slots, slots_multiple_of=slots_multiple_of, ranks_per_node=ranks_per_node,
+    )  # fmt: skip
+    given = _Given.read(asked)
+    _check_arrays(result, given.num_items)
+    _check_slots(result, asked)
+    _check_ranks(result, given)
+    members: dict[int, list[int]] = {}
+    for item, group in enumerate(result.group_of_item.tolist()):
+        require(0 <= group < result.num_groups, f"item {item} is in group {group}, outside 0..{result.num_groups - 1}")
+        slot = int(result.slot_of_group[group])
+        require(
+            slot == result.slot_of_item[item], f"item {item} is in slot {result.slot_of_item[item]}, its group {slot}"
+        )
+        members.setdefault(group, []).append(item)
+    heights = [overhead] * result.num_slots
+    for group, degree in enumerate(result.degree_of_group.tolist()):
+        require(group in members, f"group {group} is empty")
+        d = given.degrees.index(degree)
+        held = sum(given.sizes[d][item] for item in members[group])
+        require(cap is None or held <= degree * cap, f"group {group} holds {held}, over degree {degree} * cap = {cap}")
+        spent = given.extra[d] + sum(given.times[d][item] for item in members[group])
+        require(spent == result.group_times[group], f"group {group} takes {spent}, not {result.group_times[group]}")
+        slot = int(result.slot_of_group[group])
+        heights[slot] = max(heights[slot], overhead + spent)
+    require(heights == result.slot_times.tolist(), f"slot_times are {heights}, not {result.slot_times.tolist()}")
+    require(heights == sorted(heights, reverse=True), "slots must be in descending order of their times")
+    require(sum(heights) == result.makespan, f"makespan is {sum(heights)}, not {result.makespan}")
+    _check_bound(result, given)
+
+
+def _check_arrays(result: SequenceGroupsResult, n: int) -> None:
+    counts = dict.fromkeys(("slot_of_item", "group_of_item"), n)
+    counts |= dict.fromkeys(("degree_of_group", "slot_of_group", "first_rank_of_group"), result.num_groups)
+    for name, count in counts.items():
+        array = getattr(result, name)
+        require(
+            array.dtype == np.int32 and array.shape == (count,) and not array.flags.writeable,
+            f"{name} must be read-only int32[{count}], got {array.dtype} of shape {array.shape}",
+        )
+
+
+def _check_slots(result: SequenceGroupsResult, asked: SequenceRequest) -> None:
+    k = result.num_slots
+    require(asked.num_slots in (None, k), f"num_slots = {asked.num_slots} was asked for, not {k}")
+    require(k >= asked.min_slots, f"there are {k} slots, below min_slots = {asked.min_slots}")
+    multiple = asked.slots_multiple_of
+    require(k % multiple == 0, f"{k} slots are no multiple of slots_multiple_of = {multiple}")
+
+
+def _check_ranks(result: SequenceGroupsResult, given: _Given) -> None:
+    """Check that groups of a slot share no rank, and lie in nodes, aligned where degrees divide each other."""
+    degrees, num_ranks, node = given.degrees, given.asked.num_ranks, given.asked.ranks_per_node
+    node = num_ranks if node is None else node
+    used: set[tuple[int, int]] = set()
+    place = list(zip(result.slot_of_group.tolist(), result.first_rank_of_group.tolist(), strict=True))
+    require(place == sorted(place), "groups must be numbered slot by slot, in each by first rank")
+    chain = all(b % a == 0 for a, b in itertools.pairwise(degrees))
+    chain = chain and all(node % d == 0 if d <= node else d % node == 0 for d in degrees)
+    for group, (slot, first) in enumerate(place):
+        degree = int(result.degree_of_group[group])
+        require(degree in degrees, f"group {group} has degree {degree}, which is none of {degrees}")
+        require(0 <= slot < result.num_slots, f"group {group} is in slot {slot}, outside 0..{result.num_slots - 1}")
+        last = first + degree - 1
+        require(first >= 0 and last < num_ranks, f"group {group} is on ranks {first} to {last} of {num_ranks}")
+        crosses = first // node != last // node
+        require(
+            degree > node or not crosses, f"group {group} of degree {degree} crosses a node: ranks {first} to {last}"
+        )
+        require(degree <= node or first % node == 0, f"group {group} of degree {degree} starts inside a node")
+        require(not chain or first % degree == 0, f"group {group} of degree {degree} starts at rank {first}")
+        for rank in range(first, last + 1):
+            require((slot, rank) not in used, f"rank {rank} is in two groups of slot {slot}")
+            used.add((slot, rank))
+
+
+def _check_bound(result: SequenceGroupsResult, given: _Given) -> None:
+    """Recompute the bound by refuting what is one less, from every item's permitted degrees."""
+    bound = result.lower_bound
+    require_status(result.status, bound, result.makespan)
+    require(result.bound_name in ("area", "longest"), f"lower_bound is by an unknown argument {result.bound_name!r}")
+    below = bound - given.asked.overhead * given.fewest_slots() - 1
+    if below < 0:
+        return
+    area: list[int | None] = []  # of each item, the least rank-time among the degrees that are no slower than that
+    for item in range(given.num_items):
+        may = [d for d in given.permitted(item) if given.times[d][item] + given.extra[d] <= below]
+        area.append(min((given.times[d][item] * given.degrees[d] for d in may), default=None))
+    proven = None in area or sum(work for work in area if work is not None) > given.asked.num_ranks * below
+    require(proven, f"lower_bound = {bound}, but '{result.bound_name}' does not prove it")
+
+
+def check_sequence_bound(asked: SequenceRequest, bound: SequenceBound, *, upper: int) -> None:
+    """Check a bound from its certificate, in exact integers: that no solution has a makespan below it and `upper`.
+
+    Every number of :class:`solvers.grouping.SequenceBoundCertificate` may be anything non-negative. What it
+    proves is recomputed: in each class of slots and degree, an item is charged for its time and size, and for being one
+    of the few that fit a group; it is worth at most the least such charge. A group sells at most its time, its room and
+    those places; a slot is ranks times the best sale of a rank, and what it costs beyond is left over.
+
+    Parameters
+    ----------
+    asked : SequenceRequest
+        As given to :func:`solvers.sequence_groups_lower_bound`.
+    bound : SequenceBound
+        With a certificate.
+    upper : int
+        A makespan that some solution has.
+
+    Raises
+    ------
+    CertificateError
+        If the certificate does not prove the bound, or there is none.
+    """
+    kept = bound.certificate
+    if kept is None:
+        raise CertificateError(f"lower_bound is by '{bound.name}', of which no certificate is kept")
+    given, overhead = _Given.read(asked), asked.overhead
+    slots = given.fewest_slots()
+    edges, one = kept.edges.tolist(), 1 << kept.bits
+    require(
+        edges[0] == 0 and edges == sorted(edges) and edges[-1] >= upper - overhead * slots,
+        f"classes must cover slots of 0 to {upper - overhead * slots}, got {edges[0]} to {edges[-1]}",
+    )
+    names = ("time_price", "room_price", "long_price", "large_price")
+    require(all(getattr(kept, name).min() >= 0 for name in names), "prices must be >= 0")
+    worth, left = [-1] * given.num_items, one * overhead
+    for j, top in enumerate(edges[1:]):
+        for d, degree in enumerate(given.degrees):
+            charges, places = _charges(kept, j, d, given, top - given.extra[d])
+            for item, charge in charges.items():
+                worth[item] = charge if worth[item] < 0 else min(worth[item], charge)
+            for height in (edges[j], top) if charges else ():
+                sold = places + int(kept.time_price[j, d]) * max(0, height - given.extra[d])
+                left = min(left, one * (height + overhead) - -(-asked.num_ranks * sold // degree))
+    require(min(worth, default=0) >= 0, "some item is in no class")
+    require(left >= 0 or asked.num_slots is not None, "a slot sells more than it costs")
+    proven = min(upper, -(-(sum(worth) + left * slots) // one))
+    require(bound.value <= proven, f"lower_bound = {bound.value}, but the certificate proves {proven} at most")
+
+
+def _charges(kept: SequenceBoundCertificate, j: int, d: int, given: _Given, offered: int) -> tuple[dict[int, int], int]:
+    """Return what each item that a group may hold is charged in a class and degree, and what a group sells but time."""
+    time, space, room = int(kept.time_price[j, d]), int(kept.room_price[j, d]), given.rooms[d]
+    prices = list(zip(kept.long_price[:, j, d].tolist(), kept.large_price[:, j, d].tolist(), strict=True))
+    charges = {}
+    for item, (t, v) in enumerate(zip(given.times[d], given.sizes[d], strict=True)):
+        if t <= offered and v <= room:
+            charges[item] = time * t + space * v
+            for q, (long, large) in enumerate(prices, 2):
+                charges[item] += (long if t * q > offered else 0) + (large if v * q > room else 0)
+    return charges, space * room + sum(q * (long + large) for q, (long, large) in enumerate(prices, 1))

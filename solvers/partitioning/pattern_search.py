@@ -1,0 +1,74 @@
+"""A bound by patterns, raised step by step from below.
+
+Every target that the linear program of :mod:`solvers.partitioning.patterns` refutes raises the bound, by one at least:
+its weights refute all targets under which no pattern becomes heavier, and the table of the knapsack says which those
+are. The first target that it does not refute is nearly always the optimum; what reaches it are the other searches.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bounds import Bound
+from solvers.partitioning._problem import PartitionProblem
+from solvers.partitioning.bin_completion import distinct_costs
+from solvers.partitioning.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve
+
+__all__ = ["PatternSearch"]
+
+_MOST_CELLS = 8_000_000  # of the knapsack's table: 32 MB
+_MOST_VALUES = 400
+_LONGEST = 100  # items in a pattern
+_MOST_A_GROUP = 7  # items, on average: with more, exchanges are better at finding, and simple bounds tight
+
+
+@dataclass(slots=True)
+class PatternSearch:
+    """The search on one problem; it can be stopped and resumed."""
+
+    problem: PartitionProblem
+    program: Program
+    table: NDArray[np.int32]
+    bound: int  # no makespan below it can be had
+    solved: bool = False  # whether the linear program has nothing more to say: it does not refute `bound`
+
+    @classmethod
+    def of(cls, problem: PartitionProblem, reached: int) -> "PatternSearch | None":
+        """Return the search for less than `reached`, or None where costs are too wide or items too many for it."""
+        values, counts = distinct_costs(problem)
+        items = int(counts.sum())
+        if (
+            not 0 < items <= min(MOST_ITEMS, _MOST_A_GROUP * problem.num_groups)
+            or len(values) > _MOST_VALUES
+            or (items + 1) * reached > _MOST_CELLS
+        ):
+            return None
+        longest = int(np.searchsorted(np.cumsum(problem.sorted_costs[items - 1 :: -1]), reached))
+        if problem.equal_counts or longest > _LONGEST:
+            return None
+        program = make_program(values, counts, longest)
+        begin(program, problem.bound.value)
+        return cls(problem, program, np.empty((items + 1, reached), dtype=np.int32), problem.bound.value)
+
+    @property
+    def least_work(self) -> int:
+        """Work units below which :meth:`raise_bound` would hardly begin: twenty tables."""
+        return int(self.table.size) * 20 // 14
+
+    def raise_bound(self, reached: int, work: int) -> int:
+        """Raise the bound, to `reached` at most, until solved or `work` is spent; return the work left."""
+        m = self.problem.num_groups
+        while work > 0 and not self.solved:
+            verdict, work = solve(self.program, self.bound, m, False, self.table, work)
+            if verdict < 0:
+                break
+            if verdict == 0:
+                self.bound = int(refuted_below(self.program, self.bound, reached, m, self.table))
+                work -= self.table.size // 16
+            self.solved = verdict == 1 or self.bound >= reached
+        return int(work)
+
+    def as_bound(self) -> Bound:
+        """Return the bound with its name."""
+        return Bound(self.bound, "patterns")

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from balancer.cost.areas import Terms, area, as_terms, largest_rate
 from balancer.cost.model import CostModel
 from solvers.arguments import INT64_MAX
 
-__all__ = ["IntegerCost", "integer_flops", "integer_seconds", "integers_together"]
+__all__ = ["IntegerCost", "at_least_one", "integer_flops", "integer_seconds", "integers_together"]
 
 _TOLERANCE = 1e-3
 _ROOM, _TOTAL_LENGTH, _LONGEST = 2**58, 2**24, 2**17  # up to such a step, whatever is added up of its costs fits
@@ -49,12 +50,13 @@ class IntegerCost:
         return dict(_TIME_UNITS).get(self.unit, flops_per_second) / self.factor
 
 
-def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: int) -> IntegerCost:
+def integer_flops(constant: int, a: int, b: int, *, areas: Terms = (), total_length: int, longest: int) -> IntegerCost:
     """Divide by the greatest common divisor, which changes no plan, and, only if sums need it, by a power of two.
 
-    `constant`, `a` and `b` are FLOPs a sample, a unit of length and a unit of length squared. Up to the largest sum of
-    lengths of a global batch, `total_length`, and the longest length all costs fit int64. Raises ValueError if `a` and
-    `b` are both 0, or the lengths are not positive.
+    `constant`, `a` and `b` are FLOPs a sample, a unit of length and a unit of length squared, `areas` FLOPs a pair of
+    tokens; beside areas the constant is kept. Up to the largest sum of lengths of a global batch, `total_length`, and
+    the longest length all costs fit int64. Raises ValueError if `a`, `b` and all areas are 0, or the lengths are not
+    positive.
 
     Examples
     --------
@@ -62,27 +64,27 @@ def integer_flops(constant: int, a: int, b: int, *, total_length: int, longest: 
     >>> str(cost.model), cost.work_unit, cost.rounding
     ('quadratic:a=30,b=1', '20 FLOPs', 0.0)
     """
-    if a == b == 0:
+    if a == b == 0 and not areas:
         raise ValueError("FLOPs that do not depend on the length (a = b = 0) make no cost model")
     if total_length < 1 or longest < 1:
         raise ValueError(f"total_length and longest must be >= 1, got {total_length} and {longest}")
-    exact_factor = math.gcd(a, b)
-    small = Fraction(a, exact_factor), Fraction(b, exact_factor)
+    terms = {"constant": constant if areas else 0, "a": a, "bidirectional": b, **dict(areas)}
+    exact_factor = math.gcd(*terms.values())
+    small = {name: Fraction(value, exact_factor) for name, value in terms.items()}
+    most = {name: total_length * _rate(name, longest) for name in terms}
     shift = 0
-    while _rounded(small, shift)[0] * total_length + _rounded(small, shift)[1] * total_length * longest > INT64_MAX:
+    while sum(value * most[name] for name, value in _rounded(small, shift).items()) > INT64_MAX:
         shift += 1
     factor = exact_factor << shift
-    model = CostModel(*_rounded(small, shift))
-    return IntegerCost(
-        model=model,
-        unit="FLOPs",
-        factor=factor,
-        rounding=_largest_error(model, Fraction(a, factor), Fraction(b, factor), longest),
-        omitted_constant=constant / factor,
-    )
+    model = _model_of(_rounded(small, shift))
+    exact = {name: Fraction(value, factor) for name, value in terms.items()}
+    rounding = _largest_error(model, exact, longest)
+    return IntegerCost(model, "FLOPs", factor, rounding, 0.0 if areas else constant / factor)
 
 
-def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int = 2**20) -> IntegerCost:
+def integer_seconds(
+    a: float, b: float, *, constant: float = 0.0, areas: Mapping[str, float] | None = None, longest: int = 2**20
+) -> IntegerCost:
     """Round seconds to the coarsest of ns, ps and fs that is off by at most 0.1 % at any length, or else is off least.
 
     Parameters
@@ -91,6 +93,8 @@ def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int =
         Seconds a unit of length, and a unit of length squared; finite, >= 0.
     constant : float
         Seconds that the integer cost leaves out.
+    areas : mapping of str to float, optional
+        Seconds a pair of tokens, by the names of :data:`balancer.cost.areas.AREAS`.
     longest : int
         No length is longer; rounding `b` matters by ``b * l^2``.
 
@@ -110,54 +114,80 @@ def integer_seconds(a: float, b: float, *, constant: float = 0.0, longest: int =
     >>> str(cost.model), cost.work_unit
     ('quadratic:a=114000000,b=1500', '1 ps')
     """
-    for name, value in (("a", a), ("b", b), ("constant", constant)):
+    of_areas = dict(areas or {})
+    for name, value in (("a", a), ("b", b), ("constant", constant), *of_areas.items()):
         if not 0 <= value < math.inf:
             raise ValueError(f"coefficient {name} must be finite and >= 0 (seconds), got {value!r}")
+    terms = {"a": a, "bidirectional": b, **of_areas}
     best: IntegerCost | None = None
     for unit, per_second in _TIME_UNITS:
-        exact = Fraction(a) * per_second, Fraction(b) * per_second
+        exact = {name: Fraction(value) * per_second for name, value in terms.items()}
         integers = _rounded(exact, 0)
-        if not any(integers):
+        if not any(integers.values()):
             continue
-        if max(integers) > INT64_MAX:
+        if max(integers.values()) > INT64_MAX:
             break
-        model = CostModel(*integers)
-        error = _largest_error(model, *exact, longest)
+        model = _model_of(integers)
+        error = _largest_error(model, exact, longest)
         if best is None or error < best.rounding:
             best = IntegerCost(model, unit, 1, error, constant * per_second)
         if error <= _TOLERANCE:
             break
     if best is None:
-        raise ValueError(f"a = {a:.3g} s and b = {b:.3g} s must be a positive number of int64 femto- or nanoseconds")
+        listed = "".join(f", {name} = {value:.3g} s" for name, value in of_areas.items())
+        raise ValueError(
+            f"a = {a:.3g} s and b = {b:.3g} s{listed} must be a positive number of int64 femto- or nanoseconds"
+        )
     return best
 
 
-def integers_together(seconds: Mapping[str, tuple[float, float]]) -> dict[str, CostModel]:
+def integers_together(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, CostModel]:
     """Return costs of several phases in one unit of time, as fine as the sums of a large step allow.
 
-    `seconds` are, of each phase, those of a unit of length, and of one squared; finite, >= 0, some of them positive.
+    `seconds` are, of each phase, those of a unit of length (``a``) and of a pair of tokens by the names of areas; one
+    squared is ``bidirectional``. Finite, >= 0, some of them positive.
 
     Examples
     --------
-    >>> costs = integers_together({"vision": (1e-5, 0.0), "llm": (1e-4, 1e-9)})
+    >>> costs = integers_together({"vision": {"a": 1e-5}, "llm": {"a": 1e-4, "bidirectional": 1e-9}})
     >>> costs["llm"].a // costs["vision"].a, costs["llm"].a // costs["llm"].b
     (10, 100000)
     """
-    most = 4 * _TOTAL_LENGTH * sum(a + b * _LONGEST for a, b in seconds.values())  # backwards with recomputation too
-    of_phase = {name: (round(a * (_ROOM / most)), round(b * (_ROOM / most))) for name, (a, b) in seconds.items()}
-    return {name: CostModel(max(a, int(b == 0)), b) for name, (a, b) in of_phase.items()}
+    rates = [float(_rate(name, _LONGEST)) * value for terms in seconds.values() for name, value in terms.items()]
+    unit = _ROOM / (4 * _TOTAL_LENGTH * sum(rates))  # backwards with recomputation too
+    return {name: at_least_one({term: round(value * unit) for term, value in terms.items()})
+            for name, terms in seconds.items()}  # fmt: skip
 
 
-def _rounded(coefficients: tuple[Fraction, Fraction], shift: int) -> tuple[int, int]:
-    """Whole coefficients, halves to the even, once both are divided by 2**shift."""
-    a, b = (round(value / (1 << shift)) for value in coefficients)
-    return a, b
+def at_least_one(terms: Mapping[str, int]) -> CostModel:
+    """Return the cost of whole terms by name, with a unit a token where rounding has left nothing at all."""
+    return _model_of(terms if any(terms.values()) else {"a": 1})
 
 
-def _largest_error(model: CostModel, a: Fraction, b: Fraction, longest: int) -> float:
-    """Relative error of the cost; as a function of length it is monotone, so its ends tell."""
+def _model_of(terms: Mapping[str, int]) -> CostModel:
+    areas = {name: value for name, value in terms.items() if name not in ("constant", "a")}
+    return CostModel(terms.get("a", 0), areas=as_terms(areas), constant=terms.get("constant", 0))
+
+
+def _rate(name: str, longest: int) -> Fraction:
+    """Most of a term that a unit of length stands for."""
+    return Fraction(1) if name in ("constant", "a") else largest_rate(name, longest)
+
+
+def _rounded(terms: Mapping[str, Fraction], shift: int) -> dict[str, int]:
+    """Whole terms, halves to the even, once all are divided by 2**shift."""
+    return {name: round(value / (1 << shift)) for name, value in terms.items()}
+
+
+def _largest_error(model: CostModel, exact: Mapping[str, Fraction], longest: int) -> float:
+    """Relative error of the cost at the ends, where that of two terms is largest, and with areas at powers of two."""
+    lengths = {1, longest}
+    if model.areas:
+        lengths |= {1 << power for power in range(longest.bit_length())}
     errors = []
-    for length in (1, longest):
-        exact = a + b * length
-        errors.append(abs(model.a + model.b * length - exact) / exact if exact else Fraction(0))
+    for length in sorted(lengths):
+        each = (value * (1 if name == "constant" else length if name == "a" else area(name, length))
+                for name, value in exact.items())  # fmt: skip
+        whole = sum(each, start=Fraction(0))
+        errors.append(abs(model.exact(length) - whole) / whole if whole else Fraction(0))
     return float(max(errors))

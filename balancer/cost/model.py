@@ -1,10 +1,13 @@
 """Cost models: what a sample, or a padded mini-batch, costs in integer work units."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.areas import Terms, as_terms, pairs
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import DegreeTimes, Sharing
 from solvers.arguments import INT64_MAX, first_overflow
@@ -24,6 +27,9 @@ _LARGEST_POWER = 62  # 2 to a larger one does not fit int64
 class CostModel:
     """``a * l + b * l^2`` for a sample of length l; a mini-batch costs the sum, or, padded, rows times the longest row.
 
+    Attention that does not see every pair of tokens has `areas`: a sample costs ``constant + a * l + b * l^2`` and, of
+    each area, its number times the pairs that the mask keeps. A sample of length 0 costs 0.
+
     With `c`, as for audio encoders with a convolution over padded rows, a mini-batch costs the sum plus ``c * rows *
     longest^p``.
 
@@ -40,11 +46,18 @@ class CostModel:
         What several ranks that share a sample take; by default 5 % of their speed is lost with each doubling.
     attention : Attention or None
         That of the model, where the cost is a named model's: ranks that exchange heads must divide them.
+    constant : int
+        Work units of a sample, or of a padded row, whatever its length, but for length 0.
+    areas : mapping of str to int, or tuple of (str, int)
+        Work units a pair of tokens, by the names of :data:`balancer.cost.areas.AREAS`; kept as a tuple in one order.
+        ``bidirectional`` is added to `b`, which it is another word for.
 
     Examples
     --------
     >>> CostModel(a=24576, b=1).sample_costs(np.array([1, 1000]))
     array([   24577, 25576000])
+    >>> CostModel(a=10, areas={"full": 8, "window2": 40}).sample_costs(np.array([1, 2, 3]))
+    array([ 58, 164, 278])
     """
 
     a: int = 1
@@ -54,16 +67,25 @@ class CostModel:
     p: int = 1
     sharing: Sharing = field(default=Sharing(), repr=False)
     attention: Attention | None = field(default=None, repr=False, compare=False)
+    constant: int = 0
+    areas: Terms = ()
 
     def __post_init__(self) -> None:
-        for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("p", self.p)):
+        terms = dict(as_terms(self.areas))
+        if "bidirectional" in terms:
+            object.__setattr__(self, "b", self.b + terms.pop("bidirectional"))
+        object.__setattr__(self, "areas", tuple(terms.items()))
+        for name, value in (*((each, getattr(self, each)) for each in ("constant", "a", "b", "c", "p")), *self.areas):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"cost coefficient {name} must be an integer >= 0, got {value!r}")
-            object.__setattr__(self, name, int(value))
             if value > INT64_MAX:
                 raise ValueError(f"cost coefficient {name} must fit int64, got {value}")
-        if self.a == self.b == self.c == 0:
+        for name in ("constant", "a", "b", "c", "p"):
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if self.a == self.b == self.c == 0 and not self.areas:
             raise ValueError("cost coefficients a and b must not both be 0")
+        if self.c and (self.areas or self.constant):
+            raise ValueError("costs with a convolution take no areas and no constant: plan them by a, b, c and p")
         if not 1 <= self.p <= _LARGEST_POWER:
             raise ValueError(f"cost coefficient p, a power, must be 1 to {_LARGEST_POWER}, got {self.p}")
         if self.padded and self.c:
@@ -82,12 +104,24 @@ class CostModel:
         """Return the form that :func:`balancer.cost.parse_cost` reads."""
         if self.c:
             return f"convolution:a={self.a},b={self.b},c={self.c},p={self.p}"
+        beyond = bool(self.areas or self.constant)
+        terms = {"constant": self.constant} if self.constant else {}
+        terms |= {"a": self.a, "bidirectional" if beyond and not self.padded else "b": self.b, **dict(self.areas)}
         if self.padded:
-            return "padded" if (self.a, self.b) == (1, 0) else f"padded:a={self.a},b={self.b}"
-        words = {"a": self.a, "b": self.b} if self.b else {} if self.a == 1 else {"a": self.a}
+            return "padded" if terms == {"a": 1, "b": 0} else "padded:" + _words(terms)
+        if beyond:
+            return "attention:" + _words({name: value for name, value in terms.items() if value} | self.sharing.words())
+        words = terms if self.b else {} if self.a == 1 else {"a": self.a}
         words |= self.sharing.words()
-        rest = ",".join(f"{name}={value}" for name, value in words.items())
-        return ("quadratic" if self.b else "linear") + (f":{rest}" if rest else "")
+        return ("quadratic" if self.b else "linear") + (":" if words else "") + _words(words)
+
+    def exact(self, length: int) -> int:
+        """Cost of one sample, or of one padded row, whatever its size; with `c` without what a padded row costs."""
+        return self.constant * (length > 0) + self.a * length + int(self.attention_work(length))
+
+    def attention_work(self, lengths: Any) -> Any:
+        """What of a cost is pairs of tokens: an int, or int64[n], which the caller knows to hold it."""
+        return self.b * lengths * lengths + pairs(self.areas, lengths)
 
     def sample_costs(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Cost of each sample: int64[n].
@@ -101,14 +135,14 @@ class CostModel:
             sample.
         """
         longest = int(lengths[lengths.argmax()]) if len(lengths) else 0  # a fourth of the time of max()
-        largest = self.a * longest + self.b * longest * longest
+        largest = self.exact(longest)
         row = self.c * longest**self.p if self.c else largest if self.padded else 0
         sample: int | None = None
         rule = "the cost"
         if max(largest, row) <= INT64_MAX:
             rule = f"{len(lengths)} padded rows of the cost"
             if row * len(lengths) <= INT64_MAX:
-                costs = lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
+                costs = self._each(lengths)
                 if self.padded or (not self.c and largest * len(lengths) <= INT64_MAX):
                     return costs  # of which no sum can be too large
                 where = first_overflow(costs)
@@ -123,6 +157,12 @@ class CostModel:
             f"{rule} of {{sample}} (length {lengths[sample]}) must fit int64 under cost '{self}'",
             "use smaller coefficients", sample=Named("sample", sample),
         )  # fmt: skip
+
+    def _each(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.areas or self.constant:
+            work = self.a * lengths + self.attention_work(lengths)
+            return np.asarray(work + self.constant * (lengths > 0), dtype=np.int64)
+        return lengths if (self.a, self.b) == (1, 0) else self.a * lengths + self.b * lengths * lengths
 
     def degree_times(self, lengths: NDArray[np.int64], degrees: ArrayLike, num_ranks: int) -> DegreeTimes:
         """Time of each sample in a sequence group of each degree, and the overhead of a slot.
@@ -152,12 +192,15 @@ class CostModel:
                 "use linear, quadratic or flops",
             )
         longest = int(np.argmax(lengths)) if len(lengths) else -1
-        if longest >= 0 and not self.sharing.fits(self.a, self.b, int(lengths[longest])):
+        if longest >= 0 and not self.sharing.fits(self.exact(int(lengths[longest])), int(lengths[longest])):
             raise UsageError(
                 f"the cost of {{sample}} (length {lengths[longest]}) and its exchange must fit int64 under cost "
                 f"'{self}'", "use smaller coefficients", sample=Named("sample", longest),
             )  # fmt: skip
-        return self.sharing.by_degree(self.a * lengths, self.b * lengths * lengths, lengths, degrees, num_ranks)
+        constant = self.constant * (lengths > 0)
+        return self.sharing.by_degree(
+            self.a * lengths, self.attention_work(lengths), lengths, degrees, num_ranks, constant
+        )
 
     def loads(self, costs: NDArray[np.int64], rank_of_sample: NDArray[np.int32], num_ranks: int) -> NDArray[np.int64]:
         """Load of each rank, int64[num_ranks], from the costs that :meth:`sample_costs` returned."""
@@ -189,3 +232,7 @@ class CostModel:
             found = padded(costs, num_ranks, equal_counts=equal_counts, min_items=min_samples)
             return Bound(found.makespan, "padded")
         return makespan_bound(costs, num_ranks, equal_counts)
+
+
+def _words(words: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in words.items())

@@ -1,17 +1,19 @@
 """A cost model corrected while a trainer runs, and left alone where that does not help.
 
-Recursive least squares with exponential forgetting on three factors, one for each of c0, a and b, with a weak prior at
-1. Corrections are always learned; they are used only while, over the last `window` steps, they predict better than the
-base model: the idea of "DFLOP: A Data-driven Framework for Multimodal LLM Training Pipeline Optimization", 2026
-(arXiv:2603.25120).
+Recursive least squares with exponential forgetting on factors, one for each of c0, a, b and every area, with a weak
+prior at 1; kinds of attention that the steps cannot tell apart share one. Corrections are always learned; they are used
+only while, over the last `window` steps, they predict better than the base model: the idea of "DFLOP: A Data-driven
+Framework for Multimodal LLM Training Pipeline Optimization", 2026 (arXiv:2603.25120).
 """
 
 import math
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.areas import area_sums, checked
 from balancer.cost.integer import IntegerCost, integer_seconds
 
 __all__ = ["OnlineCost"]
@@ -19,6 +21,7 @@ __all__ = ["OnlineCost"]
 _PRIOR = 0.001  # weight of the base model, in steps
 _LARGEST_SURPRISE = 0.5  # a stalled step teaches no more than one that takes half again as long,
 _USUAL_SURPRISES = 9  # or than twice what is usual of so many steps, where the base model is far off
+_ALIKE = 1e-6  # one less the correlation of two terms from which on steps do not tell them apart
 
 
 class OnlineCost:
@@ -34,6 +37,8 @@ class OnlineCost:
         coefficient that is 0 stays 0.
     forgetting : float
         In (0, 1]: weight of a step relative to the next one. 0.98 remembers about 50 steps, 1 all.
+    areas : mapping of str to float
+        The base model's seconds a pair of tokens, by the names of :data:`balancer.cost.areas.AREAS`.
     window : int
         Number of steps over which errors are compared; until it is reached, the base model is used.
     margin : float
@@ -50,6 +55,7 @@ class OnlineCost:
     """
 
     __slots__ = (
+        "_areas",
         "_base",
         "_base_errors",
         "_corrected_errors",
@@ -72,11 +78,15 @@ class OnlineCost:
         per_length: float,
         per_square: float,
         *,
+        areas: Mapping[str, float] | None = None,
         forgetting: float = 0.98,
         window: int = 50,
         margin: float = 0.1,
     ) -> None:
-        base = np.array([constant, per_length, per_square], dtype=np.float64)
+        self._areas = tuple(areas or {})
+        for name in self._areas:
+            checked(name)
+        base = np.array([constant, per_length, per_square, *(areas or {}).values()], dtype=np.float64)
         if not ((base >= 0) & (base < math.inf)).all() or not base.any():
             raise ValueError(f"base coefficients must be finite, >= 0 and not all 0 (seconds), got {base.tolist()}")
         if not 0 < forgetting <= 1:
@@ -86,24 +96,27 @@ class OnlineCost:
         if not 0 <= margin < 1:
             raise ValueError(f"margin must be in [0, 1), got {margin!r}")
         self._base, self._forgetting, self._window, self._margin = base, float(forgetting), window, float(margin)
-        self._factors: NDArray[np.float64] = np.ones(3)
-        self._information, self._evidence = _PRIOR * np.eye(3), _PRIOR * np.ones(3)
+        self._factors: NDArray[np.float64] = np.ones(len(base))
+        self._information, self._evidence = _PRIOR * np.eye(len(base)), _PRIOR * np.ones(len(base))
         self._base_errors: deque[float] = deque(maxlen=window)
         self._corrected_errors: deque[float] = deque(maxlen=window)
         self._surprises: deque[float] = deque(maxlen=_USUAL_SURPRISES)
         self.active = False
 
     @property
-    def factors(self) -> tuple[float, float, float]:
-        """The factors on the base model's c0, a and b while the correction is in use; never negative."""
-        c0, a, b = np.maximum(self._factors, 0.0).tolist()
-        return c0, a, b
+    def factors(self) -> tuple[float, ...]:
+        """The factors on the base model's c0, a, b and areas while the correction is in use; never negative."""
+        return tuple(np.maximum(self._factors, 0.0).tolist())
 
     @property
-    def coefficients(self) -> tuple[float, float, float]:
-        """c0, a and b in use, in seconds."""
-        c0, a, b = (self._base * self._in_use()).tolist()
-        return c0, a, b
+    def coefficients(self) -> tuple[float, ...]:
+        """c0, a, b and those of areas in use, in seconds."""
+        return tuple((self._base * self._in_use()).tolist())
+
+    @property
+    def areas(self) -> tuple[str, ...]:
+        """Names of the areas, in the order of their coefficients."""
+        return self._areas
 
     @property
     def base_error(self) -> float:
@@ -116,15 +129,22 @@ class OnlineCost:
         return _mean(self._corrected_errors)
 
     def _in_use(self) -> NDArray[np.float64]:
-        return np.maximum(self._factors, 0.0) if self.active else np.ones(3)
+        return np.maximum(self._factors, 0.0) if self.active else np.ones(len(self._base))
 
     def _parts(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds that each term of the base model gives to ranks with these sums of lengths and of their squares."""
+        """Seconds that each term of the base model gives to ranks with these sums."""
         return np.asarray(self._base * np.column_stack((np.ones(len(sums)), sums)), dtype=np.float64)
+
+    def sums(self, lengths: ArrayLike) -> NDArray[np.float64]:
+        """Return what :meth:`observe_ranks` takes: sum of lengths, of their squares, of each area, float64[2 + k]."""
+        values = np.asarray(lengths, dtype=np.float64)
+        if values.size and not (values >= 0).all():
+            raise ValueError(f"lengths must be >= 0, got {values.min()}")
+        return np.array([values.sum(), (values * values).sum(), *area_sums(self._areas, values)])
 
     def predict(self, lengths: ArrayLike) -> float:
         """Seconds of a step that holds samples of these lengths."""
-        return float(self._parts(_sums(lengths))[0] @ self._in_use())
+        return float(self._parts(self.sums(lengths)[None])[0] @ self._in_use())
 
     def observe(self, lengths: ArrayLike, seconds: float) -> None:
         """Learn from a step: the lengths of its samples, and how long it took. O(n) for n lengths.
@@ -134,15 +154,15 @@ class OnlineCost:
         ValueError
             If a length is negative, or seconds are not positive and finite.
         """
-        self.observe_ranks(_sums(lengths), [seconds])
+        self.observe_ranks(self.sums(lengths), [seconds])
 
     def observe_ranks(self, sums: ArrayLike, seconds: ArrayLike) -> None:
         """Learn from a step that several ranks measured; together they count as one step. O(R) for R ranks.
 
         Parameters
         ----------
-        sums : float64[R, 2]
-            Of each rank, the sum of its lengths, and that of their squares.
+        sums : float64[R, 2 + k]
+            Of each rank, what :meth:`sums` gives.
         seconds : float64[R]
             How long each took.
 
@@ -151,7 +171,8 @@ class OnlineCost:
         ValueError
             If a sum is negative or infinite, or seconds are not positive and finite.
         """
-        of_rank, took = np.asarray(sums, dtype=np.float64).reshape(-1, 2), np.asarray(seconds, dtype=np.float64)
+        of_rank = np.asarray(sums, dtype=np.float64).reshape(-1, len(self._base) - 1)
+        took = np.asarray(seconds, dtype=np.float64)
         if not ((took > 0) & (took < math.inf)).all():
             raise ValueError(f"seconds must be positive and finite, got {took.tolist()}")
         if not ((of_rank >= 0) & (of_rank < math.inf)).all():
@@ -177,9 +198,22 @@ class OnlineCost:
         met = predicted + np.clip(ratios - predicted, -most, most)
         keep = self._forgetting
         fade = (1 - keep) * _PRIOR  # the prior is put back as it fades: what steps do not teach returns to the base
-        self._information = keep * self._information + shares.T @ shares / len(met) + fade * np.eye(3)
+        self._information = keep * self._information + shares.T @ shares / len(met) + fade * np.eye(len(self._base))
         self._evidence = keep * self._evidence + shares.T @ met / len(met) + fade
-        self._factors = np.asarray(np.linalg.solve(self._information, self._evidence), dtype=np.float64)
+        shared = self._shared()
+        found = np.linalg.solve(shared.T @ self._information @ shared, shared.T @ self._evidence)
+        self._factors = np.asarray(shared @ found, dtype=np.float64)
+
+    def _shared(self) -> NDArray[np.float64]:
+        """Which terms have which factor, float64[terms, factors] of 0 and 1: one each, or one of attention alike."""
+        learned = self._information - _PRIOR * np.eye(len(self._base))  # the prior tells all apart
+        size = np.sqrt(np.maximum(np.diag(learned), 0.0))
+        alike = learned > (1 - _ALIKE) * np.outer(size, size)
+        alike |= np.eye(len(size), dtype=bool)
+        alike[:2] = np.eye(len(size), dtype=bool)[:2]  # c0 and a are no attention
+        alike[:, :2] = alike[:2].T
+        first = alike.argmax(axis=1)  # the first term that each is like
+        return np.asarray(first[:, None] == np.unique(first), dtype=np.float64)
 
     def _switch(self) -> None:
         if len(self._base_errors) < self._window:
@@ -189,15 +223,9 @@ class OnlineCost:
 
     def integer_cost(self, *, longest: int = 2**20) -> IntegerCost:
         """Integer cost of the coefficients in use, as :func:`~balancer.cost.integer.integer_seconds` rounds them."""
-        c0, a, b = self.coefficients
-        return integer_seconds(a, b, constant=c0, longest=longest)
-
-
-def _sums(lengths: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(lengths, dtype=np.float64)
-    if values.size and not (values >= 0).all():
-        raise ValueError(f"lengths must be >= 0, got {values.min()}")
-    return np.array([[values.sum(), (values * values).sum()]])
+        c0, a, b, *rest = self.coefficients
+        areas = dict(zip(self._areas, rest, strict=True))
+        return integer_seconds(a, b, constant=c0, areas=areas, longest=longest)
 
 
 def _mean(errors: deque[float]) -> float:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from string import digits
 
+from balancer.cost.areas import AREAS, Terms, as_terms
 from balancer.cost.flexsp import FLEXSP
 from balancer.cost.model import CostModel
 from balancer.cost.named import flops, module
@@ -25,8 +27,21 @@ def _published(name: str) -> CostModel:
     return FLEXSP[name]
 
 
-def _padded(a: int = 1, b: int = 0) -> CostModel:
-    return CostModel(a=a, b=b, padded=True)
+def _attention(constant: int = 0, a: int = 0, **terms: int) -> CostModel:
+    areas = _taken_areas(terms)
+    return CostModel(a=a, sharing=Sharing.of(terms), constant=constant, areas=areas)
+
+
+def _padded(a: int = 1, b: int = 0, constant: int = 0, **terms: int) -> CostModel:
+    areas = _taken_areas(terms)
+    if terms:
+        raise TypeError("unknown terms")
+    return CostModel(a=a, b=b, padded=True, constant=constant, areas=areas)
+
+
+def _taken_areas(terms: dict[str, int]) -> Terms:
+    """Take those terms out that are areas; which sizes they may have is checked."""
+    return as_terms({name: terms.pop(name) for name in list(terms) if name.rstrip(digits) in AREAS})
 
 
 def _convolution(*, a: int, b: int = 0, c: int, p: int = 1) -> CostModel:
@@ -38,6 +53,7 @@ def _convolution(*, a: int, b: int = 0, c: int, p: int = 1) -> CostModel:
 COSTS: dict[str, tuple[str, Callable[..., CostModel]]] = {
     "linear": ("linear[:a=1]", _linear),
     "quadratic": ("quadratic:a=24576,b=1", _quadratic),
+    "attention": ("attention:constant=500000,a=24576,full=8,window1024=40", _attention),
     "padded": ("padded[:a=1,b=0]", _padded),
     "convolution": ("convolution:a=24576,c=100[,b=0,p=1]", _convolution),
     **{name: (name, partial(_published, name)) for name in FLEXSP},
@@ -72,7 +88,11 @@ def parse_cost(text: str | CostModel) -> CostModel:
     coefficients: dict[str, int] = {}
     for part in rest.split(",") if colon else []:
         key, _, value = part.partition("=")
-        if key in coefficients or not value.isascii() or not value.isdigit():
+        if key in coefficients:
+            raise ValueError(
+                f"cost {text!r}: {part!r} must be one coefficient, but {key!r} is there already; write {form}"
+            )
+        if not value.isascii() or not value.isdigit():
             raise ValueError(f"cost {text!r}: {part!r} must be one coefficient and a whole number; write {form}")
         coefficients[key] = int(value)
     try:

@@ -1,11 +1,14 @@
 """What a sample costs as a polynomial in its length, exactly; and how that becomes the integer cost of a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from balancer.cost.areas import Terms, as_terms, largest_rate, pairs
 from balancer.cost.integer import IntegerCost, integer_flops
 from balancer.cost.model import CostModel
 
@@ -14,7 +17,7 @@ __all__ = ["LengthPolynomial"]
 
 @dataclass(frozen=True, slots=True)
 class LengthPolynomial:
-    """FLOPs of one sample of length l: ``constant + a * l + b * l^2``.
+    """FLOPs of one sample of length l: ``constant + a * l + b * l^2``, and of each area its pairs of tokens.
 
     Attributes
     ----------
@@ -22,6 +25,8 @@ class LengthPolynomial:
         Non-negative Python integers of any size: FLOPs a sample, a unit of length, and a unit of length squared.
     length_unit : str
         What l counts.
+    areas : mapping of str to int, or tuple of (str, int)
+        FLOPs a pair, by the names of :data:`balancer.cost.areas.AREAS`; kept as a tuple in one order.
 
     Examples
     --------
@@ -34,21 +39,54 @@ class LengthPolynomial:
     a: int
     b: int
     length_unit: str = "tokens"
+    areas: Terms = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "areas", as_terms(self.areas))
         for name in ("constant", "a", "b"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"coefficient {name} must be an integer >= 0, got {value!r}")
 
+    def __repr__(self) -> str:
+        """Return the fields, areas only if there are any."""
+        shown = {"constant": self.constant, "a": self.a, "b": self.b, "length_unit": self.length_unit}
+        shown |= {"areas": self.areas} if self.areas else {}
+        return f"LengthPolynomial({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def terms(self) -> dict[str, int]:
+        """FLOPs a unit of length, ``a``, and a pair of tokens by the names of areas; `b` is ``bidirectional``."""
+        return {"a": self.a, "bidirectional": self.b, **dict(self.areas)}
+
+    def largest_rate(self, longest: int) -> Fraction:
+        """Most FLOPs a unit of length, but for the constant, of any sample up to the longest."""
+        return sum(
+            (value * largest_rate(name, longest) for name, value in list(self.terms.items())[1:]), Fraction(self.a)
+        )
+
+    def as_row(self) -> tuple[Any, ...]:
+        """Return constant, a and b, and an object of areas if there are any, as :meth:`of_row` reads them back."""
+        row = self.constant, self.a, self.b
+        return (*row, dict(self.areas)) if self.areas else row
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> "LengthPolynomial":
+        """Read back what :meth:`as_row` wrote; ValueError names what is wrong."""
+        if len(row) not in (3, 4) or (len(row) == 4 and not isinstance(row[3], Mapping)):
+            raise ValueError("FLOPs must be three whole numbers, and an object of areas if there are any")
+        constant, a, b, *areas = row
+        return cls(constant, a, b, areas=as_terms(dict(*areas)))
+
     def __call__(self, lengths: ArrayLike) -> NDArray[np.float64]:
         """FLOPs of each sample, float64[n]: exact up to 2**53, then to 16 digits."""
         values = np.asarray(lengths, dtype=np.float64)
-        return np.asarray(self.constant + values * (self.a + values * self.b), dtype=np.float64)
+        polynomial = self.constant + values * (self.a + values * self.b)
+        return np.asarray(polynomial + pairs(self.areas, values) if self.areas else polynomial, dtype=np.float64)
 
     def exact(self, length: int) -> int:
         """FLOPs of one sample, whatever their size."""
-        return self.constant + length * (self.a + length * self.b)
+        return self.constant + length * (self.a + length * self.b) + int(pairs(self.areas, length))
 
     def total(self, lengths: Sequence[int] | NDArray[np.int64]) -> int:
         """FLOPs of all samples together, exactly; O(n) Python steps."""
@@ -58,13 +96,15 @@ class LengthPolynomial:
         """Two modules that see the same lengths, one after the other."""
         if self.length_unit != other.length_unit:
             raise ValueError(f"lengths must be of one unit, got {self.length_unit!r} and {other.length_unit!r}")
-        return LengthPolynomial(
-            self.constant + other.constant, self.a + other.a, self.b + other.b, length_unit=self.length_unit
-        )
+        names = dict.fromkeys(name for name, _ in (*self.areas, *other.areas))
+        areas = {name: dict(self.areas).get(name, 0) + dict(other.areas).get(name, 0) for name in names}
+        sums = self.constant + other.constant, self.a + other.a, self.b + other.b
+        return LengthPolynomial(*sums, self.length_unit, as_terms(areas))
 
     def __mul__(self, times: int) -> "LengthPolynomial":
         """As often as `times`."""
-        return LengthPolynomial(self.constant * times, self.a * times, self.b * times, self.length_unit)
+        areas = tuple((name, value * times) for name, value in self.areas)
+        return LengthPolynomial(self.constant * times, self.a * times, self.b * times, self.length_unit, areas)
 
     def in_pieces(self, length: int, unit: str) -> "LengthPolynomial":
         """For samples cut or padded into pieces of one `length`: FLOPs by the number of pieces.
@@ -88,7 +128,9 @@ class LengthPolynomial:
         ValueError
             If the cost does not depend on length.
         """
-        return integer_flops(self.constant, self.a, self.b, total_length=total_length, longest=longest)
+        return integer_flops(
+            self.constant, self.a, self.b, areas=self.areas, total_length=total_length, longest=longest
+        )
 
     def cost_model(self, *, total_length: int = 2**32, longest: int = 2**20) -> CostModel:
         """Integer cost to plan with; :meth:`integer_cost` also tells its unit, and the constant that it leaves out.

@@ -63,7 +63,7 @@ class Sharing:
         Degree and x_d, work units a unit of length, both integers; degrees from 2, ascending. Other degrees take that
         of the next larger one, those beyond the last that of the last.
     hidden : bool
-        The exchange runs beside attention, as round a ring, and only what is longer than ``b l^2`` counts.
+        The exchange runs beside attention, as round a ring, and only what is longer than that counts.
     overhead : int
         Work units that every slot takes besides: gradients, parameters, launches.
 
@@ -121,25 +121,29 @@ class Sharing:
         return kept**doublings * (1 - (1 - kept) * beyond)
 
     def on_degree(
-        self, linear: NDArray[np.int64], square: NDArray[np.int64], lengths: NDArray[np.int64], degree: int
+        self, linear: NDArray[np.int64], attention: NDArray[np.int64], lengths: NDArray[np.int64], degree: int
     ) -> NDArray[np.int64]:
         """Time of each sample alone in a group of this degree, rounded up: int64[n], in work units.
 
-        ``linear`` and ``square`` are ``a l`` and ``b l^2``; with x_d l their sums fit int64.
+        ``linear`` is ``a l``, ``attention`` what pairs of tokens take; with x_d l their sums fit int64.
         """
         exchange = self.exchange_of(degree) * lengths
-        work = linear + square + (np.maximum(exchange - square, 0) if self.hidden else exchange)
+        work = linear + attention + (np.maximum(exchange - attention, 0) if self.hidden else exchange)
         part = (1 / (degree * self._kept(degree))).limit_denominator(_FINEST)  # at most 1
         whole, rest = np.divmod(work, part.denominator)
         return np.asarray(whole * part.numerator - -rest * part.numerator // part.denominator)
 
     def by_degree(
-        self, linear: NDArray[np.int64], square: NDArray[np.int64], lengths: NDArray[np.int64], degrees: ArrayLike,
-        num_ranks: int,
+        self, linear: NDArray[np.int64], attention: NDArray[np.int64], lengths: NDArray[np.int64], degrees: ArrayLike,
+        num_ranks: int, constant: NDArray[np.int64] | int = 0,
     ) -> DegreeTimes:  # fmt: skip
-        """Times in groups of all `degrees`, in units so large that the solver's sums fit on `num_ranks` ranks."""
+        """Times in groups of all `degrees`, in units so large that the solver's sums fit on `num_ranks` ranks.
+
+        ``constant`` is what a sample takes on every rank that shares it, such as launches.
+        """
         listed = as_degrees(degrees).tolist()
-        times = np.array([self.on_degree(linear, square, lengths, degree) for degree in listed], dtype=np.int64)
+        shared = [self.on_degree(linear, attention, lengths, degree) for degree in listed]
+        times = np.array([constant + each for each in shared], dtype=np.int64)
         times = times.reshape(len(listed), len(lengths))
         together = sum(map(int, times.max(axis=0))) + len(lengths) * self.overhead
         shift = 0
@@ -147,10 +151,9 @@ class Sharing:
             shift += 1
         return DegreeTimes(-(-times >> shift), -(-self.overhead >> shift), 1 << shift)
 
-    def fits(self, a: int, b: int, length: int) -> bool:
-        """Whether :meth:`on_degree` stays in int64 for samples up to this length that cost ``a l + b l^2``."""
-        exchange = max((work for _, work in self.exchange), default=0)
-        return (a + exchange + b * length) * length <= INT64_MAX
+    def fits(self, cost: int, length: int) -> bool:
+        """Whether :meth:`on_degree` stays in int64 for samples up to this length, which cost no more than `cost`."""
+        return cost + max((work for _, work in self.exchange), default=0) * length <= INT64_MAX
 
 
 def check_heads(degrees: Iterable[int], attention: Attention) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from balancer.cost import CostModel, OnlineCost
 from balancer.cost.integer import integers_together
 from balancer.executor.dispatched import Dispatched
@@ -30,7 +28,7 @@ class CostCorrection:
 
     # Whether plans are made with corrected coefficients, which is while they predict better than those given
     active: bool
-    coefficients: tuple[float, float, float]  # c0, a and b in use, in seconds
+    coefficients: tuple[float, ...]  # c0, a, b and those of areas in use, in seconds
     # Mean relative error of the model given and of the corrected one over the last steps; NaN before the first
     base_error: float
     corrected_error: float
@@ -84,10 +82,9 @@ class Correction:
             if not 0 < float(value) < math.inf:
                 raise ValueError(f"seconds of a phase must be positive and finite, got {value!r} for {name!r}")
             held, lengths = step.planned(name)
-            lengths = lengths.astype(np.float64)
             speeds = next(phase.rank_speeds for phase in self._given.phases if phase.name == name)
             pace = 1.0 if speeds is None else speeds[held] / max(speeds)
-            sums = float(lengths.sum()), float((lengths * lengths).sum())
+            sums = self._online[name].sums(lengths).tolist()
             self._waiting.append([list(self._online).index(name), *sums, float(value) * pace])
 
     def message(self) -> dict[str, Any]:
@@ -110,7 +107,7 @@ class Correction:
             rows = [row[1:] for row in observed if row[0] == place]
             before = online.active
             if rows:
-                online.observe_ranks([row[:2] for row in rows], [row[2] for row in rows])
+                online.observe_ranks([row[:-1] for row in rows], [row[-1] for row in rows])
             if before and not online.active:
                 of_phase = "" if name == SINGLE_PHASE else f" of phase {name!r}"
                 warnings.warn(
@@ -123,25 +120,29 @@ class Correction:
     def _to_say(self) -> list[list[Any]]:
         """Return of each phase its cost in integers, and how it was come by."""
         used = {name: online.coefficients for name, online in self._online.items()}
-        seconds = {name: (a / self._parts[name], b / self._parts[name]) for name, (_, a, b) in used.items()}
+        seconds = {
+            name: {term: value / self._parts[name]
+                   for term, value in zip(("a", "bidirectional", *self._online[name].areas), values[1:], strict=True)}
+            for name, values in used.items()
+        }  # fmt: skip
         costs = self._costs  # which stay where what was measured depends on lengths no more
-        if any(map(any, seconds.values())):
+        if any(any(terms.values()) for terms in seconds.values()):
             costs = integers_together(seconds)
         elif not costs:
             raise ValueError("costs to correct need an a or b over 0: plans depend on lengths alone")
         return [
-            [costs[name].a, costs[name].b, online.active, *used[name], online.base_error, online.corrected_error]
+            [costs[name].a, costs[name].b, list(costs[name].areas), online.active, list(used[name]), online.base_error,
+             online.corrected_error]
             for name, online in self._online.items()
-        ]
+        ]  # fmt: skip
 
     def _take_over(self, said: list[list[Any]]) -> None:
         """Plan with the costs that the rank which fits has sent."""
         of_phase = dict(zip(self._online, said, strict=True))
         self.state = {
-            name: CostCorrection(bool(row[2]), (row[3], row[4], row[5]), row[6], row[7])
-            for name, row in of_phase.items()
+            name: CostCorrection(bool(row[3]), tuple(row[4]), row[5], row[6]) for name, row in of_phase.items()
         }
-        costs = {name: CostModel(row[0], row[1]) for name, row in of_phase.items()}
+        costs = {name: CostModel(row[0], row[1], areas=row[2]) for name, row in of_phase.items()}
         if costs == self._costs:
             return
         self._costs = costs

@@ -51,13 +51,30 @@ def _solve(problem: Problem, settings: PlanSettings) -> solvers.PartitionResult:
     num_ranks, constraints = problem.topology.num_ranks, problem.constraints
     if not problem.cost.additive:
         return _solve_padded(problem, method, time_budget)
-    keywords = constraints.solver_keywords(problem.batch.lengths)
+    keywords, constant = constraints.solver_keywords(problem.batch.lengths), _equal_constant(problem)
+    costs = problem.costs - constant if constant else problem.costs
     try:
-        return solvers.partition(problem.costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
+        result = solvers.partition(costs, num_ranks, method, time_budget, stop_at=settings.stop_at, **keywords)
     except solvers.SolverError as error:
         caps = constraints.all_caps(problem.batch.lengths)
         told = with_smallest_cap(error, caps, keywords, num_ranks)
         raise told.in_words(constraints.wording(error, problem.batch.numbers)) from None
+    return _with_constant(result, constant * (len(problem.costs) // num_ranks))
+
+
+def _equal_constant(problem: Problem) -> int:
+    """Return what every sample costs alike, where all ranks get equally many: methods do better without it."""
+    kept, constant, num_ranks = problem.constraints, problem.cost.constant, problem.topology.num_ranks
+    even = kept.equal_counts and len(problem.costs) % num_ranks == 0 and kept.rank_speeds is None
+    return constant if even and constant and problem.batch.lengths.all() else 0
+
+
+def _with_constant(result: solvers.PartitionResult, constant: int) -> solvers.PartitionResult:
+    """Return a result with what each group costs besides."""
+    if not constant:
+        return result
+    makespan, bound = result.makespan + constant, result.lower_bound + constant
+    return replace(result, loads=result.loads + constant, makespan=makespan, lower_bound=bound)
 
 
 def _solve_padded(problem: Problem, method: str, time_budget: float) -> solvers.PartitionResult:

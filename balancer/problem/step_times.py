@@ -139,8 +139,9 @@ class StepTimes:
     replicas: int
     slots: int
     chunks: int
-    # Of an item's forward, by module: a constant, what every element takes, and every element times another
-    flops: Mapping[str, tuple[int, int, int]] = field(hash=False)
+    # Of an item's forward, by module: a constant, what every element takes, and every element times another; then, for
+    # masks, what a pair takes by the name of its area
+    flops: Mapping[str, tuple[Any, ...]] = field(hash=False)
     # Of modules whose items are cut into pieces, such as tiles, their length
     pieces: Mapping[str, int] = field(hash=False)
     rates: Mapping[str, ModuleRate] = field(hash=False)
@@ -173,7 +174,7 @@ class StepTimes:
 
     def items(self, of_phase: Shares, num_samples: int) -> StepItems:
         """Return the items of a batch from the lengths and samples of each phase's."""
-        forwards = {name: LengthPolynomial(*self.flops[name]) for name in of_phase}
+        forwards = {name: LengthPolynomial.of_row(self.flops[name]) for name in of_phase}
         return StepItems.of(of_phase, forwards, self.pieces, num_samples)
 
     def work(self, step: StepItems) -> Ints:
@@ -270,9 +271,11 @@ class StepTimes:
         rate, where = self.rates[name], f"[{name!r}]"
         _check_each(f"rates{where}", (rate.per_flop, rate.per_element), whole=False)
         _check_each(f"rates{where}", (rate.backward,))
-        _check_each(f"flops{where}", self.flops[name])
-        if len(self.flops[name]) != 3:
-            raise ValueError(f"flops{where} must be three whole numbers")
+        _check_each(f"flops{where}", self.flops[name][:3])
+        try:
+            LengthPolynomial.of_row(self.flops[name])
+        except ValueError as error:
+            raise ValueError(f"flops{where}: {error}") from None
         for key in ("kept", "at_work"):
             row = getattr(self, key)[name]
             _check_each(f"{key}{where}", row, whole=False)

@@ -291,7 +291,8 @@ def _of_phase(name: str, assumed: Assumptions) -> Iterable[tuple[str, str]]:
     phase = next(phase for phase in assumed.settings.setup.phases if phase.name == name)
     yield "model", f"{named(assumed.model_names[name])}, {assumed.parameters[name] / 1e9:,.3g} billion parameters"
     yield "length", named(phase.items)
-    terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"))
+    areas = ((factor, f" {area}(l)") for area, factor in model.useful.areas)
+    terms = ((model.useful.constant, ""), (model.useful.a, " l"), (model.useful.b, " l²"), *areas)
     yield "FLOPs of length l", " + ".join(f"{factor:,}{power}" for factor, power in terms if factor)
     if model.piece is not None:
         yield "pieces", f"of {model.piece:,}; attention stays within one"

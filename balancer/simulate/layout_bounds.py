@@ -69,7 +69,7 @@ class LayoutCase:
             layout.in_words(), times.names,
             tuple(layout.encoders if in_gaps else ()), tuple(layout.after if in_gaps else ()),
             layout.llm.dp, self.num_slots, layout.llm.chunks,
-            {name: (each.constant, each.a, each.b) for name, each in forwards.items()},
+            {name: each.as_row() for name, each in forwards.items()},
             {name: piece for name, piece in self.given.pieces.items() if piece}, rates,
             tuple(map(tuple, times.parts.tolist())), tuple(times.forward_overhead.tolist()),
             tuple(times.backward_overhead.tolist()), float(times.hop),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.cost import CostModel, Decoder, LengthPolynomial, Module, module, parse_cost
+from balancer.cost.integer import at_least_one
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.step_times import PER_SECOND, GapTasks, StepTimes, TimedStep
 from solvers.arguments import as_count, as_integer
@@ -475,13 +476,12 @@ def _parts_of_models(
 
 def _costs_of_units(flops: Mapping[str, LengthPolynomial], units: Mapping[str, int]) -> dict[str, str | CostModel]:
     """Return what one of each phase's units of time costs, in one unit in which the FLOPs of a large step fit."""
-    each = {name: (Fraction(f.a, units[name]), Fraction(f.b, units[name])) for name, f in flops.items()}
-    unit = Fraction(
-        reduce(gcd, (x.numerator for pair in each.values() for x in pair)),
-        reduce(lcm, (x.denominator for pair in each.values() for x in pair)),
-    )
-    most = 4 * sum(f.a + f.b * _LONGEST for f in flops.values()) * _TOTAL_LENGTH  # backwards with recomputation too
+    each = {name: {term: Fraction(value, units[name]) for term, value in f.terms.items()} for name, f in flops.items()}
+    all_terms = [x for terms in each.values() for x in terms.values()]
+    unit = Fraction(reduce(gcd, (x.numerator for x in all_terms)), reduce(lcm, (x.denominator for x in all_terms)))
+    most = 4 * sum(f.largest_rate(_LONGEST) for f in flops.values()) * _TOTAL_LENGTH  # backwards with recomputation too
     while most / unit >= _ROOM:
         unit *= 2
-    costs = {name: (round(a / unit), round(b / unit)) for name, (a, b) in each.items()}
-    return {name: CostModel(max(a, int(b == 0)), b) for name, (a, b) in costs.items()}
+    return {
+        name: at_least_one({term: round(value / unit) for term, value in terms.items()}) for name, terms in each.items()
+    }

@@ -1,0 +1,137 @@
+"""Areas of attention: how many pairs of query and key a mask keeps of a sample of length l, by the name of the mask.
+
+Every formula is of whole numbers, never falls with l, and is 0 at 0. It takes Python integers of any size, and arrays
+of int64 (which hold what is formed on the way wherever they hold the area), so that there is one formula to check.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.errors import ArgumentError
+
+__all__ = ["AREAS", "Terms", "area", "area_sums", "as_terms", "checked", "largest_rate", "pairs"]
+
+Terms = tuple[tuple[str, int], ...]
+"""Names of areas and what a pair of each takes, in the order of :data:`AREAS`, then by size; no name twice, no 0."""
+
+_LARGEST_SIZE = 2**31 - 1  # its square fits int64
+
+
+def _least(length: Any, size: Any) -> Any:
+    return length - (length - size) * (length > size)
+
+
+def _triangle(x: Any) -> Any:
+    """Return x (x + 1) / 2, halving the even factor first so that nothing larger than the result is formed."""
+    return (x + 1) // 2 * (x + 1 - x % 2)
+
+
+def _window(length: Any, w: int) -> Any:
+    m = _least(length, w)
+    return _triangle(m) + (length - m) * w
+
+
+def _chunk(length: Any, w: int) -> Any:
+    return length // w * _triangle(w) + _triangle(length % w)
+
+
+def _blocks(length: Any, w: int) -> Any:
+    rest = length % w
+    return length // w * (w * w) + rest * rest
+
+
+def _band(length: Any, w: int) -> Any:
+    v = _least(length - 1, w)
+    return length + v * (2 * length - v - 1)
+
+
+def _prefix(length: Any, p: int) -> Any:
+    m = _least(length, p)
+    return _triangle(length) - _triangle(m) + m * m
+
+
+def _compressed(length: Any, r: int) -> Any:
+    k = (length + 1) // r
+    return r * _triangle(k - 1) + k * (length + 1 - k * r)
+
+
+AREAS: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
+    "full": ("query i sees the keys 0 to i", lambda length, _: _triangle(length)),
+    "bidirectional": ("every query sees every key", lambda length, _: length * length),
+    "window": ("the last w of the keys 0 to i", _window),
+    "chunk": ("the keys 0 to i in chunks of w, each by itself", _chunk),
+    "blocks": ("blocks of w, each bidirectional by itself", _blocks),
+    "band": ("keys at most w away, before and behind", _band),
+    "prefix": ("the keys 0 to i, and all of the first P", _prefix),
+    "topk": ("K chosen ones of the keys 0 to i, all while there are fewer", _window),
+    "compressed": ("one key for every R of the keys 0 to i", _compressed),
+}
+"""Masks by name: what a query sees, and the area by length and size. Those but the first two have a size of tokens."""
+
+_UNSIZED = ("full", "bidirectional")
+_FORMS = ", ".join(name if name in _UNSIZED else f"{name}N" for name in AREAS)
+
+
+def checked(name: str) -> tuple[str, int]:
+    """Return the kind and the size (0 if it has none) that the name of an area says.
+
+    Raises
+    ------
+    ArgumentError
+        An unknown name (the known ones are listed), or a size that is not from 1 to 2^31 - 1.
+
+    Examples
+    --------
+    >>> checked("window1024"), checked("full")
+    (('window', 1024), ('full', 0))
+    """
+    found = re.fullmatch("([a-z]+)([0-9]*)", name) if isinstance(name, str) else None
+    if found is None or found[1] not in AREAS or (found[1] in _UNSIZED) != (not found[2]):
+        raise ArgumentError("areas", f"be named {_FORMS}, where N is a whole number", repr(name))
+    size = int(found[2] or 0)
+    if found[1] not in _UNSIZED and (not 1 <= size <= _LARGEST_SIZE or found[2][0] == "0"):
+        raise ArgumentError("areas", f"have a size of 1 to {_LARGEST_SIZE}, as in {found[1]}1024", repr(name))
+    return found[1], size
+
+
+def area(name: str, lengths: Any) -> Any:
+    """Pairs that the mask of this name keeps of a sample of each length: an int, or int64[n]."""
+    kind, size = checked(name)
+    return AREAS[kind][1](lengths, size)
+
+
+def as_terms(given: Mapping[str, int] | Iterable[tuple[str, int]]) -> Terms:
+    """Return areas in one order, without those that cost nothing; ArgumentError names what is wrong."""
+    listed = list(given.items() if isinstance(given, Mapping) else given)
+    names = [name for name, _ in listed]
+    for i, (name, value) in enumerate(listed):
+        checked(name)
+        if name in names[:i]:
+            raise ArgumentError("areas", "have each name once", f"{name!r} twice")
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
+            raise ArgumentError(f"areas[{name!r}]", "be an integer >= 0", repr(value))
+    order = {kind: place for place, kind in enumerate(AREAS)}
+    kept = [(name, int(value)) for name, value in listed if value]
+    return tuple(sorted(kept, key=lambda term: (order[checked(term[0])[0]], checked(term[0])[1])))
+
+
+def pairs(terms: Iterable[tuple[str, int]], lengths: Any) -> Any:
+    """Sum of all terms of a sample of each length: an int, or int64[n], which the caller knows to hold it."""
+    return sum((value * area(name, lengths) for name, value in terms), start=0 * lengths)
+
+
+def area_sums(names: Iterable[str], lengths: ArrayLike) -> NDArray[np.float64]:
+    """Sum over samples of the pairs that each of the masks keeps: float64[k]."""
+    values = np.asarray(lengths, dtype=np.float64)
+    return np.array([area(name, values).sum() for name in names], dtype=np.float64)
+
+
+def largest_rate(name: str, longest: int) -> Fraction:
+    """Most pairs a token that any sample up to `longest` has: of the longest, or of one that fills a chunk."""
+    size = checked(name)[1]
+    return max(Fraction(area(name, each), each) for each in (longest, min(size, longest) or longest))

@@ -4,6 +4,7 @@ Nothing here depends on tokens, files or GPUs. Start with :func:`partition`.
 """
 
 from solvers.constraints import Constraints
+from solvers.deferral import DeferralResult, check_deferral, defer
 from solvers.errors import (
     CertificateError,
     ContradictionError,
@@ -96,6 +97,7 @@ __all__ = [
     "CertificateError",
     "Constraints",
     "ContradictionError",
+    "DeferralResult",
     "InfeasibilityCertificate",
     "InfeasibleError",
     "LongShortResult",
@@ -120,6 +122,7 @@ __all__ = [
     "Volumes",
     "auto",
     "bldm",
+    "check_deferral",
     "check_long_short",
     "check_long_short_groups",
     "check_multiplexed",
@@ -133,6 +136,7 @@ __all__ = [
     "check_sequence_groups",
     "check_shares",
     "cut_shares",
+    "defer",
     "exact",
     "group_volumes",
     "karmarkar_karp",

@@ -42,19 +42,20 @@ to forty to compile. A first balance with homes took 16.8 s of processor time wi
 a million."""
 
 _TURNS = {
-    10: "_sort._sort_packed packing._schedule_kernels.deal packing.best_fit._best_fit partition.lpt._lpt_rounds "
-    "partition.refine._refine rearrangement._transport.solve_parts relocation._search.relocate_kernel",
-    30: "bounds._lifted partition.bldm._bldm partition.constrained.greedy._greedy partition.constrained.match._match "
-    "partition.karmarkar_karp._karmarkar_karp partition.lower_target._lower_target partition.padded._smallest_bound",
-    60: "packing._schedule_kernels.level partition.resplit._resplit",
-    200: "bounds._waste dual_feasible._best_function partition.constrained.exchange._exchange partition.patterns.begin "
-    "pipeline._deal.deal pipeline._dispatch.dispatch rearrangement._send_bounds._raise_bound "
-    "relocation._stand_by.stand_by sequence_groups.long_short._least_target sequence_groups.long_short._share_enough",
-    1000: "partition.bin_completion.decide partition.patterns.refuted_below "
-    "pipeline._exchange.exchange pipeline._exchange.fill pipeline._exchange.place pipeline._fluid.smooth_fluid "
-    "pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps rearrangement._swap_search._swap_while_it_helps "
-    "relocation._pairs.share_anew relocation._pairs.share_to_fit sequence_groups._kernels.peel "
-    "sequence_groups._kernels.resolve",
+    10: "_sort._sort_packed packing._schedule_kernels.deal packing.best_fit._best_fit partitioning.lpt._lpt_rounds "
+    "partitioning.refine._refine rearrangement._transport.solve_parts relocation._search.relocate_kernel",
+    30: "bounds._lifted partitioning.bldm._bldm partitioning.constrained.greedy._greedy "
+    "partitioning.constrained.match._match partitioning.karmarkar_karp._karmarkar_karp "
+    "partitioning.lower_target._lower_target partitioning.padded._smallest_bound",
+    60: "packing._schedule_kernels.level partitioning.resplit._resplit",
+    200: "bounds._waste deferral._search.fill deferral.bounds._least_cover dual_feasible._best_function "
+    "grouping.long_short._least_target grouping.long_short._share_enough partitioning.constrained.exchange._exchange "
+    "partitioning.patterns.begin pipeline._deal.deal pipeline._dispatch.dispatch "
+    "rearrangement._send_bounds._raise_bound relocation._stand_by.stand_by",
+    1000: "grouping._kernels.peel grouping._kernels.resolve partitioning.bin_completion.decide "
+    "partitioning.patterns.refuted_below pipeline._exchange.exchange pipeline._exchange.fill pipeline._exchange.place "
+    "pipeline._fluid.smooth_fluid pipeline._fluid.solve_fluid pipeline._gap_search.search_gaps "
+    "rearrangement._swap_search._swap_while_it_helps relocation._pairs.share_anew relocation._pairs.share_to_fit",
 }
 TURNS = {f"solvers.{name}": turns for turns, names in _TURNS.items() for name in names.split()}
 """Turns that loops take for each number in a kernel's arrays, where those are more than three; others are counted by

@@ -63,6 +63,7 @@ def first_calls(methods: Sequence[str] = COUNTED_METHODS) -> Iterator[Callable[[
     yield partial(balance, lengths, 4, 2, few_homes, keep_together=lengths // 3)
     yield partial(dual_feasible_bound, np.asarray([3, 2, 2]), 2, Bound(1, "mean"), 4)  # only gaps call for it
     yield _resharded
+    yield partial(solvers.defer, lengths, lengths // 10, solvers.deferral.windows(4, 1, 1), 2)
     for equal_counts in (False, True):  # 62 bits of load and 2 of group are more than a packed heap key holds
         yield partial(solvers.lpt, np.full(15, 2**59), 4, equal_counts=equal_counts)
 

@@ -5,21 +5,16 @@ lie alone (an over-long one in its own micro-batch) comes with ``cap + 1`` token
 item of no tokens, and no swap can move it.
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers._exchange import Members, Window, best_exchange, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
 
-__all__ = [
-    "deal",
-    "fill_densest",
-    "fill_empty_bins",
-    "fill_empty_bins_kernel",
-    "level",
-]
-
 _NEVER = 2**63 - 1
-_LIST = 4  # room that a bin's list of items has beyond twice its size
 
 
 @kernel
@@ -172,161 +167,123 @@ def fill_empty_bins(bin_of_item, num_bins):
 fill_empty_bins_kernel = kernel(fill_empty_bins)
 
 
-@helper
-def _lists(bin_of_item, num_bins):
-    """Items by bin with room to grow: members, start[num_bins + 1], sizes."""
-    sizes = np.zeros(num_bins, dtype=np.int64)
-    for b in bin_of_item:
-        sizes[b] += 1
-    start = np.zeros(num_bins + 1, dtype=np.int64)
-    for b in range(num_bins):
-        start[b + 1] = start[b] + 2 * sizes[b] + _LIST
-    members = np.empty(start[num_bins], dtype=np.int32)
-    sizes[:] = 0
-    for item in range(len(bin_of_item)):
-        b = bin_of_item[item]
-        members[start[b] + sizes[b]] = item
-        sizes[b] += 1
-    return members, start, sizes
+class Bins(NamedTuple):
+    """What bins hold, and the groups and classes of bins that are levelled."""
+
+    members: Members  # of bins
+    used: NDArray[np.int64]  # int64[bins], writable: tokens of each
+    loads: NDArray[np.int64]  # int64[groups], writable: cost of each
+    sums: NDArray[np.int64]  # int64[classes], writable: cost of each
+    tops: NDArray[np.int64]  # int64[classes], writable: its largest group
+
+
+class Levels(NamedTuple):
+    """How bins make groups and classes, and what a bin may hold; all of it int64 but for the flag."""
+
+    width: int  # neighbouring bins that are a group
+    span: int  # neighbouring groups that are a class
+    cap: int  # tokens of a bin
+    may_empty: bool
+
+
+class Move(NamedTuple):
+    """Item number `give` of bin `source` for item number `take` of bin `target`; -1 for a source: none helps."""
+
+    source: np.int64
+    give: np.int64
+    target: np.int64
+    take: np.int64
+    moved: np.int64  # cost that goes over, net
 
 
 @helper
-def _best_pair(costs, tokens, given, taken, room_given, room_taken, low, high, ideal, may_move):
-    """Best exchange of an item of `given` for one of `taken` (or for nothing): d = difference of costs nearest `ideal`.
-
-    ``low <= d <= high``; tokens may grow by `room_given` and `room_taken`. Returns d (0 if none), i, j.
-    """
-    best, best_i, best_j = np.int64(0), -1, -1
-    distance = np.int64(_NEVER)
-    last = len(taken) + (1 if may_move else 0)
-    for i in range(len(given)):
-        c, t = costs[given[i]], tokens[given[i]]
-        for j in range(last):
-            d, grows = c, t
-            if j < len(taken):
-                d -= costs[taken[j]]
-                grows -= tokens[taken[j]]
-            if low <= d <= high and grows <= room_taken and -grows <= room_given:
-                off = abs(d - ideal)
-                if off < distance:
-                    best, best_i, best_j, distance = d, i, j, off
-    return best, best_i, best_j
-
-
-@helper
-def _exchange(members, start, sizes, bin_of_item, used, tokens, b, i, c, j):
-    """Item i of bin b goes to bin c and item j of bin c, if there is one, to bin b."""
-    leaving = members[start[b] + i]
-    bin_of_item[leaving] = c
-    used[b] -= tokens[leaving]
-    used[c] += tokens[leaving]
-    if j < sizes[c]:
-        entering = members[start[c] + j]
-        bin_of_item[entering] = b
-        used[c] -= tokens[entering]
-        used[b] += tokens[entering]
-        members[start[b] + i] = entering
-        members[start[c] + j] = leaving
-    else:
-        sizes[b] -= 1
-        members[start[b] + i] = members[start[b] + sizes[b]]
-        members[start[c] + sizes[c]] = leaving
-        sizes[c] += 1
-
-
-@helper
-def _best_exchange(
-    costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, mean, may_empty, limit
-):
-    """Find the exchange of group g with another that leaves least; `least` of its class is looked at first.
-
-    Of groups of one class, what the larger of the two then has counts; of others, that they stay within their tops.
-    Returns the bins and their items, what goes from g, and the work, little more than `limit`; bins of -1 where nothing
-    helps.
-    """
-    num_groups, first, excess, work = len(loads), g // span * span, loads[g] - mean, 0
-    good = mean + excess // 4
-    result, best_b, best_i, best_c, best_j, best_d = loads[g], -1, -1, -1, -1, np.int64(0)
-    for turn in range(num_groups):
-        h = first + (least + turn) % span if turn < span else (first + turn) % num_groups
-        same = turn < span
-        low, high, ideal = loads[g] - result + 1, tops[h // span] - loads[h], excess
-        if same:
-            difference = loads[g] - loads[h]
-            if difference < 2 or loads[h] + (difference + 1) // 2 >= result:
-                continue
-            high, ideal = result - loads[h] - 1, min(difference // 2, excess)
-        if low > high:
-            continue
-        for b in range(g * width, (g + 1) * width):
-            given = members[start[b] : start[b] + sizes[b]]
-            for c in range(h * width, (h + 1) * width):
-                taken = members[start[c] : start[c] + sizes[c]]
-                may_move = sizes[c] < start[c + 1] - start[c] and (may_empty or sizes[b] > 1)
-                work += sizes[b] * (sizes[c] + 1)
-                room_b, room_c = cap - used[b], cap - used[c]
-                d, i, j = _best_pair(costs, tokens, given, taken, room_b, room_c, low, high, ideal, may_move)
-                if d <= 0:
-                    continue
-                after = max(loads[g] - d, loads[h] + d) if same else loads[g] - d
-                if after < result:
-                    result, best_b, best_i, best_c, best_j, best_d = after, b, i, c, j, d
-                    low = loads[g] - result + 1
-                    if same:
-                        high = result - loads[h] - 1
-        if result <= good or work >= limit:
-            break
-    return best_b, best_i, best_c, best_j, best_d, work
-
-
-@kernel
-def level(costs, tokens, bin_of_item, num_bins, width, num_classes, cap, may_empty, work):
-    """Lower the largest group of every class by moves and swaps of items under the cap, in place.
-
-    `width` neighbouring bins are a group, and the groups, in `num_classes` runs of equal length, are classes. The
-    objective is the sum over the classes of their largest group: lockstep has bins as groups and slots as classes,
-    pipeline has one class of bins, step has one class of ranks. Returns the work left; positive if it ended by itself.
-    """
-    num_groups = num_bins // width
-    span = num_groups // num_classes
-    members, start, sizes = _lists(bin_of_item, num_bins)
-    used = np.zeros(num_bins, dtype=np.int64)
-    loads = np.zeros(num_groups, dtype=np.int64)
-    sums = np.zeros(num_classes, dtype=np.int64)
+def _bins_of(costs, tokens, bin_of_item, levels, num_bins):
+    num_groups = num_bins // levels.width
+    num_classes = num_groups // levels.span
+    loads, sums = np.zeros(num_groups, dtype=np.int64), np.zeros(num_classes, dtype=np.int64)
+    used, tops = np.zeros(num_bins, dtype=np.int64), np.zeros(num_classes, dtype=np.int64)
     for item in range(len(costs)):
         b = bin_of_item[item]
         used[b] += tokens[item]
-        loads[b // width] += costs[item]
-        sums[b // width // span] += costs[item]
-    tops = np.zeros(num_classes, dtype=np.int64)
+        loads[b // levels.width] += costs[item]
+        sums[b // levels.width // levels.span] += costs[item]
     for g in range(num_groups):
-        tops[g // span] = max(tops[g // span], loads[g])
-    idle = 0
-    k = -1
-    while idle < num_classes and work > 0:
+        tops[g // levels.span] = max(tops[g // levels.span], loads[g])
+    return Bins(members_of(bin_of_item, num_bins, 0), used, loads, sums, tops)
+
+
+@helper
+def _best_move(costs, tokens, bins, levels, g, least, limit):
+    """The exchange of group g with another that leaves least, and the work, little more than `limit`.
+
+    Group `least` of its class is looked at first. Of groups of one class, what the larger of the two then has counts;
+    of others, that they stay within their tops.
+    """
+    members, used, loads = bins.members, bins.used, bins.loads
+    width, span, num_groups = levels.width, levels.span, len(loads)
+    first, mean, work = g // span * span, bins.sums[g // span] // span, np.int64(0)
+    excess = loads[g] - mean
+    result, none = loads[g], np.int64(-1)
+    best = Move(none, none, none, none, np.int64(0))
+    for turn in range(num_groups):
+        same = turn < span  # a class's own groups first: there the aim is the middle of the two, elsewhere the mean
+        h = first + (least + turn) % span if same else (first + turn) % num_groups
+        aim, high = excess, bins.tops[h // span] - loads[h]
+        if same:
+            aim, high = min((loads[g] - loads[h]) // 2, excess), result - loads[h] - 1
+        for b in range(g * width, (g + 1) * width):
+            given = items_of(members, b)
+            for c in range(h * width, (h + 1) * width):
+                low = loads[g] - result + 1  # less would not be better than the best so far
+                if low > high:
+                    continue
+                may_move = may_grow(members, c) and (levels.may_empty or len(given) > 1)
+                window = Window(low, high, aim, aim, levels.cap - used[b], levels.cap - used[c])
+                d, i, j, steps = best_exchange(costs, tokens, given, items_of(members, c), window, may_move)
+                work += steps
+                if i >= 0:
+                    best = Move(np.int64(b), i, np.int64(c), j, d)
+                    result = max(loads[g] - d, loads[h] + d) if same else loads[g] - d
+                    high = min(high, result - loads[h] - 1) if same else high
+        # A quarter of the excess left is good enough: the rest is the next exchange's, which begins anew.
+        if result <= mean + excess // 4 or work >= limit:
+            break
+    return best, work
+
+
+@kernel
+def level(costs, tokens, bin_of_item, num_bins, levels, work):
+    """Lower the largest group of every class by moves and swaps of items under the cap, in place.
+
+    The objective is the sum over the classes of their largest group: lockstep has bins as groups and slots as classes,
+    pipeline has one class of bins, step has one class of ranks. Returns the work left; positive if it ended by itself.
+    """
+    bins = _bins_of(costs, tokens, bin_of_item, levels, num_bins)
+    loads, sums, span = bins.loads, bins.sums, levels.span
+    num_classes, idle, k = len(sums), 0, -1
+    while idle < num_classes and work > 0:  # until no class has got better since its last turn
         k = (k + 1) % num_classes
         idle += 1
         while work > 0:
-            first = k * span
-            g = first + first_largest(loads[first : first + span])
-            least = first_smallest(loads[first : first + span])
-            tops[k] = loads[g]
+            of_class = loads[k * span : (k + 1) * span]
+            least = first_smallest(of_class)
+            g = k * span + first_largest(of_class)
+            bins.tops[k] = loads[g]
             work -= 2 * span
             if loads[g] <= -(-sums[k] // span):
-                break
-            move_b, move_i, move_c, move_j, move_d, spent = _best_exchange(
-                costs, tokens, members, start, sizes, used, loads, tops, g, least, width, span, cap, sums[k] // span,
-                may_empty, work,
-            )  # fmt: skip
+                break  # as even as integers can be
+            move, spent = _best_move(costs, tokens, bins, levels, g, least, work)
             work -= spent
-            if move_b < 0:
+            if move.source < 0:
                 break
-            _exchange(members, start, sizes, bin_of_item, used, tokens, move_b, move_i, move_c, move_j)
-            h = move_c // width
-            loads[g] -= move_d
-            loads[h] += move_d
-            if h // span != k:
-                sums[k] -= move_d
-                sums[h // span] += move_d
+            leaving, entering = exchange(bins.members, bin_of_item, move.source, move.give, move.target, move.take)
+            volume = tokens[leaving] - (tokens[entering] if entering >= 0 else 0)
+            bins.used[move.source] -= volume
+            bins.used[move.target] += volume
+            h = move.target // levels.width
+            loads[g] -= move.moved
+            loads[h] += move.moved
+            sums[k] -= move.moved
+            sums[h // span] += move.moved
             idle = 0
     return work

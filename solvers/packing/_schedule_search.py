@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from solvers._sort import sort_descending
 from solvers.groups import group_loads, members_by_group
-from solvers.packing._schedule_kernels import deal, fill_densest, fill_empty_bins_kernel, level
+from solvers.packing._schedule_kernels import Levels, deal, fill_densest, fill_empty_bins_kernel, level
 from solvers.packing.auto import auto
 from solvers.partitioning._problem import PartitionProblem
 from solvers.partitioning.lpt import assign_lpt
@@ -177,12 +177,8 @@ def _filled(instance: Instance, layout: Layout, num_bins: int) -> Layout:
 
 
 def _level(instance: Instance, layout: Layout, num_bins: int, width: int, num_classes: int, work: int) -> int:
-    return int(
-        level(
-            instance.costs, instance.tokens, layout, num_bins, width, num_classes, instance.cap, instance.allow_empty,
-            work,
-        )
-    )  # fmt: skip
+    levels = Levels(width, num_bins // width // num_classes, instance.cap, instance.allow_empty)
+    return int(level(instance.costs, instance.tokens, layout, num_bins, levels, work))
 
 
 def search_lockstep(

@@ -5,12 +5,11 @@ A *position* is a sample in an order that runs rank by rank; ``offsets[r] : offs
 
 import numpy as np
 
+from solvers._exchange import Window, best_exchange, exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_largest, largest_of, stable_order
 from solvers.packing._schedule_kernels import fill_empty_bins
 from solvers.packing.first_fit import fill_first_fit
-
-__all__ = ["level_shares", "meet_targets", "pack_shares"]
 
 _ALIKE = 5  # targets within 2**-5 of each other are of slots of one kind
 
@@ -147,13 +146,13 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
     """Bring the slots of every rank under `targets`, int64[K], descending, where exchanges do it.
 
     The slot that is most above its target gives another an item, or swaps one for a cheaper, such that what the two
-    are above theirs becomes least. None is emptied; slots stay numbered by descending cost. An exchange looks at every
-    pair of an item there and one elsewhere; a rank makes a few, and no more than it has items.
+    are above theirs becomes least. None is emptied; slots stay numbered by descending cost. `costs` descend within a
+    rank. An exchange walks the items of the rank once, and K times those of the slot; a rank makes a few, and no more
+    than it has items.
     """
     num_slots = len(targets)
     above = np.empty(num_slots, dtype=np.int64)
     used = np.empty(num_slots, dtype=np.int64)
-    counts = np.empty(num_slots, dtype=np.int64)
     for r in range(len(offsets) - 1):
         first, end = offsets[r], offsets[r + 1]
         c, t, slots = costs[first:end], tokens[first:end], slot_of_position[first:end]
@@ -162,61 +161,46 @@ def meet_targets(costs, tokens, offsets, cap, targets, slot_of_position):
             for k in range(num_slots):
                 above[k] = -targets[k]
             used[:] = 0
-            counts[:] = 0
             for i in range(len(slots)):
                 above[slots[i]] += c[i]
                 used[slots[i]] += t[i]
-                counts[slots[i]] += 1
+            members = members_of(slots, num_slots, len(slots) // num_slots)
             while left > 0 and largest_of(above) > 0:
-                give, take = _best_exchange(c, t, cap, slots, above, used, counts, first_largest(above))
+                worst = first_largest(above)
+                give, other, take, moved = _best_exchange(c, t, members, cap, above, used, worst)
                 if give < 0:
                     break
-                other = slots[take] if take < len(slots) else take - len(slots)
-                _exchange(c, t, slots, above, used, counts, give, other, take)
+                leaving, entering = exchange(members, slots, worst, give, other, take)
+                volume = t[leaving] - (t[entering] if entering >= 0 else 0)
+                above[worst] -= moved
+                above[other] += moved
+                used[worst] -= volume
+                used[other] += volume
                 left -= 1
+            # Numbering anew changes which slot has which target, so that some may be above theirs again.
             numbered = not _number_by_cost(c, num_slots, slots) or left == 0
 
 
 @helper
-def _best_exchange(costs, tokens, cap, slots, above, used, counts, worst):
-    """Return the item that slot `worst` gives and the item it takes; n + slot for none; -1 where nothing helps.
+def _best_exchange(costs, tokens, members, cap, above, used, worst):
+    """The exchange of slot `worst` with another after which the larger excess of the two is least: first slot met.
 
-    The largest of the two slots' excess becomes as small as can be; ties go to the first that is met.
+    Returns which of its items goes (-1: nothing helps), the other slot, which of its items comes back, and what goes.
     """
-    n, best_give, best_take, least = len(slots), -1, -1, above[worst]
-    for give in range(n):
-        if slots[give] != worst or tokens[give] > cap:
+    best_give, best_other, best_take, best_moved, least = np.int64(-1), 0, np.int64(-1), np.int64(0), above[worst]
+    given = items_of(members, worst)
+    for other in range(len(above)):
+        if other == worst:
             continue
-        if counts[worst] > 1:
-            for slot in range(len(above)):
-                if slot != worst and used[slot] + tokens[give] <= cap:
-                    after = max(above[worst] - costs[give], above[slot] + costs[give])
-                    if after < least:
-                        best_give, best_take, least = give, n + slot, after
-        for take in range(n):
-            slot = slots[take]
-            moved = costs[give] - costs[take]
-            after = max(above[worst] - moved, above[slot] + moved)
-            if moved <= 0 or after >= least or slot == worst:
-                continue
-            more = tokens[give] - tokens[take]
-            if used[slot] + more <= cap and used[worst] - more <= cap:
-                best_give, best_take, least = give, take, after
-    return best_give, best_take
-
-
-@helper
-def _exchange(costs, tokens, slots, above, used, counts, give, other, take):
-    """Move item `give` to slot `other`, and item `take`, where it is one, the other way."""
-    worst = slots[give]
-    cost, volume, count = costs[give], tokens[give], 1
-    if take < len(slots):
-        cost, volume, count = cost - costs[take], volume - tokens[take], 0
-        slots[take] = worst
-    slots[give] = other
-    above[worst] -= cost
-    above[other] += cost
-    used[worst] -= volume
-    used[other] += volume
-    counts[worst] -= count
-    counts[other] += count
+        # The two become alike half way between them; nothing outside the window would be better than the best so far.
+        difference = above[worst] - above[other]
+        low, high, aim = above[worst] - least + 1, least - above[other] - 1, difference // 2
+        if low > high:
+            continue
+        window = Window(low, high, aim, difference - aim, cap - used[worst], cap - used[other])
+        may_move = len(given) > 1 and may_grow(members, other)
+        moved, give, take, _ = best_exchange(costs, tokens, given, items_of(members, other), window, may_move)
+        if give >= 0:
+            best_give, best_other, best_take, best_moved = give, other, take, moved
+            least = max(above[worst] - moved, above[other] + moved)
+    return best_give, best_other, best_take, best_moved

@@ -8,11 +8,9 @@ smaller item, so that the best exchange between two groups is found by walking b
 
 import numpy as np
 
+from solvers._exchange import exchange, items_of, may_grow, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, first_smallest
-from solvers.partitioning.refine import members_by_group, replace_member
-
-__all__ = ["refine_mixed"]
 
 _WORK_OF_MEMBER = 56  # measured: benchmarks/padded.py
 
@@ -66,25 +64,24 @@ def _best_exchange(costs, rows, given, given_sum, taken, taken_sum, may_move):
 
 
 @helper
-def _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work):
+def _best_partner(costs, rows, members, loads, sums, g, enough, equal_counts, work):
     """The group to exchange with, what to exchange, and the work left: the first that leaves both at `enough` or less.
 
     The emptiest group first, then all in turn; where none is enough, the best of all; -1 where none helps.
     """
-    members, start, sizes = state
     num_groups = len(loads)
     longer = len(costs) // num_groups + 1  # a group with this many items may give one to a group with one less
     least = first_smallest(loads)
     best, best_h, best_i, best_j = loads[g], -1, 0, 0
-    given = members[start[g] : start[g] + sizes[g]]
+    given = items_of(members, g)
     for turn in range(num_groups):
         h = (least + turn) % num_groups
         if h == g:
             continue
-        has_room = sizes[h] < start[h + 1] - start[h]
-        may_move = has_room and (not equal_counts or (sizes[g] == longer and sizes[h] == longer - 1))
-        taken = members[start[h] : start[h] + sizes[h]]
-        work -= _WORK_OF_MEMBER * (sizes[g] + sizes[h])
+        longer_gives = members.size[g] == longer and members.size[h] == longer - 1
+        may_move = may_grow(members, h) and (not equal_counts or longer_gives)
+        taken = items_of(members, h)
+        work -= _WORK_OF_MEMBER * (len(given) + len(taken))
         larger, i, j = _best_exchange(costs, rows, given, sums[g], taken, sums[h], may_move)
         if larger < best:
             best, best_h, best_i, best_j = larger, h, i, j
@@ -102,15 +99,15 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
     Returns the work left: positive if the search ended by itself.
     """
     longer = len(costs) // num_groups + 1
-    state = members_by_group(group_of_position, num_groups, longer)
-    members, start, sizes = state
+    members = members_of(group_of_position, num_groups, longer)
     sums = np.zeros(num_groups, dtype=np.int64)
     for i in range(len(costs)):
         sums[group_of_position[i]] += costs[i]
     loads = sums.copy()
     for g in range(num_groups):
-        if sizes[g] > 0:
-            loads[g] += sizes[g] * rows[members[start[g]]]
+        held = items_of(members, g)
+        if len(held) > 0:
+            loads[g] += len(held) * rows[held[0]]
     work -= len(costs)
     while work > 0:
         g = first_largest(loads)
@@ -118,21 +115,14 @@ def refine_mixed(costs, rows, group_of_position, num_groups, target, equal_count
         if loads[g] <= target:
             break
         enough = target + (loads[g] - target) // 2
-        h, i, j, work = _best_partner(costs, rows, state, loads, sums, g, enough, equal_counts, work)
+        h, i, j, work = _best_partner(costs, rows, members, loads, sums, g, enough, equal_counts, work)
         if h < 0:
             break
-        leaving = np.int64(members[start[g] + i])
-        entering = members[start[h] + j] if j < sizes[h] else -1
-        sizes[g] = replace_member(members[start[g] : start[g + 1]], sizes[g], i, entering)
-        sizes[h] = replace_member(members[start[h] : start[h + 1]], sizes[h], j, leaving)
-        sums[g] -= costs[leaving]
-        sums[h] += costs[leaving]
-        group_of_position[leaving] = h
-        if entering >= 0:
-            sums[g] += costs[entering]
-            sums[h] -= costs[entering]
-            group_of_position[entering] = g
+        leaving, entering = exchange(members, group_of_position, g, i, h, j)
+        moved = costs[leaving] - (costs[entering] if entering >= 0 else 0)
+        sums[g] -= moved
+        sums[h] += moved
         for changed in (g, h):
-            longest = rows[members[start[changed]]] if sizes[changed] > 0 else 0
-            loads[changed] = sums[changed] + sizes[changed] * longest
+            held = items_of(members, changed)
+            loads[changed] = sums[changed] + (len(held) * rows[held[0]] if len(held) > 0 else 0)
     return work

@@ -10,13 +10,11 @@ With equal counts the differencing starts from pairs of neighbours in the sorted
 
 import numpy as np
 
+from solvers._exchange import items_of, members_of
 from solvers._jit import helper, kernel
 from solvers._loops import first_largest, largest_of, stable_order
 from solvers.groups import group_loads
 from solvers.partitioning._problem import Assignment, PartitionProblem
-from solvers.partitioning.refine import members_by_group
-
-__all__ = ["resplit"]
 
 _WORK_PER_ITEM = 28
 
@@ -100,11 +98,12 @@ def _merge(one, other, out):
 
 
 @helper
-def _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch):
+def _divide(costs, group, loads, members, g, h, in_pairs, scratch):
     """Divide groups g and h anew if that makes the larger load smaller; returns whether it did."""
     positions, values, heap, merged, side = scratch
+    start, sizes = members.start, members.size
     n = sizes[g] + sizes[h]
-    _merge(members[start[g] : start[g] + sizes[g]], members[start[h] : start[h] + sizes[h]], positions)
+    _merge(items_of(members, g), items_of(members, h), positions)
     for k in range(n):
         values[k] = costs[positions[k]]
     spread = difference_two(values[:n], in_pairs, heap, merged, side)
@@ -121,7 +120,7 @@ def _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch)
     sizes[g], sizes[h], loads[g], loads[h] = 0, 0, 0, 0
     for k in range(n):
         to = g if side[k] == to_g else h
-        members[start[to] + sizes[to]] = positions[k]
+        members.item[start[to] + sizes[to]] = positions[k]
         sizes[to] += 1
         loads[to] += values[k]
         group[positions[k]] = to
@@ -131,7 +130,8 @@ def _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch)
 @kernel
 def _resplit(costs, group, loads, bound, in_pairs, work):
     num_groups = len(loads)
-    members, start, sizes = members_by_group(group, num_groups, len(costs) // num_groups + 1)
+    members = members_of(group, num_groups, len(costs) // num_groups + 1)
+    start, sizes = members.start, members.size
     most = 0
     for g in range(num_groups):
         most = max(most, start[g + 1] - start[g])
@@ -153,7 +153,7 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
             if loads[g] <= bound or loads[g] - loads[h] < 2 or work <= 0:
                 break
             work -= _WORK_PER_ITEM * (sizes[g] + sizes[h])
-            _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch)
+            _divide(costs, group, loads, members, g, h, in_pairs, scratch)
         if largest_of(loads) < largest:
             continue
         g = first_largest(loads)
@@ -163,7 +163,7 @@ def _resplit(costs, group, loads, bound, in_pairs, work):
                 break
             if h != g:
                 work -= _WORK_PER_ITEM * (sizes[g] + sizes[h])
-                done = _divide(costs, group, loads, members, start, sizes, g, h, in_pairs, scratch)
+                done = _divide(costs, group, loads, members, g, h, in_pairs, scratch)
         if not done:
             break
     return work

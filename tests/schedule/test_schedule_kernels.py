@@ -8,7 +8,7 @@ from nightly import examples
 from schedule_oracles import objective_of
 
 from solvers.groups import read_only
-from solvers.packing._schedule_kernels import deal, fill_densest, level
+from solvers.packing._schedule_kernels import Levels, deal, fill_densest, level
 
 NEVER_ALONE = 10**9
 
@@ -41,7 +41,7 @@ def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed
     cap = int(np.bincount(layout, tokens, num_bins).max())
     width, classes = {"lockstep": (1, num_slots), "step": (num_slots, 1), "pipeline": (1, 1)}[objective]
     work = 100_000
-    left = level(costs, tokens, layout, num_bins, width, classes, cap, False, work)
+    left = level(costs, tokens, layout, num_bins, Levels(width, num_bins // width // classes, cap, False), work)
     after = value_of(costs, layout, num_bins, objective, num_ranks)
     assert after < before
     perfect = costs.sum() / num_ranks if objective != "pipeline" else num_slots * costs.sum() / num_bins
@@ -53,7 +53,7 @@ def test_levelling_never_makes_it_worse_and_mostly_makes_it_even(objective, seed
 
 def test_levelling_stops_when_its_work_is_spent():
     costs, tokens, layout = start_of(0, 6)
-    assert level(costs, tokens, layout.copy(), 6, 1, 1, 1000, False, 1) <= 0
+    assert level(costs, tokens, layout.copy(), 6, Levels(1, 6, 1000, False), 1) <= 0
 
 
 def test_dealing_ends_where_something_fits_nowhere():

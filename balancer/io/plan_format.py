@@ -39,6 +39,8 @@ FEATURES: frozenset[str] = frozenset(
         "layouts",
         "knee",
         "gaps",
+        "empty slots",
+        "keep together",
     }
 )
 """What a plan file may hold beyond the columns below; a reader refuses one that names others. 0.2.0 wrote ``knee``."""
@@ -92,7 +94,7 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
     """Return what of :data:`FEATURES` a description makes use of."""
     settings = description.get("settings")
     cut = settings.get("micro_batches") if isinstance(settings, dict) else None
-    phases = description.get("phases")
+    phases, saved = description.get("phases"), description.get("saved")
     used = {
         "epochs": "epochs" in description,
         "continues": "continues" in description,
@@ -102,6 +104,8 @@ def _features_of(description: Mapping[str, Any]) -> list[str]:
         "pipeline stages": isinstance(cut, dict) and "stages" in cut,
         "gaps": isinstance(cut, dict) and isinstance(cut.get("stages"), dict) and "gaps" in cut["stages"],
         "layouts": "layout" in description,
+        "empty slots": "slots" in description,
+        "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
     }
     named = [cut["cut"]] if isinstance(cut, dict) and "cut" in cut else []  # as cuts say that have no words above
     return [name for name, is_used in used.items() if is_used] + named

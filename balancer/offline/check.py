@@ -10,12 +10,12 @@ from balancer.errors import InputError, PlanError
 from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_format import MANIFEST, read_manifest
 from balancer.io.plan_reader import PlanFile, open_plan
+from balancer.offline.claims import Claims
 from balancer.offline.description import PlanDigest
 from balancer.offline.engines import Engine, Serial, Tick
-from balancer.offline.load import load_steps, replayed, settings_of, source_of
+from balancer.offline.load import load_steps, replayed, source_of
 from balancer.offline.parts import Part, parts_of
 from balancer.offline.run import NOT_COUNTED, sorted_rows
-from balancer.offline.saved import is_saved
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import rows_of_steps
 from balancer.offline.totals import SomeTotals, Totals
@@ -36,10 +36,10 @@ def check_run(
     """
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, totals, log, engine, tick)
-    plan_file = open_plan(path)
+    claims = Claims(open_plan(path))
     per_part, begins = None, 0
-    if not is_saved(plan_file):
-        settings = settings_of(plan_file)
+    if not claims.is_saved:
+        settings = claims.settings
         per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
     plans, summary = load_steps(path, log), totals()
     for plan in plans:
@@ -67,36 +67,36 @@ class _Task:
 def _in_parts(
     path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None, engine: Engine, tick: Tick
 ) -> SomeTotals:
-    plan_file = open_plan(path)
-    if is_saved(plan_file) or plan_file.parts == (plan_file.path,):
+    claims = Claims(plan_file := open_plan(path))
+    if claims.is_saved or plan_file.parts == (plan_file.path,):
         raise InputError(f"{path}: has no parts for several processes; report on it by one")
-    settings, source = settings_of(plan_file), source_of(plan_file, log)
+    settings, source = claims.settings, source_of(claims, log)
     counts = rows_of_files(source)
     if counts is None:
         raise InputError(f"{source.path}: {NOT_COUNTED}")
     with sorted_rows(source, counts, settings, engine, None) as files:
         return _joined(
-            path, plan_file, source, settings, list(parts_of(source, counts, settings, files)), totals, engine, tick
+            path, claims, source, settings, list(parts_of(source, counts, settings, files)), totals, engine, tick
         )
 
 
 def _joined(
-    path: str, plan_file: PlanFile, source: LengthLog, settings: LogSettings, parts: Sequence[Part],
+    path: str, claims: Claims, source: LengthLog, settings: LogSettings, parts: Sequence[Part],
     totals: type[SomeTotals], engine: Engine, tick: Tick,
 ) -> SomeTotals:  # fmt: skip
     """Check every part, and put together what they say."""
     named = read_manifest(path)["parts"]
     steps = [(part.first_step, part.stop_step) for part in parts]
-    if len(named) != len(parts) or plan_file.description.get("steps") != (steps[-1][1] if steps else 0):
+    if len(named) != len(parts) or claims.num_steps != (steps[-1][1] if steps else 0):
         raise PlanError(f"{path}: its {MANIFEST} must name {len(parts)} parts of its log's steps, got {len(named)}")
     light = replace(source, files=(source.path,))
-    done: dict[int, Any] = dict(engine.run(_check_part, _tasks(plan_file, light, settings, parts, named, totals), tick))
+    tasks = _tasks(claims.plan_file, light, settings, parts, named, totals)
+    done: dict[int, Any] = dict(engine.run(_check_part, tasks, tick))
     digest, summary = PlanDigest(settings.steps_per_part), totals()
     for number in range(len(parts)):
         digest.join(done[number])
         summary.join(totals.restored(done[number]["totals"]))
-    if digest.hexdigest() != plan_file.description.get("digest"):
-        raise PlanError(f"{path}: the digest of its {steps[-1][1]} steps is {digest.hexdigest()}, not what it says")
+    claims.check_digest(digest.hexdigest(), steps[-1][1])
     return summary
 
 
@@ -114,7 +114,7 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     rows = rows_of_steps(task.log, task.settings, stretches=task.part.stretches)
     first = next(rows)
     digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
-    for plan in replayed(task.plan_file, task.log, task.settings, chain([first], rows)):
+    for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):
         digest.add(plan)
         totals.add_step(plan)
         tick(plan.num_samples)

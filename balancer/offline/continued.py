@@ -4,9 +4,8 @@ import os
 from typing import Any
 
 from balancer.errors import InputError
-from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
-from balancer.offline.description import unreadable
+from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
 
 __all__ = ["left_of"]
@@ -22,14 +21,11 @@ def left_of(plan: str | os.PathLike[str], log: str | os.PathLike[str], at_step: 
     InputError
         A plan that cannot be read, or is of another log; no such step, or one behind which nothing is left.
     """
-    plan_file = open_plan(plan)
-    if "batch_per_rank" not in plan_file.description:
+    claims = Claims(open_plan(plan))
+    if claims.is_saved:
         raise InputError(f"{plan}: was saved by itself, and no log goes on behind it")
-    source_of(plan_file, log)  # the same to the byte
-    try:
-        epochs = PlanEpochs.of(plan_file.description)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(plan_file, error) from None
+    source_of(claims, log)  # the same to the byte
+    epochs = claims.epochs
     if not 0 <= at_step < epochs.steps:
         left = "nothing is left behind the last" if at_step == epochs.steps else f"the plan has {epochs.steps}"
         raise InputError(f"--at-step must be within 0..{epochs.steps - 1}, got {at_step}: {left}")

@@ -1,24 +1,52 @@
 """The description in a plan file: how it was planned, from which log, with which result."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from balancer._version import __version__
-from balancer.errors import InputError
 from balancer.io.logs import LengthLog, choose_length, file_sha256, footer_sha256, unit_of
-from balancer.io.plan_reader import PlanFile
 from balancer.io.store import is_remote, size_and_tag
 from balancer.offline.settings import LogSettings
 from balancer.plan.reasons import Reasons
+from balancer.plan.rows import slots_beyond_rows
 from balancer.plan.step_plan import StepPlan
 
-__all__ = ["FellBack", "PlanDigest", "contents_of", "describe", "sources_of", "unreadable"]
+__all__ = ["PlanDigest", "contents_of", "describe", "sources_of"]
+
+
+class _Runs:
+    """Of each phase, by words that hold for some of its steps: the first and last step of each run of these."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, Any], list[list[int]]] = {}
+
+    def add(self, phase: str, word: Any, first: int, last: int) -> None:
+        """Take in steps behind all others of the same word."""
+        runs = self._runs.setdefault((phase, word), [])
+        if runs and runs[-1][1] == first - 1:
+            runs[-1][1] = last
+        else:
+            runs.append([first, last])
+
+    def of(self, phase: str, word: Any) -> list[list[int]]:
+        """Return the runs of a word."""
+        return self._runs[phase, word]
+
+    def stored(self) -> list[Any]:
+        """Return all of it as JSON has it."""
+        return [[phase, word, runs] for (phase, word), runs in self._runs.items()]
+
+    def join(self, stored: Iterable[Any]) -> None:
+        """Take in those of later steps, as :meth:`stored` gave them."""
+        for phase, word, runs in stored:
+            for first, last in runs:
+                self.add(phase, tuple(word) if isinstance(word, list) else word, first, last)
 
 
 class PlanDigest:
-    """The digest of a plan file, and why plans in it fell back.
+    """The digest of a plan file, and what its rows do not show of some steps: why they fell back, empty last slots.
 
     A part's digest is SHA-256 over the digests of its plans in order, and a file's that over the digests of its parts;
     of a single part, as all steps are by default, it is the part's.
@@ -29,7 +57,7 @@ class PlanDigest:
         self._parts: list[str] = []
         self._hash, self._in_hash = hashlib.sha256(), 0
         self._reasons: dict[str, Reasons] = {}
-        self._runs: dict[tuple[str, tuple[str, ...]], list[list[int]]] = {}
+        self._fell_back, self._slots = _Runs(), _Runs()
 
     def add(self, plan: StepPlan) -> None:
         """Take in the next plan."""
@@ -40,34 +68,28 @@ class PlanDigest:
         for name, phase in plan.phases.items():
             if phase.plan.fell_back:
                 kind = self._reasons.setdefault(name, Reasons()).add(phase.plan.fell_back)
-                self._run(name, kind, self._steps, self._steps)
+                self._fell_back.add(name, kind, self._steps, self._steps)
+            if slots := slots_beyond_rows(phase.plan):
+                self._slots.add(name, slots, self._steps, self._steps)
         self._steps += 1
 
     def _end_part(self) -> None:
         self._parts.append(self._hash.hexdigest())
         self._hash, self._in_hash = hashlib.sha256(), 0
 
-    def _run(self, phase: str, kind: tuple[str, ...], first: int, last: int) -> None:
-        runs = self._runs.setdefault((phase, kind), [])
-        if runs and runs[-1][1] == first - 1:
-            runs[-1][1] = last
-        else:
-            runs.append([first, last])
-
     def stored(self) -> dict[str, Any]:
         """Return it, the digest of one part, as the description of that part holds it."""
-        runs = [[name, list(kind), runs] for (name, kind), runs in self._runs.items()]
         reasons = {name: reasons.stored() for name, reasons in self._reasons.items()}
-        return {"digest": self.hexdigest(), "fell_back": reasons, "fell_back_steps": runs}
+        found = {"digest": self.hexdigest(), "fell_back": reasons, "fell_back_steps": self._fell_back.stored()}
+        return found | ({"slots": slots} if (slots := self._slots.stored()) else {})  # most plans have none
 
     def join(self, stored: Mapping[str, Any]) -> None:
         """Take in the next part, as :meth:`stored` gave it."""
         self._parts.append(stored["digest"])
         for name, reasons in stored["fell_back"].items():
             self._reasons.setdefault(name, Reasons()).join(reasons)
-        for name, kind, runs in stored["fell_back_steps"]:
-            for first, last in runs:
-                self._run(name, tuple(kind), first, last)
+        self._fell_back.join(stored["fell_back_steps"])
+        self._slots.join(stored.get("slots", ()))
 
     @property
     def fell_back(self) -> dict[str, dict[str, list[list[int]]]]:
@@ -76,9 +98,17 @@ class PlanDigest:
         Reasons that differ in a percentage alone are joined to one, with its range.
         """
         return {
-            name: {text: self._runs[name, kind] for kind, text in reasons.told().items()}
+            name: {text: self._fell_back.of(name, kind) for kind, text in reasons.told().items()}
             for name, reasons in self._reasons.items()
         }
+
+    @property
+    def slots(self) -> dict[str, dict[str, list[list[int]]]]:
+        """Of each phase, numbers of slots that rows do not show, and in which steps."""
+        found: dict[str, dict[str, list[list[int]]]] = {}
+        for phase, slots, runs in self._slots.stored():
+            found.setdefault(phase, {})[str(slots)] = runs
+        return found
 
     def hexdigest(self) -> str:
         """Digest of the plans so far."""
@@ -121,30 +151,5 @@ def describe(
             "producer": __version__,
             "fell_back": digest.fell_back,
         }
+        | ({"slots": slots} if (slots := digest.slots) else {})
     )
-
-
-class FellBack:
-    """Why a plan file says that samples were not relocated, by phase and step."""
-
-    def __init__(self, plan_file: PlanFile) -> None:
-        self._runs: dict[str, list[tuple[int, int, str]]] = {}
-        try:
-            for phase, reasons in plan_file.description.get("fell_back", {}).items():
-                runs = [(int(first), int(last), str(reason)) for reason, of in reasons.items() for first, last in of]
-                self._runs[phase] = sorted(runs)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise unreadable(plan_file, error) from None
-
-    def of(self, phase: str, step: int) -> str:
-        """Return why in this step, empty if they were; steps are asked for in order."""
-        runs = self._runs.get(phase, [])
-        while runs and runs[0][1] < step:
-            runs.pop(0)
-        return runs[0][2] if runs and runs[0][0] <= step else ""
-
-
-def unreadable(plan_file: PlanFile, error: Exception) -> InputError:
-    """Return the error for a description that lacks something, or has it in another form."""
-    what = str(error) if isinstance(error, ValueError) else repr(error)
-    return InputError(f"{plan_file.path}: its description is not one this version reads: {what}")

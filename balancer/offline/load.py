@@ -9,25 +9,24 @@ from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
 from balancer.io.log_files import files_of
 from balancer.io.logs import LengthLog, open_log, rows_of_files
-from balancer.io.plan_reader import PlanFile, open_plan
+from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
 from balancer.io.store import as_path, exists, is_remote
-from balancer.offline.description import FellBack, PlanDigest, contents_of, unreadable
+from balancer.offline.claims import Claims
+from balancer.offline.description import PlanDigest, contents_of
 from balancer.offline.engines import Serial
 from balancer.offline.parts import parts_of
-from balancer.offline.replay import Claims, of_plan, replay_step
+from balancer.offline.replay import of_plan, replay_step
 from balancer.offline.run import sorted_rows
-from balancer.offline.saved import is_saved, load_saved
+from balancer.offline.saved import load_saved
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, Steps, rows_of_steps
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.phases import SINGLE_PHASE
 
-__all__ = ["load_plan", "load_plans", "load_steps", "log_of", "replayed", "settings_of", "source_of"]
+__all__ = ["load_plan", "load_plans", "load_steps", "log_of", "replayed", "source_of"]
 
-
-_CONTENTS = ("size", "sha256", "etag", "footer_sha256")
 _DIFFERS = "the log's size or SHA-256 differs"
 
 
@@ -54,20 +53,19 @@ def load_steps(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     PlanError
         A plan that is not complete, or whose digest is not the one it claims.
     """
-    plan_file = open_plan(path)
-    if is_saved(plan_file):
-        yield load_saved(plan_file)
+    claims = Claims(open_plan(path))
+    if claims.is_saved:
+        yield load_saved(claims.plan_file)
         return
-    settings = settings_of(plan_file)
+    settings = claims.settings
     digest, steps = PlanDigest(settings.steps_per_part), 0
-    source = source_of(plan_file, log)
+    source = source_of(claims, log)
     with _steps_of(source, settings) as rows:
-        for plan in replayed(plan_file, source, settings, rows):
+        for plan in replayed(claims, source, settings, rows):
             digest.add(plan)
             steps += 1
             yield plan
-    if digest.hexdigest() != plan_file.description.get("digest"):
-        raise PlanError(f"{path}: the digest of its {steps} steps is {digest.hexdigest()}, not what it says")
+    claims.check_digest(digest.hexdigest(), steps)
 
 
 @contextmanager
@@ -80,17 +78,6 @@ def _steps_of(log: LengthLog, settings: LogSettings) -> Iterator[Iterator[Rows]]
             parts = parts_of(log, counts, settings, files)
             stretches = [stretch for part in parts for stretch in part.stretches or ()]
         yield rows_of_steps(log, settings, stretches=stretches)
-
-
-def settings_of(plan_file: PlanFile) -> LogSettings:
-    """Return how a log was planned, as the description has it; checked."""
-    try:
-        settings = LogSettings.from_json(plan_file.description)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(plan_file, error) from None
-    if settings.setup.several_items and "item" not in plan_file.columns:
-        raise PlanError(f"{plan_file.path}: has no column 'item', though its phases have several items a sample")
-    return settings
 
 
 def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Iterator[DispatchPlan]:
@@ -111,7 +98,7 @@ def load_plans(path: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     InputError, PlanError
         As :func:`load_steps`; a file of several phases.
     """
-    if (names := _phase_names(open_plan(path))) != [SINGLE_PHASE]:
+    if (names := Claims(open_plan(path)).phases) != [SINGLE_PHASE]:
         raise InputError(
             f"{path}: plans several phases ({', '.join(map(str, names))}); use balancer.load_steps(path), and "
             "plan['NAME'] of each step for one phase"
@@ -146,8 +133,7 @@ def load_plan(
     PlanError
         A plan that does not hold what it claims.
     """
-    plan_file = open_plan(path)
-    steps = plan_file.description.get("steps")
+    steps = Claims(open_plan(path)).num_steps
     if step is None and steps != 1:
         raise InputError(f"{path}: holds {steps} steps; say which, as load_plan(path, step=0)")
     step = 0 if step is None else step
@@ -164,42 +150,19 @@ def load_plan(
 
 def log_of(path: str | os.PathLike[str]) -> str | None:
     """Return the log that a plan file says it was made from; None where it holds its own lengths."""
-    plan_file = open_plan(path)
-    return None if is_saved(plan_file) else _named_sources(plan_file)[0]
+    claims = Claims(open_plan(path))
+    return None if claims.is_saved else claims.sources[0]
 
 
-def _phase_names(plan_file: PlanFile) -> list[object]:
-    try:
-        return [phase["name"] for phase in plan_file.description["phases"]]
-    except (KeyError, TypeError) as error:
-        raise unreadable(plan_file, error) from None
-
-
-def _named_sources(plan_file: PlanFile) -> tuple[str, list[dict[str, object]]]:
-    """Return the log that a description names, and what it says of the contents of each of its files."""
-    description = plan_file.description
-    sources, log = description.get("sources"), description.get("log")
-    try:
-        files = [{name: source[name] for name in _CONTENTS if name in source} for source in sources or ()]
-        log = sources[0]["file"] if log is None and sources is not None and len(files) == 1 else log
-    except (AttributeError, LookupError, TypeError):
-        log = None
-    if not isinstance(log, str) or not files:
-        raise InputError(f"{plan_file.path}: its description does not name the log it was made from")
-    return log, files
-
-
-def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> LengthLog:
+def source_of(claims: Claims, log: str | os.PathLike[str] | None) -> LengthLog:
     """Open the log that a plan file was made from, which must be the same to the byte."""
-    name, wanted = _named_sources(plan_file)
+    (name, wanted), path = claims.sources, claims.plan_file.path
     if log is None:
         recorded = as_path(name)
-        beside = as_path(plan_file.path).parent / recorded.name
+        beside = as_path(path).parent / recorded.name
         log = recorded if _is_there(recorded) else beside
         if not _is_there(log):
-            raise InputError(
-                f"{plan_file.path}: the log it was made from, {on_a_line(recorded)}, is not there; give it as --log"
-            )
+            raise InputError(f"{path}: the log it was made from, {on_a_line(recorded)}, is not there; give it as --log")
     # Before anything of a file is read that an error could quote: a plan may name any file there is.
     files = files_of(log)
     same = len(files) == len(wanted)
@@ -210,9 +173,9 @@ def source_of(plan_file: PlanFile, log: str | os.PathLike[str] | None) -> Length
                 same = same and file.stat().st_size == contents.get("size")
             same = same and contents_of(file) == contents
     except OSError as error:
-        raise InputError(f"{plan_file.path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
     if not same:
-        raise InputError(f"{plan_file.path}: was not made from {on_a_line(log)}: {_DIFFERS}")
+        raise InputError(f"{path}: was not made from {on_a_line(log)}: {_DIFFERS}")
     return open_log(log)
 
 
@@ -224,20 +187,10 @@ def _is_there(log: Path) -> bool:
         return False
 
 
-class _OfStep(Claims):
-    """What a plan file says of one step."""
-
-    def __init__(self, fell_back: FellBack, number: int) -> None:
-        self._fell_back, self._number = fell_back, number
-
-    def fell_back(self, phase: str) -> str:
-        return self._fell_back.of(phase, self._number)
-
-
-def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
+def replayed(claims: Claims, log: LengthLog, settings: LogSettings, read: Iterable[Rows]) -> Iterator[StepPlan]:
     """Yield the plans of some steps, given their rows in the log; a plan file has those steps and no others."""
-    steps, placed, fell_back = Steps(log, settings), plan_file.whole_steps(), FellBack(plan_file)
-    number = -1
+    steps, plan_file, number = Steps(log, settings), claims.plan_file, -1
+    placed = plan_file.whole_steps()
     for rows in read:
         step, number = steps.of(rows), rows.number
         found: dict[str, PlanStep] = {}
@@ -247,7 +200,7 @@ def replayed(plan_file: PlanFile, log: LengthLog, settings: LogSettings, read: I
                 raise PlanError(f"{plan_file.path}: step {number} is missing")
         where = f"{plan_file.path}: step {number}"
         with of_plan(where):
-            plan = replay_step(where, step, found, _OfStep(fell_back, number), rows.first_row)
+            plan = replay_step(where, step, found, claims.of_step(number), rows.first_row)
         yield plan
     if number >= 0 and next(placed, None) is not None:
         raise PlanError(f"{plan_file.path}: has more steps than the log, which ends at step {number}")

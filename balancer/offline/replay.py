@@ -1,27 +1,27 @@
 """One step of a plan file, checked against its problem; loads and bounds are recomputed from its placements."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from balancer.errors import PlanError
-from balancer.io.plan_rows import GAPS, PlanStep
+from balancer.io.plan_rows import PlanStep
+from balancer.offline.claims import FileClaim
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import PLACED
 from balancer.plan.placed.item_rows import ItemRows, OneEach, in_order_of
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, finished
+from balancer.problem.cuts import Cut
 from balancer.problem.phases import PhaseItems
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import Ragged
-from solvers.bounds import Bound
 from solvers.errors import SolverError
-from solvers.types import SolveStatus
 
-__all__ = ["Claims", "of_plan", "replay_step"]
+__all__ = ["of_plan", "replay_step"]
 
 
 @contextmanager
@@ -35,68 +35,57 @@ def of_plan(where: str) -> Iterator[None]:
         raise error.within(where) from None
 
 
-class Claims:
-    """What a replay takes over from a file; by default that nothing fell back, and no bound."""
-
-    def fell_back(self, phase: str) -> str:
-        """Say why samples of a phase were not relocated."""
-        return ""
-
-    def bound(self, phase: str) -> Callable[[Bound, int], Bound] | None:
-        """Return what to make of the bound that a replay proves, and the makespan."""
-        return None
-
-    def status(self, phase: str) -> SolveStatus | None:
-        """Return how the solver ended."""
-        return None
-
-
 def replay_step(
     where: str,
     step: Step,
     found: Mapping[str, PlanStep],
-    claims: Claims,
+    claims: Mapping[str, FileClaim],
     first_row: int = 0,
     strategy: str = "orchestrated",
     part_order: Ragged | None = None,
 ) -> StepPlan:
     """Check every phase of a step, the last one first, and put the step plan together.
 
-    `where` names file and step in errors, `found` has the rows of each phase that has any, and `first_row` is what
-    samples are numbered from.
+    `where` names file and step in errors, `found` has the rows of each phase that has any, `claims` what else the file
+    says of phases, and `first_row` is what samples are numbered from.
     """
     plans: dict[str, DispatchPlan] = {}
     last: DispatchPlan | None = None
-    between = f"{step.items[-1].phase.name}:{GAPS}" if step.setup.in_gaps else ""
-    if unknown := set(found) - {between, *(items.phase.name for items in step.items)}:
+    of_last = f"{step.items[-1].phase.name}:"  # what else it has rows of
+    beside = {of_last + name: name for name in PLACED[step.settings.cut.name].names_beside}
+    if unknown := set(found) - {*beside, *(items.phase.name for items in step.items)}:
         raise PlanError(f"{where}: places samples in a phase {min(unknown)!r}, which its description does not name")
-    _check_no_gaps(where, {name: rows for name, rows in found.items() if name != between})
+    _check_no_gaps(where, {name: rows for name, rows in found.items() if name not in beside})
     for items in reversed(step.items):
         name = items.phase.name
         inside = f"{where}: phase {name!r}" if len(step.items) > 1 else where
-        cut, rows = step.setup.cut_of(name), found.get(name)
+        cut, rows, claim = step.setup.cut_of(name), found.get(name), claims.get(name, FileClaim())
         read = OneEach(_no_rows(name), _no_rows(name)) if rows is None else PLACED[cut.name].read(inside, rows)
         sample = step.batch.rows_of(step.batch.kept[items.sample_of_item], first_row)
         order, slot = in_order_of(items, sample, read.firsts, inside), read.firsts.slot
-        num_slots = cut.slots_for(int(slot.max(initial=0)) + 1)
+        num_slots = _num_slots(inside, cut, int(slot.max(initial=0)) + 1, claim.num_slots)
         problem = step.problem(items)
         if last is not None and not cut.own_slots:  # in the slots of the last phase
             num_slots = last.num_slots
             _check_slots(inside, items, slot[order], num_slots, last)
             _check_replicas(inside, items, read.firsts.rank[order], slot[order], last)
             problem = encoder_problem(step, items, num_slots)
-        beside = {GAPS: found[between]} if last is None and between in found else {}
-        matched = ItemRows(inside, read, order, sample, items.item_in_sample, num_slots, beside)
+        others = {short: found[of] for of, short in beside.items() if of in found} if last is None else {}
+        matched = ItemRows(inside, read, order, sample, items.item_in_sample, num_slots, others)
         where_to = PLACED[problem.cut.name].from_rows(problem, matched)
         if broken := _leaves_group(step.setup.group_size_of(name), problem, matched.rank) or where_to.broken():
             raise PlanError(f"{inside}: {broken}")
         alone = step.settings.group_size is None and (last is None or step.settings.cut.encoders == "first")
-        plans[name] = replay_plan(
-            where_to, step.settings, search=alone,
-            fell_back=claims.fell_back(name), settle=claims.bound(name), status=claims.status(name),
-        )  # fmt: skip
+        plans[name] = replay_plan(where_to, step.settings, claim, search=alone)
         last = last or plans[name]
     return finished(step, plans, strategy, part_order=part_order)
+
+
+def _num_slots(where: str, cut: Cut, used: int, claimed: int) -> int:
+    """Return how many slots there are, of which the `used`-th is the last that holds something."""
+    if claimed and (claimed < used or cut.slots_for(claimed) != claimed):
+        raise PlanError(f"{where}: claims {claimed} micro-batches a rank, which cannot be with {used} in its rows")
+    return claimed or cut.slots_for(used)
 
 
 def _no_rows(phase: str) -> PlanStep:

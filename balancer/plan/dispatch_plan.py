@@ -488,12 +488,15 @@ class DispatchPlan(Record):
             SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, equal_counts=kept.equal_counts,
             max_tokens_per_rank=kept.max_tokens_per_rank, min_samples_per_rank=kept.min_samples_per_rank,
             max_samples_per_rank=kept.max_samples_per_rank,
+            keep_together=None if kept.keep_together is None else "keep_together",
             initial_loads=None if kept.initial_loads is None else tuple(kept.initial_loads.tolist()),
             rank_speeds=None if kept.rank_speeds is None else tuple(kept.rank_speeds.tolist()),
         )  # fmt: skip
         settings = PlanSettings(self.method, self.placement, eps=self.eps, cut=self.cut)
         own = default_own(lengths, ())
-        items = PhaseItems(phase, self.cost, None, (), np.arange(len(lengths)), lengths, lengths, own)
+        items = PhaseItems(
+            phase, self.cost, None, (), np.arange(len(lengths)), lengths, lengths, own, kept.keep_together
+        )
         batch = GlobalBatch(lengths, self.home, dropped=self.dropped, dropped_lengths=self.dropped_lengths)
         return Setup(self.topology, (phase,), settings), batch, items
 

@@ -16,7 +16,7 @@ from balancer.problem.placement import Placement
 from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 
-__all__ = ["append_phase", "open_writer", "save"]
+__all__ = ["append_phase", "open_writer", "save", "slots_beyond_rows"]
 
 
 def open_writer(path: str | os.PathLike[str], setup: Setup, whole: bool = False, **groups: int) -> PlanWriter:
@@ -74,6 +74,12 @@ def append_phase(
         )  # fmt: skip
 
 
+def slots_beyond_rows(plan: Any) -> int:
+    """Return a plan's number of slots if rows do not show it: where more are empty at the end than its cut asks for."""
+    used = int(plan.slot_of_sample.max(initial=0)) + 1
+    return 0 if plan.num_slots == plan.cut.slots_for(used) else int(plan.num_slots)
+
+
 def save(
     path: str | os.PathLike[str], setup: Setup, batch: GlobalBatch, phases: Mapping[str, tuple[PhaseItems, Any]],
     digest: str, strategy: str = "orchestrated", part_order: Ragged | None = None,
@@ -92,6 +98,9 @@ def save(
         "digest": digest,
         "producer": __version__,
     }
+    slots = {name: slots_beyond_rows(plan) for name, (_, plan) in phases.items()}
+    if any(slots.values()):
+        description["slots"] = {name: {str(count): [[0, 0]]} for name, count in slots.items() if count}
     with open_writer(path, setup, whole=True) as writer:
         for phase, plan in phases.values():
             append_phase(writer, 0, 0, batch, phase, plan, setup, whole=True)
@@ -100,7 +109,9 @@ def save(
 
 def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
     """Return what rows do not tell of a phase: its certificate, and the lengths that it asks for besides its items."""
-    return {
+    held = "keep_together" in plan.constraints.per_sample
+    left_out = [name for name in PER_SAMPLE if name in plan.constraints.per_sample or getattr(asked, name)]
+    found = {
         "certificate": {
             "makespan": plan.makespan,
             "lower_bound": plan.lower_bound,
@@ -108,7 +119,8 @@ def _described(asked: Phase, mine: PhaseItems, plan: Any) -> dict[str, Any]:
             "status": plan.status.value,
         },
         "fell_back": plan.fell_back,
-        "left_out": [name for name in PER_SAMPLE if name in plan.constraints.per_sample or getattr(asked, name)],
+        "left_out": [name for name in left_out if not (held and name == "keep_together")],
         "outputs": None if asked.outputs is None else mine.outputs.tolist(),
         "own": None if asked.own is None else [mine.own.values.tolist(), mine.own.offsets.tolist()],
     }
+    return found | {"keys": plan.constraints.keep_together.tolist()} if held else found

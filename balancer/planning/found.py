@@ -1,6 +1,7 @@
-"""What the planner of a cut finds, whichever cut it is, and the bound that every cut has."""
+"""What the planner of a cut finds, what is known of plans made elsewhere, and the bound that every cut has."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from balancer.plan.placed import WholeShares
@@ -9,7 +10,7 @@ from solvers.bounds import Bound
 from solvers.makespan_bounds import makespan_bound
 from solvers.types import SolveStatus
 
-__all__ = ["Found", "closed_form_bound"]
+__all__ = ["Claim", "Found", "closed_form_bound"]
 
 
 class Found(NamedTuple):
@@ -19,6 +20,19 @@ class Found(NamedTuple):
     prove: Callable[[int], Bound]  # from the plan's makespan to a lower bound on any plan's
     status: SolveStatus | None = None  # how the solver ended
     fell_back: str = ""  # why samples were not relocated, where that was asked for
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is known of a plan besides where its samples are; by default nothing."""
+
+    fell_back: str = ""  # why samples were not relocated
+    status: SolveStatus | None = None  # how the solver ended
+    bound: Bound | None = None  # what was proven where it was planned
+
+    def settle(self, proven: Bound, makespan: int) -> Bound:
+        """Return the bound to keep, given the one that is proven here and the plan's makespan: the larger."""
+        return proven if self.bound is None or self.bound.value <= proven.value else self.bound
 
 
 def closed_form_bound(problem: Problem) -> Bound:

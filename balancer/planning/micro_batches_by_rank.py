@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import placed
+from balancer.planning.found import Claim
 from balancer.planning.planner import replay_plan
 from balancer.planning.step import Step, encoder_problem, in_first_slot, of_items, plan_in_slots, plan_phase
 from balancer.problem.constraints import Constraints
@@ -89,7 +90,7 @@ def _in_shares(
     cut = _cut(step, problem, micro_batches, rank_of_sample)
     target = Placement.by_slots(rank_of_sample, cut.slot_of_item, step.topology.num_ranks, cut.num_slots)
     problem = replace(problem, cut=micro_batches)
-    return replay_plan(placed(problem, target, cut.slot_of_item, cut.num_slots), step.settings, fell_back=fell_back)
+    return replay_plan(placed(problem, target, cut.slot_of_item, cut.num_slots), step.settings, Claim(fell_back))
 
 
 def _cut(step: Step, problem: Problem, micro_batches: MicroBatches, rank_of_sample: NDArray[np.int32]) -> SharesResult:

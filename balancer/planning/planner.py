@@ -15,7 +15,7 @@ import solvers
 from balancer.cost import CostModel, parse_cost
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import WholeShares
-from balancer.planning.found import Found
+from balancer.planning.found import Claim, Found
 from balancer.planning.long_short import long_short_bound, plan_long_short
 from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipelines
 from balancer.planning.ranks import effective
@@ -192,26 +192,24 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
 def replay_plan(
     placed: WholeShares,
     settings: PlanSettings,
+    claim: Claim = Claim(),  # noqa: B008 (frozen)
     *,
-    fell_back: str = "",
     search: bool = False,
-    settle: Callable[[Bound, int], Bound] | None = None,
-    status: solvers.SolveStatus | None = None,
 ) -> DispatchPlan:
     """Make the plan of samples that are placed already, with loads and bound computed anew.
 
     The bound is the closed-form one. Where that leaves a gap, `search` solves the problem again for the bound that this
-    proves, unless the method reads a clock. `settle` may replace the bound, given it and the makespan.
+    proves, unless the method reads a clock. `claim` is what is known of the plan besides, and settles the bound.
     """
     searched = search and settings.method not in solvers.USES_CLOCK
 
     def prove(makespan: int) -> Bound:
         bound = PLANNERS[placed.problem.cut.name].bound(placed, makespan, settings, searched)
-        return bound if settle is None else settle(bound, makespan)
+        return claim.settle(bound, makespan)
 
     return DispatchPlan.of(
-        placed, prove, settings, placement=effective(placed.problem, settings.placement), status=status,
-        fell_back=fell_back, started=time.perf_counter(),
+        placed, prove, settings, placement=effective(placed.problem, settings.placement), status=claim.status,
+        fell_back=claim.fell_back, started=time.perf_counter(),
     )  # fmt: skip
 
 

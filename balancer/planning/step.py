@@ -5,7 +5,7 @@ columns -> :func:`~balancer.problem.phases.resolve_phases` -> one :class:`~balan
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import PLACED, placed
 from balancer.plan.step_plan import PhasePlan, StepPlan
+from balancer.planning.found import Claim
 from balancer.planning.planner import plan_problem, replay_plan
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.cuts import Cut, as_cut
@@ -359,16 +360,10 @@ def _plan_jointly(
         ranks = union.rank_of_sample[first : first + len(items.lengths)]
         first += len(items.lengths)
         target = Placement.by_sample_order(ranks.copy(), problem.topology.num_ranks)
-        plans[items.phase.name] = replay_plan(
-            placed(problem, target), step.settings, settle=_at_least(separate[items.phase.name])
-        )
+        alone = separate[items.phase.name]
+        known = Claim(bound=Bound(alone.lower_bound, alone.bound_name))
+        plans[items.phase.name] = replay_plan(placed(problem, target), step.settings, known)
     return plans
-
-
-def _at_least(other: DispatchPlan) -> Callable[[Bound, int], Bound]:
-    """Return a bound, or what another plan of the same problem has proven if that is more."""
-    known = Bound(other.lower_bound, other.bound_name)
-    return lambda bound, _: known if known.value > bound.value else bound
 
 
 def plan_in_slots(step: Step, items: PhaseItems, problem: Problem, last: DispatchPlan) -> DispatchPlan:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_files import tamper
+from plan_files import header_of, tamper
 
 import balancer
 from balancer import MicroBatches
-from balancer.errors import PlanError
+from balancer.errors import InputError, PlanError
 from balancer.problem.constraints import Constraints
 from balancer.problem.problem import Problem
 from solvers import InfeasibleError, SolverError
@@ -398,12 +398,28 @@ def test_a_saved_plan_is_the_plan(constraint, tmp_path):
     plan.save(tmp_path / "plan.parquet")
     loaded = balancer.load_plan(tmp_path / "plan.parquet")
     assert loaded.digest() == plan.digest()
-    assert (loaded.makespan, loaded.num_slots, loaded.micro_batches) == (
-        plan.makespan,
-        plan.num_slots,
-        plan.micro_batches,
-    )
+    what = ("makespan", "lower_bound", "bound_name", "status", "num_slots", "micro_batches")
+    assert [getattr(loaded, name) for name in what] == [getattr(plan, name) for name in what]
     assert np.array_equal(loaded.slot_of_sample, plan.slot_of_sample)
+    assert loaded.constraints.names() == plan.constraints.names()
+
+
+def test_a_file_says_which_samples_stay_together(tmp_path):
+    asked = {"keep_together": ["a", "b", "a", "c"], "caps": {"kv": ([1, 1, 1, 1], 3)}}
+    plan, path = balancer.balance([6, 5, 4, 3], 2, **asked), tmp_path / "plan.parquet"
+    assert plan.rank_of_sample.tolist() == [0, 1, 0, 1]
+    assert (plan.makespan, plan.lower_bound) == (10, 10)  # 9 would do if samples could be apart
+    plan.save(path)
+    assert header_of(path)["features"] == ["keep together"]  # which an older release refuses by name
+    loaded = balancer.load_plan(path)
+    assert loaded.constraints.names() == ("keep_together",)
+    assert (loaded.lower_bound, loaded.bound_name, loaded.status) == (10, plan.bound_name, "optimal")
+    tamper(path, description=lambda said: said["saved"]["all"].update(keys=[0, 0, 1, 2]))
+    with pytest.raises(PlanError, match="samples 0 and 1 have one keep_together key, but run on two ranks"):
+        balancer.load_plan(path)
+    tamper(path, description=lambda said: said["saved"]["all"].update(keys=[0, 1, 0]))
+    with pytest.raises(InputError, match="phase 'all' must have a key for each of its 4 items"):
+        balancer.load_plan(path)
 
 
 def test_the_way_back_of_a_plan_that_leaves_samples_out_can_be_saved(tmp_path):

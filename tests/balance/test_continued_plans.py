@@ -14,8 +14,8 @@ from balancer.io.logs import open_log
 from balancer.io.plan_epochs import PlanEpochs
 from balancer.io.plan_reader import open_plan
 from balancer.offline.check import check_run
+from balancer.offline.claims import Claims
 from balancer.offline.engines import Processes, Serial
-from balancer.offline.load import settings_of
 from balancer.offline.run import plan_run
 from balancer.report.summary import RunSummary
 
@@ -95,7 +95,7 @@ def test_the_order_goes_on_where_it_was(log, tmp_path):
 def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
     plan = planned(log, tmp_path / "plan.parquet", 2, "--drop-last" if drop_last else "--json")
     settings = replace(
-        settings_of(open_plan(plan)), steps_per_part=2, epochs=3, shuffle=shuffle, first_epoch=1, first_sample=19
+        Claims(open_plan(plan)).settings, steps_per_part=2, epochs=3, shuffle=shuffle, first_epoch=1, first_sample=19
     )
     outs = [f"{tmp_path}/{name}" for name in ("whole.parquet", "here/", "there/")]
     for out, engine in zip(outs, (Serial(), Serial(), Processes(2)), strict=True):

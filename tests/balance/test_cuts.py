@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plan_files import header_of, write_plan
+from small_cluster import CLUSTER, model
 from toy_cut import InTurn, PlacedInTurn
 
 import balancer
@@ -20,6 +21,7 @@ from balancer.problem.phases import Phase
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
+from balancer.simulate import step_time
 
 LENGTHS = [5, 3, 2, 7]
 
@@ -60,6 +62,12 @@ def test_another_cut_is_saved_and_loaded(plan, tmp_path):
     assert (loaded.cut, loaded.digest(), loaded.makespan) == (InTurn(1), plan.digest(), 17)
     assert header_of(tmp_path / "plan.parquet")["features"] == ["in_turn"]
     assert type(loaded.placed) is PlacedInTurn
+
+
+def test_another_cut_is_simulated(plan):
+    step = step_time(plan, model(), CLUSTER)
+    assert step.phases["all"].rank_seconds.tolist() == [10 * 6 / 500, 7 * 6 / 500]
+    assert step.compute_s + step.waiting_s == pytest.approx(17 * 6 / 500)  # one rank after the other
 
 
 def test_another_cut_of_phases():

@@ -12,15 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_oracles import ends_by_events
+from plan_files import description_of, header_of, tamper, write_plan
 
 import balancer
 import solvers
 from balancer import MicroBatches, Phase, PipelineStages, PlanError
 from balancer.cost import flops
+from balancer.io.logs import open_log
+from balancer.offline.settings import LogSettings
 from balancer.planning.step import make_step, plan_step
 from balancer.planning.strategies import plan_with
 from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.problem import work_of_slots
+from balancer.problem.settings import PlanSettings
+from balancer.problem.setup import Setup
+from balancer.problem.topology import Topology
 
 CAP = 400
 
@@ -147,6 +153,34 @@ def test_a_step_is_saved_and_told_to_other_ranks(tmp_path):
     step = make_step(plan.setup, BATCH)
     told = plan_of_words(words_of_plan(plan_step(step)), step)
     assert all(told[name] == plan[name] for name in plan.phases)
+
+
+LAST_IS_EMPTY = MicroBatches(19, "pipeline", allow_empty=True, stages=PipelineStages.of(3))
+
+
+def test_a_plan_whose_last_micro_batch_is_empty_everywhere_is_read_back(tmp_path):
+    plan, path = balancer.balance([1, 1, 7], 1, cut=LAST_IS_EMPTY, time_budget=1e-4), tmp_path / "plan.parquet"
+    assert (plan.num_slots, plan.slot_of_sample.max()) == (3, 1)
+    plan.save(path)
+    assert header_of(path)["features"] == ["pipeline stages", "empty slots"]
+    again = balancer.load_plan(path)
+    assert (again, again.num_slots, again.makespan) == (plan, 3, plan.makespan)
+    tamper(path, description=lambda said: said.update(slots={"all": {"1": [[0, 0]]}}))
+    with pytest.raises(PlanError, match="claims 1 micro-batches a rank, which cannot be with 2 in its rows"):
+        balancer.load_plan(path)
+
+
+@pytest.mark.parametrize("form", ["plan.parquet", "folder/"])
+def test_steps_of_a_log_whose_last_micro_batches_are_empty_are_read_back(tmp_path, form):
+    pq.write_table(pa.table({"length": [1, 1, 7, 2, 2, 2, 1, 1, 7, 1, 1, 7]}), tmp_path / "log.parquet")
+    planned = PlanSettings(cut=LAST_IS_EMPTY, time_budget=1e-4)
+    settings = LogSettings(Setup(Topology([1]), (Phase("all", "length"),), planned), 3, steps_per_part=3)
+    plans = write_plan(f"{tmp_path}/{form}", open_log(tmp_path / "log.parquet"), settings)
+    slots = [plan.num_slots for plan in plans]
+    assert slots[2:] == [3, 3]
+    assert slots[1] == plans[1]["all"].slot_of_sample.max() + 1  # of which rows show all
+    assert description_of(f"{tmp_path}/{form}")["slots"] == {"all": {"3": [[0, 0], [2, 3]]}}
+    assert [plan.num_slots for plan in balancer.load_steps(f"{tmp_path}/{form}")] == slots
 
 
 def tampered(path, change):

@@ -1,6 +1,7 @@
 """Pipelines with work in their gaps: encoders' and generators' tasks, each on a device and in a turn."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ class PlacedInGaps(PlacedPipelines):
     """Samples in the slots of replicas, and tasks in the gaps of these, which run exactly in their turns."""
 
     gaps: GapTable | None = None
+
+    names_beside: ClassVar[tuple[str, ...]] = (GAPS,)
 
     def __post_init__(self) -> None:
         if self.gaps is None:

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,9 @@ class WholeShares(Record):
     def broken(self) -> str:
         """Say what of the problem is not kept to that rows do not show; nothing if all is."""
         return ""
+
+    names_beside: ClassVar[tuple[str, ...]] = ()
+    """What else a plan file may have rows of, by name."""
 
     @property
     def rows_beside(self) -> Mapping[str, RowsBeside]:

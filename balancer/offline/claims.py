@@ -1,0 +1,266 @@
+"""What a plan file says of its plans: claims, each read in one place, to be checked or taken over."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balancer.errors import InputError, PlanError
+from balancer.io.plan_epochs import PlanEpochs
+from balancer.io.plan_reader import PlanFile
+from balancer.offline.settings import LogSettings
+from balancer.planning.found import Claim
+from balancer.planning.strategies import SHARING, STRATEGIES
+from balancer.problem.constraints import PER_SAMPLE
+from balancer.problem.phases import Phase
+from balancer.problem.ragged import Ragged
+from balancer.problem.setup import Setup
+from solvers.bounds import Bound
+from solvers.types import SolveStatus
+from solvers.verify import TRUSTED_BOUNDS
+
+__all__ = ["Beside", "Claims", "FileClaim", "SavedClaims", "read_from"]
+
+_CONTENTS = ("size", "sha256", "etag", "footer_sha256")
+
+Ints = NDArray[np.int64]
+
+
+@contextmanager
+def read_from(plan_file: PlanFile) -> Iterator[None]:
+    """Let what a description lacks, or has in another form, be an error of the file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = str(error) if isinstance(error, ValueError) else repr(error)
+        raise InputError(f"{plan_file.path}: its description is not one this version reads: {what}") from None
+
+
+@dataclass(frozen=True)
+class FileClaim(Claim):
+    """What a file says of one phase of a step that its rows do not show."""
+
+    num_slots: int = 0  # where slots behind the last that holds something are more than the cut asks for
+
+
+@dataclass(frozen=True)
+class SavedClaim(FileClaim):
+    """What a file that holds one step's plan says of a phase: its certificate too."""
+
+    where: str = ""  # the file
+    is_checked: bool = True  # whether all constraints are in the file; what others proved cannot be proven again
+
+    def settle(self, proven: Bound, makespan: int) -> Bound:
+        """Return the claimed bound, if it holds as far as can be told: a search may have proven more than a formula."""
+        claimed = self.bound or proven
+        if not self.is_checked and claimed.value > proven.value:
+            return proven
+        holds = 0 <= claimed.value <= makespan
+        if not holds or (claimed.name not in TRUSTED_BOUNDS and claimed.value > proven.value):
+            claim = f"lower_bound = {claimed.value} ('{claimed.name}')"
+            raise PlanError(f"{self.where}: claims {claim}, which does not hold")
+        if (self.status is SolveStatus.OPTIMAL) != (claimed.value == makespan):
+            raise PlanError(f"{self.where}: claims status '{self.status}' with lower_bound = {claimed.value}")
+        return claimed
+
+
+class _Runs:
+    """What a file says of some steps of each phase: by words, the first and last step of each run of steps."""
+
+    def __init__(self, said: Mapping[str, Mapping[str, Any]]) -> None:
+        self._runs = {
+            phase: sorted((int(first), int(last), str(word)) for word, runs in words.items() for first, last in runs)
+            for phase, words in said.items()
+        }
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Those of which something is said."""
+        return tuple(self._runs)
+
+    def of(self, phase: str, step: int) -> str:
+        """Return what is said of a step, empty if nothing; steps are asked for in order."""
+        runs = self._runs.get(phase, [])
+        while runs and runs[0][1] < step:
+            runs.pop(0)
+        return runs[0][2] if runs and runs[0][0] <= step else ""
+
+
+class Claims:
+    """What a plan file says, each part of it read when it is asked for; InputError where it cannot be read."""
+
+    def __init__(self, plan_file: PlanFile) -> None:
+        self.plan_file, self.said = plan_file, plan_file.description
+        with read_from(plan_file):
+            self._fell_back, self._slots = (_Runs(self.said.get(name, {})) for name in ("fell_back", "slots"))
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file holds lengths and homes, and needs no log."""
+        return {"length", "home_rank"} <= set(self.plan_file.columns)
+
+    @property
+    def num_steps(self) -> Any:
+        """How many steps it has."""
+        return self.said.get("steps")
+
+    @property
+    def phases(self) -> list[object]:
+        """The names of its phases."""
+        with read_from(self.plan_file):
+            return [phase["name"] for phase in self.said["phases"]]
+
+    @property
+    def settings(self) -> LogSettings:
+        """How a log was planned."""
+        with read_from(self.plan_file):
+            settings = LogSettings.from_json(self.said)
+        if settings.setup.several_items and "item" not in self.plan_file.columns:
+            raise PlanError(
+                f"{self.plan_file.path}: has no column 'item', though its phases have several items a sample"
+            )
+        return settings
+
+    @property
+    def epochs(self) -> PlanEpochs:
+        """Which samples of which epoch its steps have."""
+        with read_from(self.plan_file):
+            return PlanEpochs.of(self.said)
+
+    @property
+    def sources(self) -> tuple[str, list[dict[str, object]]]:
+        """The log that it was made from, and what tells the contents of each of the log's files."""
+        sources, log = self.said.get("sources"), self.said.get("log")
+        try:
+            files = [{name: source[name] for name in _CONTENTS if name in source} for source in sources or ()]
+            log = sources[0]["file"] if log is None and sources is not None and len(files) == 1 else log
+        except (AttributeError, LookupError, TypeError):
+            log = None
+        if not isinstance(log, str) or not files:
+            raise InputError(f"{self.plan_file.path}: its description does not name the log it was made from")
+        return log, files
+
+    def of_step(self, step: int) -> Mapping[str, FileClaim]:
+        """Return what it says of the phases of a step, of which it says something; steps are asked for in order."""
+        with read_from(self.plan_file):
+            return {
+                phase: FileClaim(self._fell_back.of(phase, step), num_slots=int(self._slots.of(phase, step) or 0))
+                for phase in dict.fromkeys((*self._fell_back.phases, *self._slots.phases))
+            }
+
+    def check_digest(self, digest: str, num_steps: int) -> None:
+        """Raise PlanError unless this is the digest of its steps that it says."""
+        if digest != self.said.get("digest"):
+            raise PlanError(f"{self.plan_file.path}: the digest of its {num_steps} steps is {digest}, not what it says")
+
+
+class Beside(NamedTuple):
+    """Lengths and keys of a phase that its rows do not hold; None where the phase asks for none."""
+
+    outputs: Ints | None  # int64[k]: what each item puts out
+    own: Ragged | None  # what each sample brings in
+    keys: Ints | None  # int64[k]: equal where items stay together
+
+
+class SavedClaims(Claims):
+    """What a file says that holds one step's plan, its lengths too: read at once, and refused as a whole."""
+
+    def __init__(self, plan_file: PlanFile) -> None:
+        super().__init__(plan_file)
+        with read_from(plan_file):
+            self.setup = Setup.from_json(self.said)
+            self._saved = dict(self.said["saved"])
+            if set(self._saved) != {phase.name for phase in self.setup.phases}:
+                raise ValueError(f"certificates are of {', '.join(self._saved)}, not of its phases")
+            self.makespans = {phase.name: self._makespan(phase) for phase in self.setup.phases}
+            self._claims = {phase.name: self._certificate(phase) for phase in self.setup.phases}
+            self.strategy, order = self.said["strategy"], self.said["part_order"]
+            if self.strategy not in (known := STRATEGIES | SHARING):
+                raise ValueError(f"unknown strategy {self.strategy!r:.60}; known ones are {', '.join(known)}")
+            self.part_order = None if order is None else Ragged.checked(*map(_whole_numbers, order))
+
+    def of_step(self, step: int) -> Mapping[str, FileClaim]:
+        """Return what it says of the phases of its only step."""
+        return self._claims
+
+    def _makespan(self, phase: Phase) -> int:
+        certificate = self._saved[phase.name]["certificate"]
+        return _whole_numbers([certificate[key] for key in ("makespan", "lower_bound")])[0]
+
+    def _certificate(self, phase: Phase) -> SavedClaim:
+        name, said = phase.name, self._saved[phase.name]
+        certificate, left_out = said["certificate"], said["left_out"]
+        if not isinstance(certificate["bound_name"], str) or not isinstance(said["fell_back"], str):
+            raise ValueError(f"phase {name!r}: bound_name and fell_back must be text")
+        if not isinstance(left_out, list) or not set(left_out) <= set(PER_SAMPLE):
+            raise ValueError(f"phase {name!r}: left_out must be of {', '.join(PER_SAMPLE)}, got {left_out!r:.60}")
+        held = [*left_out, *(("keep_together",) if said.get("keys") is not None else ())]
+        if unchecked := [key for key in PER_SAMPLE if getattr(phase, key) and key not in held]:
+            raise ValueError(f"phase {name!r}: {unchecked[0]} cannot be checked without the log, and is said to be")
+        return SavedClaim(
+            said["fell_back"], SolveStatus(certificate["status"]),
+            Bound(certificate["lower_bound"], certificate["bound_name"]), int(self._slots.of(name, 0) or 0),
+            str(self.plan_file.path), not left_out,
+        )  # fmt: skip
+
+    def beside(self, phase: Phase, num_items: int, num_samples: int) -> Beside:
+        """Return what the rows of a phase do not hold, of so many items and samples; ValueError if that cannot be."""
+        said = self._saved[phase.name]
+        outputs, own, keys = said["outputs"], said["own"], said.get("keys")
+        for name, given in (("outputs", outputs), ("own", own)):
+            if (given is None) != (getattr(phase, name) is None):
+                raise ValueError(
+                    f"phase {phase.name!r} must have {name} in the file if it asks for them, and else none"
+                )
+        if keys is not None and phase.keep_together is None:
+            raise ValueError(f"phase {phase.name!r} has keys in the file, and keeps nothing together")
+        put_out = None if outputs is None else _of_items(outputs, num_items, phase, "put out a length")
+        codes = None if keys is None else _of_items(keys, num_items, phase, "have a key")
+        pieces = None if own is None else Ragged.checked(*map(_whole_numbers, own))
+        if pieces is not None and len(pieces) != num_samples:
+            raise ValueError(f"phase {phase.name!r} must have own lengths of each of its {num_samples} samples")
+        return Beside(put_out, pieces, codes)
+
+    def dropped(self, num_kept: int) -> tuple[Ints, Ints]:
+        """Return the samples that are left out, beside so many that are kept, and their lengths; checked."""
+        pairs = self.said.get("dropped", [])
+        size = num_kept + (len(pairs) if isinstance(pairs, list) else 0)
+        rule = (
+            f"dropped must be distinct samples within 0..{size - 1} in order, each with its length, got {pairs!r:.80}"
+        )
+        if not isinstance(pairs, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+            raise ValueError(rule)
+        dropped = [sample for sample, _ in pairs]
+        whole = all(type(number) is int and 0 <= number < 2**63 for pair in pairs for number in pair)
+        if not whole or sorted(set(dropped)) != dropped or any(sample >= size for sample in dropped):
+            raise ValueError(rule)
+        self.setup.settings.cut.check_dropped([length for _, length in pairs])  # nothing of the plan of the way back
+        columns = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+        return columns[:, 0].copy(), columns[:, 1].copy()
+
+    def check(self, digest: str, num_samples: int, makespans: Mapping[str, int]) -> None:
+        """Raise PlanError unless the plan of the rows has the digest and the numbers that the file says."""
+        if digest != self.said.get("digest"):
+            raise PlanError(f"{self.plan_file.path}: the plan's digest is {digest}, not what its description says")
+        said = self.said.get("steps"), self.said.get("samples"), self.makespans
+        if said != (held := (1, num_samples, dict(makespans))):
+            names = "steps, samples and makespans"
+            raise PlanError(f"{self.plan_file.path}: {names} must be {held}, as its rows have them, got {said!r:.200}")
+
+
+def _of_items(values: Any, num_items: int, phase: Phase, what: str) -> Ints:
+    """Return numbers of which a phase must have one for each of its items."""
+    numbers = np.asarray(_whole_numbers(values), dtype=np.int64)
+    if len(numbers) != num_items:
+        raise ValueError(f"phase {phase.name!r} must {what} for each of its {num_items} items")
+    return numbers
+
+
+def _whole_numbers(values: Any) -> list[int]:
+    """Return a list of numbers that JSON has as such, each a length; numpy would take text and fractions too."""
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 2**63 for value in values):
+        raise ValueError(f"must be a list of whole numbers from 0, got {values!r:.60}")
+    return values

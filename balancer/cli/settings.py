@@ -20,6 +20,7 @@ from balancer.offline.settings import LogSettings
 from balancer.offline.steps import plan_log
 from balancer.plan.step_plan import StepPlan
 from balancer.planning.strategies import strategies_for
+from balancer.problem.constraints import CONSTRAINTS
 from balancer.problem.cuts import as_cut
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.cuts.pipeline_stages import PipelineStages
@@ -146,11 +147,10 @@ def _one_a_rank(option: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-_OF_RANKS: dict[str, Callable[[str, str], Any]] = {
-    "max_tokens_per_rank": _whole, "min_samples_per_rank": _whole, "max_samples_per_rank": _whole,
-    "keep_together": lambda _, text: text, "allowed_ranks": lambda _, text: text,
-    "rank_speeds": _one_a_rank, "initial_loads": _one_a_rank,
+_READ: dict[str, Callable[[str, str], Any]] = {
+    "number": _whole, "sample": lambda _, column: column, "rank": _one_a_rank
 }  # fmt: skip
+_OF_RANKS = {name: _READ[given.value] for name, given in CONSTRAINTS.items() if given.value in _READ}
 """Constraints of one value a phase, and how that is read."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from balancer.problem.phases import CONSTRAINTS
 from solvers.errors import Wording, braced
 
 __all__ = ["GIVEN_IN", "OPTIONS", "of_layout"]
@@ -13,11 +14,9 @@ OPTIONS = Wording({
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
-            "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget", "max_tokens_per_rank",
-            "min_samples_per_rank",
-            "max_samples_per_rank", "keep_together", "allowed_ranks", "rank_speeds", "initial_loads",
+            *CONSTRAINTS, "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
-            "over_long", "encoders", "equal_counts", "group_size", "every_rank_nonempty", "gpus_per_rank", "overlap",
+            "over_long", "encoders", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
             "eps", "objective", "placement", "mode", "method", "steps", "window", "jobs",

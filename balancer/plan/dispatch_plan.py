@@ -484,14 +484,9 @@ class DispatchPlan(Record):
     def alone(self, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
         """Return setup, batch and items of the step plan whose only phase, ``"all"``, is this plan."""
         kept, lengths = self.constraints, self.lengths
-        phase = Phase(
-            SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, equal_counts=kept.equal_counts,
-            max_tokens_per_rank=kept.max_tokens_per_rank, min_samples_per_rank=kept.min_samples_per_rank,
-            max_samples_per_rank=kept.max_samples_per_rank,
-            keep_together=None if kept.keep_together is None else "keep_together",
-            initial_loads=None if kept.initial_loads is None else tuple(kept.initial_loads.tolist()),
-            rank_speeds=None if kept.rank_speeds is None else tuple(kept.rank_speeds.tolist()),
-        )  # fmt: skip
+        together = None if kept.keep_together is None else "keep_together"
+        asked = kept.to_json() | {"keep_together": together}
+        phase = Phase(SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, **asked)
         settings = PlanSettings(self.method, self.placement, eps=self.eps, cut=self.cut)
         own = default_own(lengths, ())
         items = PhaseItems(

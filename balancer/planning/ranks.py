@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import solvers
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import Constraints, not_taken
 from balancer.problem.cuts import WHOLE_SHARES
 from balancer.problem.problem import Affinity, Problem
 from solvers.groups import members_by_group
@@ -19,8 +19,8 @@ from solvers.relocation import RelocationProblem, relocated
 
 __all__ = ["Placed", "effective", "place", "place_slots", "why_not_relocate"]
 
-_RELOCATABLE = {"equal_counts", "max_tokens_per_rank", "keep_together"}
-_OF_COUNTS = {"min_samples_per_rank", "max_samples_per_rank"}
+_OF_COUNTS = ("min_samples_per_rank", "max_samples_per_rank")
+"""What relocation takes besides, of whole samples each by itself."""
 
 
 class Placed(NamedTuple):
@@ -102,8 +102,8 @@ def why_not_relocate(problem: Problem) -> str:
     together, whole = problem.constraints.keep_together, problem.cut == WHOLE_SHARES
     if together is not None and "equal_counts" in names and not (whole and _alike(together)):
         return "relocation does not take equal_counts and keep_together at once"
-    taken = _RELOCATABLE | (_OF_COUNTS if whole and together is None else set())
-    others = [name for name in names if name not in taken]
+    also = _OF_COUNTS if whole and together is None else ()
+    others = [name for name in not_taken("relocation", names) if name not in also]
     return f"relocation does not take {', '.join(others)}" if others else ""
 
 

@@ -1,6 +1,6 @@
 """What a plan must keep to on every rank, beyond holding each sample once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,15 +11,13 @@ from solvers.arguments import as_count, as_int64, as_integer
 from solvers.errors import ArgumentError, ArgumentTypeError, SolverError, Wording, braced
 from solvers.groups import group_loads
 
-__all__ = ["PER_SAMPLE", "Cap", "Constraints"]
-
+__all__ = ["CONSTRAINTS", "PER_SAMPLE", "TAKERS", "Cap", "Constraints", "Declared", "not_taken"]
 
 MAX_TOKENS = "max_tokens_per_rank"
 """The name of the cap on the sum of lengths."""
 
-
-PER_SAMPLE = ("keep_together", "allowed_ranks", "caps")
-"""Constraints with a value for each sample."""
+Read = Callable[[str, Any, int, int], Any]
+"""From a constraint's name, a caller's value, and the numbers of samples and ranks, to the value that is kept."""
 
 
 class Cap(NamedTuple):
@@ -28,6 +26,125 @@ class Cap(NamedTuple):
     name: str
     amounts: NDArray[np.int64]  # of each sample
     limit: int
+
+
+class Declared(NamedTuple):
+    """A constraint, as all that speak of it know it: callers, phases, solvers, the command line, docs."""
+
+    meaning: str  # what is asked for
+    value: str  # "flag"; "number"; one a "rank"; one a "sample", in phases a column; or "caps"
+    read: Read
+    unset: Any  # what callers give who do not ask for it
+    of_solver: str  # what the solvers call it
+    taken_by: frozenset[str]  # costs, cuts by name, and ways to place that can keep to it: of `TAKERS`
+
+
+def _as_keys(name: str, keys: ArrayLike, num_samples: int, _: int) -> NDArray[Any]:
+    array = np.asarray(keys)
+    if array.shape != (num_samples,):
+        raise ArgumentError(name, f"have a key for each of {num_samples} samples", f"shape {array.shape}")
+    try:
+        codes = np.unique(array, return_inverse=True)[1]
+    except TypeError:
+        raise ArgumentTypeError(name, "hold keys of one kind", "integers and strings") from None
+    return codes.astype(np.int64)
+
+
+def _as_caps(name: str, caps: Any, num_samples: int, _: int) -> tuple[Cap, ...]:
+    if not isinstance(caps, Mapping):
+        raise ArgumentTypeError(name, "map names to pairs of amounts and a limit", repr(caps))
+    return tuple(_as_cap(quantity, of, num_samples) for quantity, of in caps.items())
+
+
+def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
+    try:
+        amounts, limit = of
+    except (TypeError, ValueError):
+        raise TypeError(f"caps[{name!r}] must be a pair of amounts and a limit, got {of!r}") from None
+    array = as_int64(f"caps[{name!r}]", amounts)
+    if array.shape != (num_samples,):
+        raise ValueError(f"caps[{name!r}] must have an amount for each of {num_samples} samples, got {len(array)}")
+    if array.size and array.min() < 0:
+        index = int(np.argmax(array < 0))
+        raise ValueError(f"caps[{name!r}][{index}] must be >= 0, got {array[index]}")
+    return Cap(name, array, as_integer(f"the limit of caps[{name!r}]", limit, 1))
+
+
+def _as_mask(name: str, mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
+        shape = f"({num_samples}, {num_ranks})"
+        raise ArgumentError(name, f"be bool of shape {shape}", f"{array.dtype} of {array.shape}")
+    return array
+
+
+def _per_rank(least: int) -> Read:
+    """Return what reads one number >= `least` a rank."""
+
+    def read(name: str, values: Any, num_samples: int, num_ranks: int) -> NDArray[np.int64]:
+        array = as_int64(name, values)
+        if array.shape != (num_ranks,):
+            raise ArgumentError(name, f"have a number for each of {num_ranks} ranks", len(array))
+        if array.size and array.min() < least:
+            index = int(np.argmax(array < least))
+            raise ArgumentError(name, f"be >= {least}", array[index], index)
+        return array
+
+    return read
+
+
+TAKERS = ("padded", "convolution", "micro_batches", "sequence_groups", "sequence_parallel", "relocation", "slot")
+"""Who may be unable to keep to a constraint: costs that do not add up, cuts by name, relocation, encoders in slots."""
+
+
+def _number(least: int) -> Read:
+    """Return what reads a count >= `least`."""
+    return lambda name, value, num_samples, num_ranks: as_count(name, value, least)
+
+
+CONSTRAINTS = {
+    "equal_counts": Declared(
+        "equally many samples a rank, within one", "flag", lambda name, value, *_: bool(value), False,
+        "equal_counts", frozenset({"padded", "convolution", "micro_batches", "relocation"}),
+    ),
+    MAX_TOKENS: Declared(
+        "a cap on a rank's tokens", "number", lambda name, value, *_: as_integer(name, value, 1), None,
+        "caps", frozenset({"padded", "convolution", "micro_batches", "sequence_parallel", "relocation"}),
+    ),
+    "min_samples_per_rank": Declared(
+        "at least so many samples a rank", "number", _number(0), 0, "min_items", frozenset({"padded", "micro_batches"})
+    ),
+    "max_samples_per_rank": Declared(
+        "at most so many samples a rank", "number", _number(1), None, "max_items",
+        frozenset({"micro_batches", "sequence_parallel"}),
+    ),
+    "keep_together": Declared(
+        "samples with equal keys on one rank", "sample", _as_keys, None, "keep_together",
+        frozenset({"micro_batches", "sequence_groups", "sequence_parallel", "relocation"}),
+    ),
+    "caps": Declared(
+        "caps on other quantities of a rank", "caps", _as_caps, None, "caps",
+        frozenset({"micro_batches", "sequence_parallel"}),
+    ),
+    "allowed_ranks": Declared(
+        "only some ranks for a sample", "sample", _as_mask, None, "allowed", frozenset({"micro_batches", "slot"})
+    ),
+    "initial_loads": Declared(
+        "load that ranks have already", "rank", _per_rank(0), None, "initial_loads", frozenset()
+    ),
+    "rank_speeds": Declared("ranks that are faster than others", "rank", _per_rank(1), None, "speeds", frozenset()),
+}  # fmt: skip
+"""All constraints by name: the fields of :class:`Constraints`, and each of them an argument of `balance`."""
+
+PER_SAMPLE = tuple(name for name, given in CONSTRAINTS.items() if given.value in ("sample", "caps"))
+"""Constraints with a value for each sample."""
+
+_PER_RANK = tuple(name for name, given in CONSTRAINTS.items() if given.value == "rank")
+
+
+def not_taken(taker: str, names: Iterable[str]) -> list[str]:
+    """Return which of the constraints one of :data:`TAKERS` cannot keep to."""
+    return [name for name in names if name not in CONSTRAINTS or taker not in CONSTRAINTS[name].taken_by]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,47 +184,19 @@ class Constraints:
     rank_speeds: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(
-        cls,
-        num_samples: int,
-        num_ranks: int,
-        *,
-        equal_counts: bool = False,
-        max_tokens_per_rank: int | None = None,
-        min_samples_per_rank: int = 0,
-        max_samples_per_rank: int | None = None,
-        keep_together: ArrayLike | None = None,
-        caps: Mapping[str, tuple[ArrayLike, int]] | None = None,
-        allowed_ranks: ArrayLike | None = None,
-        initial_loads: ArrayLike | None = None,
-        rank_speeds: ArrayLike | None = None,
-    ) -> "Constraints":
-        """Check constraints that come from a caller.
+    def of(cls, num_samples: int, num_ranks: int, **given: Any) -> "Constraints":
+        """Check constraints that come from a caller, each by its name in :data:`CONSTRAINTS`.
 
         Raises
         ------
         TypeError, ValueError
             Naming the argument, the value and the rule.
         """
-        if max_tokens_per_rank is not None:
-            max_tokens_per_rank = as_integer("max_tokens_per_rank", max_tokens_per_rank, 1)
-        if min_samples_per_rank != 0:
-            min_samples_per_rank = as_count("min_samples_per_rank", min_samples_per_rank, 0)
-        if caps is not None and not isinstance(caps, Mapping):
-            raise ArgumentTypeError("caps", "map names to pairs of amounts and a limit", repr(caps))
-        if max_samples_per_rank is not None:
-            max_samples_per_rank = as_count("max_samples_per_rank", max_samples_per_rank)
-        return cls(
-            bool(equal_counts),
-            max_tokens_per_rank,
-            min_samples_per_rank,
-            max_samples_per_rank,
-            None if keep_together is None else _as_keys(keep_together, num_samples),
-            tuple(_as_cap(name, of, num_samples) for name, of in (caps or {}).items()),
-            None if allowed_ranks is None else _as_mask(allowed_ranks, num_samples, num_ranks),
-            None if initial_loads is None else _per_rank("initial_loads", initial_loads, num_ranks, 0),
-            None if rank_speeds is None else _per_rank("rank_speeds", rank_speeds, num_ranks, 1),
-        )
+        asked = {name: value for name, value in given.items() if value is not CONSTRAINTS[name].unset}
+        if not asked:
+            return NONE
+        read = {name: CONSTRAINTS[name].read(name, value, num_samples, num_ranks) for name, value in asked.items()}
+        return cls(**read)
 
     def names(self) -> tuple[str, ...]:
         """Names of the constraints that are set."""
@@ -138,13 +227,8 @@ class Constraints:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a plan file keeps: numbers, and lists of one number per rank; nothing per sample."""
-        per_rank = {"initial_loads": self.initial_loads, "rank_speeds": self.rank_speeds}
-        return {
-            "equal_counts": self.equal_counts,
-            "max_tokens_per_rank": self.max_tokens_per_rank,
-            "min_samples_per_rank": self.min_samples_per_rank,
-            "max_samples_per_rank": self.max_samples_per_rank,
-        } | {name: None if array is None else array.tolist() for name, array in per_rank.items()}
+        found = {name: getattr(self, name) for name in CONSTRAINTS if name not in PER_SAMPLE}
+        return found | {name: found[name].tolist() for name in _PER_RANK if found[name] is not None}
 
     @property
     def per_sample(self) -> tuple[str, ...]:
@@ -162,18 +246,11 @@ class Constraints:
         if self is NONE:
             return {}
         caps = self.all_caps(lengths)
-        given: dict[str, Any] = {
-            "equal_counts": self.equal_counts or None,
-            "sizes": np.stack([cap.amounts for cap in caps], axis=1) if caps else None,
-            "caps": np.array([cap.limit for cap in caps], dtype=np.int64) if caps else None,
-            "min_items": self.min_samples_per_rank or None,
-            "max_items": self.max_samples_per_rank,
-            "keep_together": self.keep_together,
-            "allowed": self.allowed_ranks,
-            "initial_loads": self.initial_loads,
-            "speeds": self.rank_speeds,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        given = {CONSTRAINTS[name].of_solver: getattr(self, name) for name in self.names()}
+        if caps:
+            given["sizes"] = np.stack([cap.amounts for cap in caps], axis=1)
+            given["caps"] = np.array([cap.limit for cap in caps], dtype=np.int64)
+        return given
 
     def wording(self, error: SolverError, numbers: NDArray[np.int64]) -> Wording:
         """Return the words for samples (with their `numbers`), ranks and constraints in an error of the solvers."""
@@ -185,10 +262,9 @@ class Constraints:
         names = [f"{{{cap.name}}}" if cap.name == MAX_TOKENS else braced(cap.name) for cap in caps]
         named = " and ".join(f"{name} = {cap.limit}" for name, cap in zip(names, caps, strict=True))
         return Wording(
-            {
+            {given.of_solver: name for name, given in CONSTRAINTS.items() if given.of_solver != name} | {
                 "caps": named or "caps", "sizes": "lengths" if tokens else "amounts",
-                "size": "length" if tokens else "amount", "column": "", "max_items": "max_samples_per_rank",
-                "min_items": "min_samples_per_rank", "allowed": "allowed_ranks", "speeds": "rank_speeds",
+                "size": "length" if tokens else "amount", "column": "",
                 "group": "rank", "groups": "ranks", "item": "sample", "items": "samples",
             },
             {"sample": lambda item: int(numbers[item])},
@@ -236,49 +312,6 @@ class Constraints:
 
 NONE = Constraints()
 """No constraint: what most steps have, and it is one object for all of them."""
-
-
-def _as_keys(keys: ArrayLike, num_samples: int) -> NDArray[Any]:
-    array = np.asarray(keys)
-    if array.shape != (num_samples,):
-        raise ArgumentError("keep_together", f"have a key for each of {num_samples} samples", f"shape {array.shape}")
-    try:
-        codes = np.unique(array, return_inverse=True)[1]
-    except TypeError:
-        raise ArgumentTypeError("keep_together", "hold keys of one kind", "integers and strings") from None
-    return codes.astype(np.int64)
-
-
-def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
-    try:
-        amounts, limit = of
-    except (TypeError, ValueError):
-        raise TypeError(f"caps[{name!r}] must be a pair of amounts and a limit, got {of!r}") from None
-    array = as_int64(f"caps[{name!r}]", amounts)
-    if array.shape != (num_samples,):
-        raise ValueError(f"caps[{name!r}] must have an amount for each of {num_samples} samples, got {len(array)}")
-    if array.size and array.min() < 0:
-        index = int(np.argmax(array < 0))
-        raise ValueError(f"caps[{name!r}][{index}] must be >= 0, got {array[index]}")
-    return Cap(name, array, as_integer(f"the limit of caps[{name!r}]", limit, 1))
-
-
-def _as_mask(mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
-    array = np.asarray(mask)
-    if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
-        shape = f"({num_samples}, {num_ranks})"
-        raise ArgumentError("allowed_ranks", f"be bool of shape {shape}", f"{array.dtype} of {array.shape}")
-    return array
-
-
-def _per_rank(name: str, values: ArrayLike, num_ranks: int, least: int) -> NDArray[np.int64]:
-    array = as_int64(name, values)
-    if array.shape != (num_ranks,):
-        raise ArgumentError(name, f"have a number for each of {num_ranks} ranks", len(array))
-    if array.size and array.min() < least:
-        index = int(np.argmax(array < least))
-        raise ArgumentError(name, f"be >= {least}", array[index], index)
-    return array
 
 
 def _first_apart(keys: NDArray[Any], rank_of_sample: NDArray[np.int32]) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.cost import CostModel, parse_cost
 from balancer.errors import on_a_line
+from balancer.problem.constraints import CONSTRAINTS as OF_PLANS
 from balancer.problem.constraints import MAX_TOKENS, NONE, Constraints
 from balancer.problem.items import parse_items
 from balancer.problem.ragged import Ragged, offsets_of
@@ -130,7 +131,7 @@ class Phase:
             ):
                 object.__setattr__(self, name, as_count(name, getattr(self, name), least))
             self._check_sharing()
-            for name in ("initial_loads", "rank_speeds"):
+            for name in (name for name, declared in OF_PLANS.items() if declared.value == "rank"):
                 if (given := getattr(self, name)) is not None:
                     object.__setattr__(self, name, tuple(as_int64(name, given).tolist()))
 
@@ -148,11 +149,7 @@ class Phase:
     @property
     def is_free(self) -> bool:
         """Whether nothing is asked of its plan, not even in vain; `every_rank_nonempty` does not count."""
-        given = (
-            self.max_tokens_per_rank, self.max_samples_per_rank, self.keep_together, self.allowed_ranks,
-            self.initial_loads, self.rank_speeds,
-        )  # fmt: skip
-        return given.count(None) == len(given) and not (self.equal_counts or self.min_samples_per_rank or self.caps)
+        return all(getattr(self, name) in (None, False, 0, {}) for name in OF_PLANS)
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -178,10 +175,8 @@ class Phase:
         return found
 
 
-CONSTRAINTS = ("equal_counts", "max_tokens_per_rank", "every_rank_nonempty", "min_samples_per_rank",
-                "max_samples_per_rank", "keep_together", "caps", "allowed_ranks", "initial_loads",
-               "rank_speeds")  # fmt: skip
-"""The fields of a phase that say what its plan must keep to."""
+CONSTRAINTS = ("equal_counts", MAX_TOKENS, "every_rank_nonempty", *tuple(OF_PLANS)[2:])
+"""The fields of a phase that say what its plan must keep to; one of them says so where there are items enough."""
 
 
 def _as_caps(caps: Any) -> Mapping[str, int]:
@@ -233,19 +228,14 @@ class PhaseItems(Record):
             mask = np.zeros((len(self.lengths), num_ranks), dtype=np.bool_)
             mask[self.allowed_ranks.row_of_value, self.allowed_ranks.values] = True
         amounts = zip(phase.caps.items(), self.cap_amounts, strict=True)
-        return Constraints.of(
-            len(self.lengths),
-            num_ranks,
-            equal_counts=phase.equal_counts,
-            max_tokens_per_rank=phase.max_tokens_per_rank,
-            min_samples_per_rank=max(least, phase.min_samples_per_rank),
-            max_samples_per_rank=phase.max_samples_per_rank,
-            keep_together=self.keep_together,
-            caps={text: (amount, limit) for (text, limit), amount in amounts},
-            allowed_ranks=mask,
-            initial_loads=phase.initial_loads,
-            rank_speeds=phase.rank_speeds,
-        )
+        of_items = {
+            "min_samples_per_rank": max(least, phase.min_samples_per_rank),
+            "keep_together": self.keep_together,
+            "caps": {text: (amount, limit) for (text, limit), amount in amounts},
+            "allowed_ranks": mask,
+        }
+        asked = {name: getattr(phase, name) for name in OF_PLANS} | of_items
+        return Constraints.of(len(self.lengths), num_ranks, **asked)
 
     def without(self, samples: NDArray[np.int64], num_samples: int) -> "PhaseItems":
         """Leave out all items of some samples, ascending; the others are numbered anew."""

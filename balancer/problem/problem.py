@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import CONSTRAINTS, Constraints, not_taken
 from balancer.problem.cuts import WHOLE_SHARES, Cut
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
@@ -178,9 +178,9 @@ def work_of_slots(
 
 def check_padded(cost: CostModel, names: Sequence[str]) -> None:
     """Raise ValueError if these constraints (by name) cannot be kept where rows are padded."""
-    kept = ("equal_counts", "max_tokens_per_rank", *(("min_samples_per_rank",) if cost.padded else ()))
-    unsupported = [name for name in names if name not in kept]
-    if not cost.additive and unsupported:
+    kind = "padded" if cost.padded else "convolution"
+    if not cost.additive and (unsupported := not_taken(kind, names)):
+        kept = [name for name, declared in CONSTRAINTS.items() if kind in declared.taken_by]
         raise UsageError(
             f"cost '{cost}' does not take {', '.join(f'{{{name}}}' for name in unsupported)}; with padding only "
             f"{as_words(kept[:-1])} and {as_words(kept[-1:])} can be kept"

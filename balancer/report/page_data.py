@@ -10,6 +10,7 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import Between
 from balancer.plan.step_plan import StepPlan
 from balancer.plan.stream import Stream
+from balancer.problem.constraints import CONSTRAINTS
 from balancer.problem.topology import Topology
 from solvers.pipeline import PipelineRun
 
@@ -107,11 +108,10 @@ def asked_for(plan: DispatchPlan, encoder_slots: str = "") -> str:
     kept = plan.constraints
     said = [f"cost {plan.cost}"]
     said.append(f"{plan.placement} within {plan.eps:g}" if plan.placement == "relocate" else plan.placement)
-    said += [f"{name} {value:,}" for name in ("max_tokens_per_rank", "min_samples_per_rank", "max_samples_per_rank")
-             if (value := getattr(kept, name))]  # fmt: skip
+    numbers = [name for name in kept.names() if CONSTRAINTS[name].value == "number"]
+    said += [f"{name} {getattr(kept, name):,}" for name in numbers]
     said += [f"{cap.name} at most {cap.limit:,}" for cap in kept.caps]
-    said += [name for name in ("equal_counts", "keep_together", "allowed_ranks", "initial_loads", "rank_speeds")
-             if name in kept.names()]  # fmt: skip
+    said += [name for name in kept.names() if CONSTRAINTS[name].value not in ("number", "caps")]
     if encoder_slots:
         said.append(encoder_slots)
     elif words := plan.cut.in_words():

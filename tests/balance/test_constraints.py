@@ -1,6 +1,9 @@
 """Constraints and micro-batches through `balance`: kept, whatever the mix, or refused with the reason."""
 
+import inspect
 import itertools
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +13,46 @@ from plan_files import header_of, tamper
 
 import balancer
 from balancer import MicroBatches
+from balancer.cli.plan_command import plan_command
 from balancer.errors import InputError, PlanError
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import CONSTRAINTS, TAKERS, Constraints
+from balancer.problem.phases import CONSTRAINTS as OF_PHASES
 from balancer.problem.problem import Problem
 from solvers import InfeasibleError, SolverError
 
 RANKS = 4
+
+
+def test_constraints_are_declared_once():
+    """What must be written out, for help, completion and types, is what is declared."""
+    taken = inspect.signature(balancer.balance).parameters
+    at, defaults = list(taken), Constraints()
+    declared = {name: given.unset for name, given in CONSTRAINTS.items()}
+    assert {name: taken[name].default for name in declared} == declared
+    assert sorted(declared, key=at.index)[2:] == list(declared)[2:]
+    assert [each.name for each in fields(Constraints)] == list(declared)
+    assert [getattr(defaults, name) or None for name in declared] == [unset or None for unset in declared.values()]
+    assert {each.name for each in fields(balancer.Phase)} >= set(OF_PHASES)
+    assert set(OF_PHASES) - {"every_rank_nonempty"} == set(declared)
+    assert not set().union(*(given.taken_by for given in CONSTRAINTS.values())) - set(TAKERS)
+    given = {each.name for each in plan_command.params}
+    assert given >= set(OF_PHASES)
+
+
+WORDS = {"padded": "padded", "convolution": "convolution", "micro_batches": "micro-batches",
+         "sequence_groups": "sequence groups", "sequence_parallel": "long and short"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_the_docs_say_what_is_declared(name):
+    table = (Path(__file__).parents[2] / "docs/how_to/constraints.md").read_text().split("\n")
+    (row,) = (line for line in table if f"`{name}=" in line and line.startswith("|"))
+    meaning, option, _, without = (cell.strip() for cell in row.strip("|").split("|"))
+    assert meaning == CONSTRAINTS[name].meaning
+    assert option.startswith("`--cap " if name == "caps" else f"`--{name.replace('_', '-')}")
+    assert {taker for taker, word in WORDS.items() if taker not in CONSTRAINTS[name].taken_by} == {
+        taker for taker, word in WORDS.items() if word in without
+    }
 
 
 @st.composite

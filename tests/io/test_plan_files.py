@@ -35,7 +35,8 @@ from balancer.errors import InputError
 from balancer.io import plan_reader, plan_writer
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import from_json
-from balancer.io.plan_rows import PlanStep, open_plan
+from balancer.io.plan_reader import open_plan
+from balancer.io.plan_rows import PlanStep
 from balancer.io.plan_writer import PlanWriter
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from balancer.cost import CostModel
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import Constraints
+from balancer.problem.constraints import Constraints, not_taken
 from balancer.problem.cuts.cut import Cut, ItemsOfPhase
 from balancer.problem.cuts.pipeline_stages import PipelineStages
 from balancer.problem.smallest_cap import check_cap, check_longest, needed
@@ -263,8 +263,7 @@ class MicroBatches(Cut):
                 + "}: a replica's samples are chosen for its pipeline alone",
                 "leave one of them out, or give {pipeline_stages} in place of {stages}",
             )
-        refused = [name for name in constraints if name in ("initial_loads", "rank_speeds")]
-        if refused:
+        if refused := not_taken("micro_batches", constraints):
             raise UsageError(
                 "{micro_batch_tokens} cannot be combined with {" + refused[0] + "}: ranks wait for each other in every "
                 "slot, and schedules for ranks that differ are not made; leave one of them out"
@@ -482,7 +481,7 @@ def check_adds_up(cut: Cut, cost: CostModel) -> None:
 
 def check_encoder_in_slots(cut: Cut, constraints: Sequence[str]) -> None:
     """Raise ValueError if an encoder whose items are in the slots of their samples is to keep to more than where."""
-    if held := [name for name in constraints if name != "allowed_ranks"]:
+    if held := not_taken("slot", constraints):
         raise UsageError(
             f"{{{cut.called}}} cannot be combined with {{{held[0]}}} of an encoder that computes an item in the slot "
             "of its sample: what a rank has over the step is then not the encoder's to choose",

@@ -13,7 +13,7 @@ from balancer.cost import EXCHANGES, CostModel, check_heads
 from balancer.cost.layers import Attention
 from balancer.cost.sequence_parallel import legal_degrees, padded_heads
 from balancer.problem.batch import GlobalBatch
-from balancer.problem.constraints import MAX_TOKENS, Constraints
+from balancer.problem.constraints import MAX_TOKENS, Constraints, not_taken
 from balancer.problem.cuts.cut import WHOLE_SHARES, Cut
 from balancer.problem.cuts.micro_batches import (
     ENCODERS,
@@ -65,8 +65,6 @@ _OF_SHARED = {
     ),
 }  # fmt: skip
 """What a constraint would mean where ranks share items, so that it is refused; and what to do instead."""
-
-_KEPT_SHARED = ("keep_together", MAX_TOKENS, "max_samples_per_rank", "caps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ class SequenceGroups(Cut):
 
     def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
         check_adds_up(self, cost)
-        refused = [name for name in constraints if name != "keep_together"]
+        refused = not_taken(self.name, constraints)
         if MAX_TOKENS in refused:
             raise UsageError(
                 "{max_tokens_per_rank} is a cap on a rank's step; {sequence_groups} have a cap of their own, on a "
@@ -328,10 +326,9 @@ class LongShort(SequenceGroups):
 
     def _check(self, cost: CostModel, constraints: Sequence[str]) -> None:
         check_adds_up(self, cost)
-        for name in constraints:
-            if name not in _KEPT_SHARED:
-                why, remedy = _OF_SHARED[name]
-                raise UsageError(f"{{sequence_parallel}} cannot be combined with {{{name}}}: {why}", remedy)
+        for name in not_taken(self.name, constraints):
+            why, remedy = _OF_SHARED[name]
+            raise UsageError(f"{{sequence_parallel}} cannot be combined with {{{name}}}: {why}", remedy)
 
     def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
         """Raise nothing: what a cap holds depends on which items are shared."""

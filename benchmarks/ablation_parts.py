@@ -117,7 +117,7 @@ RELOCATION = (
     Part("_PARTITION_SHARE", {f"{AUTO}:_PARTITION_SHARE": 1.0}),
 )  # fmt: skip
 
-NEAR = "balancer.planning.micro_batches_near_home"
+NEAR = "balancer.planning.near_home"
 NEAR_HOME = (
     Part("shares of ranks", {f"{NEAR}:_in_shares": lambda *_: iter(())}),
     Part("shares of nodes", {f"{NEAR}:_in_nodes": lambda *_: iter(())}),

@@ -11,7 +11,7 @@ import solvers
 from balancer.plan.pieces import GroupTable
 from balancer.plan.placed import PlacedGroups
 from balancer.planning.found import Found
-from balancer.planning.ranks import Placed, effective, place, why_not_relocate
+from balancer.planning.near_home import Placed, effective, place, why_not_relocate
 from balancer.planning.sequence_groups import Units
 from balancer.planning.shared_room import Held, Room
 from balancer.problem.batch import GlobalBatch

@@ -1,4 +1,4 @@
-"""Rank and slot of every sample, under a cap on each micro-batch: all at once, or ranks first where constraints bind.
+"""Micro-batches of a step: rank and slot of every sample, under a cap on each micro-batch, near home if asked for.
 
 Without constraints one search lays out all micro-batches of all ranks. Constraints are about what a rank holds, however
 that is cut: then samples are partitioned over the ranks under the constraints, with room for K micro-batches, and each
@@ -7,32 +7,41 @@ rank's share is cut into K that are as even as possible (in lockstep: each up to
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-import solvers
-from balancer.cost import CostModel
-from balancer.planning.lockstep_exchange import Shares, mend_shares
+from balancer.plan.placed import PlacedSlots
+from balancer.planning.found import Found, closed_form_bound
+from balancer.planning.near_home import place, place_slots, relocate_schedule
+from balancer.planning.schedules import (
+    ROOMS,
+    Schedule,
+    Shares,
+    by_value,
+    cut_slots,
+    heights_of,
+    mended,
+    partition_ranks,
+    priced_by,
+    ranks_bound,
+    schedule_bound,
+    schedule_jointly,
+)
 from balancer.problem.constraints import Cap, Constraints
 from balancer.problem.cuts.micro_batches import MicroBatches
+from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
+from balancer.problem.settings import PlanSettings
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.errors import InfeasibleError, SolverError
-from solvers.makespan_bounds import makespan_bound
-from solvers.packing import MOST_BINS, Priced, ScheduleResult, cut_shares, price_tokens, schedule_micro_batches
+from solvers.packing import MOST_BINS, Priced, ScheduleResult
 
-__all__ = ["Schedule", "cut_at_once", "make_schedule", "mended", "partition_ranks", "priced_by", "schedule_bound",
-           "schedule_jointly"]  # fmt: skip
+__all__ = ["plan_slots", "slots_bound"]
 
 _MOST_TRIED = 4
 """Numbers of slots, where the number is free and the first have no room."""
-
-_ROOMS = (Fraction(1), Fraction(7, 10), Fraction(7, 5))
-"""Of the tokens of tall slots: where prices of a token are taken."""
 
 _EVEN = 2.0**40
 """What a rank holds at each price, if it is full."""
@@ -40,29 +49,49 @@ _EVEN = 2.0**40
 _CLOSE = 256
 """Within one part in so many of what it must take, or takes without constraints, no better schedule is looked for."""
 
-_ADDITIVE = CostModel()  # where there are micro-batches, costs add up
+
+def plan_slots(problem: Problem, micro_batches: MicroBatches, settings: PlanSettings) -> Found:
+    """Plan rank and slot of every sample; where none is relocated, ranks may exchange all their micro-batches."""
+    found = _schedule(problem, micro_batches, settings.time_budget)
+    placement, fell_back = settings.placement, ""
+    if placement == "relocate" and problem.topology.num_ranks > 1:
+        moved = relocate_schedule(problem, micro_batches, found, settings.eps, settings.time_budget)
+        if isinstance(moved, str):
+            placement, fell_back = "rearrange", moved
+        else:
+            found = moved
+    if placement != "relocate":
+        ranks = _place_slots(problem, micro_batches, found, placement, settings)
+        found = found._replace(rank_of_sample=ranks)
+    target = Placement.by_slots(found.rank_of_sample, found.slot_of_sample, problem.topology.num_ranks, found.num_slots)
+    return Found(
+        PlacedSlots(problem, target, found.slot_of_sample, found.num_slots), lambda _: found.bound, fell_back=fell_back
+    )
 
 
-class Schedule(NamedTuple):
-    """Where samples run, and a bound on what any schedule takes."""
-
-    rank_of_sample: NDArray[np.int32]
-    slot_of_sample: NDArray[np.int32]
-    num_slots: int
-    bound: Bound
-
-    @classmethod
-    def of(cls, joint: ScheduleResult) -> "Schedule":
-        """Return the schedule that a solver found."""
-        bound = Bound(joint.lower_bound, joint.bound_name)
-        return cls(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
-
-    def slot_loads(self, costs: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
-        """Return the cost of each micro-batch: int64[num_ranks, K]."""
-        return _ADDITIVE.slot_loads(costs, self.rank_of_sample, self.slot_of_sample, num_ranks, self.num_slots)
+def slots_bound(placed: PlacedSlots, makespan: int, settings: PlanSettings, search: bool) -> Bound:
+    """Return the best bound on micro-batches that were not planned here."""
+    problem = placed.problem
+    bound = closed_form_bound(problem)
+    if makespan == bound.value or not search:
+        return bound
+    return schedule_bound(problem, placed.cut, placed.num_slots, settings.time_budget)
 
 
-def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
+def _place_slots(
+    problem: Problem, micro_batches: MicroBatches, found: Schedule, placement: str, settings: PlanSettings
+) -> NDArray[np.int32]:
+    """Lay finished micro-batches on ranks: those of each slot by themselves, where no rank's sum counts.
+
+    In lockstep and along a pipeline a step takes the same whichever rank computes which of a slot's micro-batches.
+    """
+    budget, objective, ranks = settings.time_budget, settings.objective, found.rank_of_sample
+    if micro_batches.schedule == "step" or problem.constraints.names():
+        return place(problem, ranks, placement, 0, budget, objective).rank_of_sample
+    return place_slots(problem, found.slot_of_sample, ranks, found.num_slots, budget, placement, objective)
+
+
+def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> Schedule:
     """Lay out the micro-batches of a step."""
     if not len(problem.costs) and len(problem.batch.dropped) and not micro_batches.allow_empty:
         raise InfeasibleError(
@@ -81,7 +110,7 @@ def make_schedule(problem: Problem, micro_batches: MicroBatches, time_budget: fl
     if isinstance(found, Schedule):
         return found
     if _keeps(problem, joint):
-        return schedule._replace(bound=max(_of_ranks(problem), schedule.bound, key=_value))
+        return schedule._replace(bound=max(ranks_bound(problem), schedule.bound, key=by_value))
     if given:
         raise found
     _check_any_number(problem, micro_batches, budget)
@@ -128,7 +157,7 @@ def _first_of(
 
 def _takes(problem: Problem, micro_batches: MicroBatches, found: Schedule | Shares, num_slots: int) -> int:
     ranks, num_ranks = found.rank_of_sample, problem.topology.num_ranks
-    loads = _ADDITIVE.slot_loads(problem.costs, ranks, found.slot_of_sample, num_ranks, num_slots)
+    loads = problem.cost.slot_loads(problem.costs, ranks, found.slot_of_sample, num_ranks, num_slots)
     return micro_batches.makespan(loads)
 
 
@@ -168,7 +197,7 @@ def _ranks_first(
         model = joint
     elif model.num_slots != held:
         model = schedule_jointly(problem, replace(micro_batches, count=held), time_budget)
-    bound = max(_of_ranks(problem), Bound(model.lower_bound, model.bound_name), key=_value)
+    bound = max(ranks_bound(problem), Bound(model.lower_bound, model.bound_name), key=by_value)
     return Schedule(*shares, held, bound)
 
 
@@ -181,14 +210,14 @@ def _best_cut(
     for counted in _to_be_even(problem, micro_batches, model):
         try:
             ranks = partition_ranks(problem, limits, time_budget, counted)
-            shares = Shares(ranks, _cut(problem, micro_batches, ranks, model, time_budget))
+            shares = Shares(ranks, cut_slots(problem, micro_batches, ranks, model, time_budget))
         except SolverError as error:
             failed = error
             continue
         enough = model.value + model.value // _CLOSE
         takes = _takes(problem, micro_batches, shares, model.num_slots)
         if micro_batches.schedule == "lockstep" and takes > enough:
-            heights = _heights(model)
+            heights = heights_of(model)
             counted = priced_by(problem, micro_batches, heights).costs
             shares = mended(problem, micro_batches, limits, shares, counted, heights)
             takes = _takes(problem, micro_batches, shares, model.num_slots)
@@ -201,19 +230,6 @@ def _best_cut(
     return best
 
 
-def mended(
-    problem: Problem, micro_batches: MicroBatches, limits: Constraints, shares: Shares, counted: NDArray[np.int64],
-    targets: NDArray[np.int64], all_or_none: bool = False,
-) -> Shares:  # fmt: skip
-    """Swap samples between ranks whose shares fit slots of at most `targets`, int64[K], badly."""
-
-    def cut(samples: NDArray[np.int64], ranks: NDArray[np.int32], num_ranks: int) -> NDArray[np.int32]:
-        some = problem.costs[samples], problem.batch.lengths[samples], ranks, num_ranks
-        return _cut_shares(*some, micro_batches, len(targets), targets)
-
-    return mend_shares(problem, limits, shares, counted, targets, cut, all_or_none)
-
-
 def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleResult) -> Iterator[NDArray[np.int64]]:
     """What may be made even over the ranks, int64[n] or int64[n, c]: their costs, or those beside tall slots.
 
@@ -221,44 +237,13 @@ def _to_be_even(problem: Problem, micro_batches: MicroBatches, model: ScheduleRe
     it has room for is a sum.
     """
     if micro_batches.schedule == "lockstep":
-        heights = _heights(model)
-        priced = [priced_by(problem, micro_batches, heights, room) for room in _ROOMS]
+        heights = heights_of(model)
+        priced = [priced_by(problem, micro_batches, heights, room) for room in ROOMS]
         if priced[0].tall and all(one.most > 0 for one in priced):
             priced.append(Priced(problem.costs, int(heights.sum()), 0))  # no rank holds more than all slots
             yield np.stack([(one.costs * (_EVEN / one.most)).astype(np.int64) for one in priced], axis=1)
             yield priced[0].costs
     yield problem.costs
-
-
-def schedule_bound(problem: Problem, micro_batches: MicroBatches, num_slots: int, time_budget: float) -> Bound:
-    """Return the best bound on what any schedule takes, found by making one.
-
-    Unless the number of slots is free, the bound is on schedules with `num_slots`.
-    """
-    if micro_batches.count is not None:
-        micro_batches = replace(micro_batches, count=num_slots)
-    joint = schedule_jointly(problem, micro_batches, time_budget)
-    return max(_of_ranks(problem), Bound(joint.lower_bound, joint.bound_name), key=_value)
-
-
-def schedule_jointly(problem: Problem, micro_batches: MicroBatches, time_budget: float) -> ScheduleResult:
-    """Lay out all micro-batches of all ranks at once, whatever the constraints."""
-    num_ranks, keywords = problem.topology.num_ranks, micro_batches.solver_keywords()
-    lengths = problem.batch.lengths
-    try:
-        return schedule_micro_batches(problem.costs, lengths, num_ranks, time_budget=time_budget, **keywords)
-    except SolverError as error:
-        raise micro_batches.explained(error, lengths, num_ranks) from None
-
-
-def _of_ranks(problem: Problem) -> Bound:
-    """Return the bound on the largest sum of a rank: under every schedule a step takes at least that."""
-    keywords = problem.constraints.solver_keywords(problem.batch.lengths)
-    return makespan_bound(problem.costs, problem.topology.num_ranks, **keywords)
-
-
-def _value(bound: Bound) -> int:
-    return bound.value
 
 
 def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) -> Constraints:
@@ -267,112 +252,3 @@ def _with_room(problem: Problem, micro_batches: MicroBatches, num_slots: int) ->
     room = Cap("the tokens of its micro-batches", np.minimum(lengths, cap), min(num_slots * cap, INT64_MAX))
     least = given.min_samples_per_rank if micro_batches.allow_empty else max(num_slots, given.min_samples_per_rank)
     return replace(given, caps=(*given.caps, room), min_samples_per_rank=least)
-
-
-def partition_ranks(
-    problem: Problem, constraints: Constraints, time_budget: float, costs: NDArray[np.int64] | None = None
-) -> NDArray[np.int32]:
-    """Partition over the ranks under constraints; where there are several costs, the largest of a rank's counts."""
-    keywords = constraints.solver_keywords(problem.batch.lengths)
-    costs, num_ranks = problem.costs if costs is None else costs, problem.topology.num_ranks
-    if costs.ndim > 1:
-        keywords["objective"] = "max"
-    try:
-        return solvers.partition(costs, num_ranks, "auto", time_budget, **keywords).group_of_item
-    except SolverError as error:
-        raise error.in_words(constraints.wording(error, problem.batch.numbers)) from None
-
-
-def _heights(model: ScheduleResult) -> NDArray[np.int64]:
-    """Return what the slots of a schedule take, the tallest first: int64[K]."""
-    heights: NDArray[np.int64] = np.sort(model.slot_loads.max(axis=0))[::-1]
-    return heights
-
-
-def priced_by(
-    problem: Problem, micro_batches: MicroBatches, heights: NDArray[np.int64], room: Fraction = _ROOMS[0]
-) -> Priced:
-    """Return what a rank may hold if its slots are at most `heights` high: int64[K], descending."""
-    rests = np.cumsum(heights.astype(object)[::-1])[::-1].tolist()
-    num_ranks, cap = problem.topology.num_ranks, micro_batches.max_tokens
-    return price_tokens(problem.costs, problem.batch.lengths, rests, num_ranks, cap, room)
-
-
-def _cut(
-    problem: Problem, micro_batches: MicroBatches, ranks: NDArray[np.int32], model: ScheduleResult, time_budget: float
-) -> NDArray[np.int32]:
-    """Cut each rank's share into micro-batches: int32[n] of slots.
-
-    Those of a rank are to be even; in lockstep they may be as high as the slots of `model`, where all ranks wait for
-    the longest samples anyway. All shares are cut at once, quickly; where one of them does not fit so, one by one.
-    """
-    heights = _heights(model)
-    targets = heights if micro_batches.schedule == "lockstep" else None
-    try:
-        return cut_at_once(problem, micro_batches, ranks, model.num_slots, targets)
-    except SolverError:
-        head_starts = None if targets is None else heights[0] - heights
-        return _cut_one_by_one(problem, micro_batches, ranks, model.num_slots, head_starts, time_budget)
-
-
-def cut_at_once(
-    problem: Problem,
-    micro_batches: MicroBatches,
-    ranks: NDArray[np.int32],
-    num_slots: int,
-    targets: NDArray[np.int64] | None,
-) -> NDArray[np.int32]:
-    """Cut all shares by :func:`solvers.packing.cut_shares`: int32[n] of slots. SolverError where one does not fit."""
-    lengths, num_ranks = problem.batch.lengths, problem.topology.num_ranks
-    return _cut_shares(problem.costs, lengths, ranks, num_ranks, micro_batches, num_slots, targets)
-
-
-def _cut_shares(
-    costs: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    ranks: NDArray[np.int32],
-    num_ranks: int,
-    micro_batches: MicroBatches,
-    num_slots: int,
-    targets: NDArray[np.int64] | None,
-) -> NDArray[np.int32]:
-    if targets is not None:  # whose sums with costs are to fit int64
-        targets = np.minimum(targets, max(0, INT64_MAX - 1 - int(costs.sum())) // num_slots)
-    return cut_shares(
-        costs, lengths, ranks, num_ranks, micro_batches.max_tokens, num_slots=num_slots,
-        allow_empty=micro_batches.allow_empty, over_long="own", targets=targets,
-    ).slot_of_item  # fmt: skip
-
-
-def _cut_one_by_one(
-    problem: Problem,
-    micro_batches: MicroBatches,
-    ranks: NDArray[np.int32],
-    num_slots: int,
-    head_starts: NDArray[np.int64] | None,
-    time_budget: float,
-) -> NDArray[np.int32]:
-    """Cut with a search for each rank; slot k counts as holding ``head_starts[k]`` already."""
-    num_ranks = problem.topology.num_ranks
-    lengths, cap = problem.batch.lengths, micro_batches.max_tokens
-    alone = np.where(lengths > cap, len(lengths), 1)  # of which a micro-batch takes n
-    sizes, caps = np.stack((np.minimum(lengths, cap), alone), axis=1), [cap, max(1, len(lengths))]
-    slots = np.empty(len(ranks), dtype=np.int32)
-    for rank in range(num_ranks):
-        mine = np.flatnonzero(ranks == rank)
-        try:
-            slots[mine] = solvers.partition(
-                problem.costs[mine], num_slots, "auto", time_budget / num_ranks, sizes=sizes[mine], caps=caps,
-                min_items=int(not micro_batches.allow_empty), initial_loads=head_starts,
-            ).group_of_item  # fmt: skip
-        except SolverError as error:
-            what = f"no way was found to cut the {len(mine)} samples of rank {rank} into micro-batches of {cap}"
-            # Other shares might do, unless these samples are on one rank in any case.
-            raise (type(error) if _inseparable(problem, mine) else SolverError)(what) from None
-    return slots
-
-
-def _inseparable(problem: Problem, samples: NDArray[np.int64]) -> bool:
-    """Whether these samples are on one rank in every plan."""
-    keys = problem.constraints.keep_together
-    return problem.topology.num_ranks == 1 or (keys is not None and len(np.unique(keys[samples])) == 1)

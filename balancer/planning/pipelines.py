@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 import solvers
 from balancer.plan.gaps import GapTable
 from balancer.plan.placed import PlacedInGaps, PlacedPipelines
-from balancer.plan.reasons import Reason
 from balancer.planning.found import Found
-from balancer.planning.micro_batches import partition_ranks
-from balancer.planning.micro_batches_near_home import PARTS, of_nodes, with_less_room, without_slots
-from balancer.planning.ranks import place
+from balancer.planning.near_home import PARTS, of_nodes, place, takes_longer, with_less_room, without_slots
+from balancer.planning.schedules import partition_ranks
 from balancer.planning.timed import asked_of, scheduled
 from balancer.problem.cuts.micro_batches import MicroBatches
 from balancer.problem.placement import Placement
@@ -129,8 +127,7 @@ def _near_home(
                 break
     if not least:
         return "the samples of a node were not found to fit its pipelines"
-    over = float(f"{100 * (least / found.makespan - 1):.3g}")
-    return Reason("by nodes, pipelines would take", over, f"longer than the best found, more than eps = {float(eps):g}")
+    return takes_longer("by nodes, pipelines would take", least, found.makespan, eps)
 
 
 def pipeline_bound(placed: PlacedPipelines, makespan: int, settings: PlanSettings, search: bool) -> Bound:

@@ -17,10 +17,10 @@ from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.placed import WholeShares
 from balancer.planning.found import Claim, Found
 from balancer.planning.long_short import long_short_bound, plan_long_short
+from balancer.planning.micro_batches import plan_slots, slots_bound
+from balancer.planning.near_home import effective
 from balancer.planning.pipelines import pipeline_bound, plan_in_gaps, plan_pipelines
-from balancer.planning.ranks import effective
 from balancer.planning.sequence_groups import groups_bound, plan_groups
-from balancer.planning.slots import plan_slots, slots_bound
 from balancer.planning.whole_shares import plan_whole_shares, whole_shares_bound
 from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints

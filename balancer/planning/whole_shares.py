@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 import solvers
 from balancer.plan.placed import WholeShares
 from balancer.planning.found import Found, closed_form_bound
-from balancer.planning.ranks import place
+from balancer.planning.near_home import place
 from balancer.problem.cuts import Cut
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem

@@ -118,7 +118,8 @@ class Cut:
 
     def check_batch(self, batch: GlobalBatch, num_ranks: int, constraints: Constraints, cost: CostModel) -> None:
         """Raise InfeasibleError if samples are too long, or too many for a cap on ranks."""
-        check_cap(batch, num_ranks, constraints, cost)
+        if constraints.max_tokens_per_rank is not None:
+            check_cap(batch, num_ranks, constraints, cost)
 
     def check_keeps_all(self, whom: str) -> None:
         """Raise ValueError if samples may be left out, where `whom` cannot do so."""

@@ -14,15 +14,13 @@ from balancer.plan.gaps import Between, DeviceOp, GapTable
 from balancer.plan.pieces import GroupTable, Pieces, PiecesOnRank, SequenceGroup, Shares
 from balancer.plan.placed import WholeShares
 from balancer.plan.stream import Stream, Traffic
-from balancer.problem.batch import GlobalBatch
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts import WHOLE_SHARES, Cut
-from balancer.problem.phases import SINGLE_PHASE, Phase, PhaseItems, default_own
+from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.placement import Placement
 from balancer.problem.problem import Problem
 from balancer.problem.ragged import offsets_of
 from balancer.problem.settings import PlanSettings
-from balancer.problem.setup import Setup
 from balancer.problem.topology import Topology
 from solvers.arguments import as_index
 from solvers.bounds import Bound
@@ -243,9 +241,7 @@ class DispatchPlan(Record):
 
     def empty_ranks(self, slot: int) -> NDArray[np.int32]:
         """Ranks that hold nothing in a slot, though they take part in what is collective: int32[], ascending."""
-        shares = self.shares
-        busy = shares.place.rank_of_sample[self.slot_of_sample[shares.sample] == self._checked(slot)]
-        return np.setdiff1d(np.arange(self.num_ranks, dtype=np.int32), busy)
+        return self.shares.idle_ranks(self._checked(slot), self.slot_of_sample)
 
     def _checked(self, slot: int) -> int:
         return as_index("slot", slot, self.num_slots)
@@ -275,23 +271,13 @@ class DispatchPlan(Record):
 
     def pieces_on_rank(self, rank: int, slot: int | None = None) -> PiecesOnRank:
         """Return what a rank holds, in a slot or in all of them, in order. Positions begin anew in each slot."""
-        pieces = self.pieces
-        mine = pieces.place.samples_on_rank(rank)
-        slots = self.slot_of_sample[pieces.sample[mine]]
-        if slot is not None:
-            mine = mine[slots == self._checked(slot)]
-            slots = np.full(len(mine), slot)
-        sizes = pieces.stop[mine] - pieces.start[mine]
-        ends = np.cumsum(sizes)
-        first = np.searchsorted(slots, slots)  # of each piece's slot
-        position = ends - sizes - (ends - sizes)[first] if len(mine) else sizes
-        return PiecesOnRank(self._in_batch(pieces.sample[mine]), pieces.start[mine], pieces.stop[mine], position)
+        found = self.pieces.on_rank(rank, self.slot_of_sample, None if slot is None else self._checked(slot))
+        return found._replace(sample=self._in_batch(found.sample))
 
     def cu_seqlens(self, rank: int, slot: int) -> NDArray[np.int32]:
         """Return where shares of samples begin and end in a rank's packed slot, padding included: int32[k + 1]."""
         shares = self.shares
-        mine = shares.place.samples_on_rank(rank)
-        mine = mine[self.slot_of_sample[shares.sample[mine]] == self._checked(slot)]
+        mine = shares.in_slot(rank, self._checked(slot), self.slot_of_sample)
         return offsets_of(shares.lengths[mine]).astype(np.int32)
 
     def process_groups(self) -> list[range]:
@@ -476,24 +462,11 @@ class DispatchPlan(Record):
         PlanError
             If samples do not lie at home in their order, which a plan file cannot tell.
         """
-        from balancer.plan.rows import save  # those who plan at run time need no files
+        from balancer.plan.only_phase import as_only_phase  # those who plan at run time need no files
+        from balancer.plan.rows import save
 
-        setup, batch, items = self.alone()
+        setup, batch, items = as_only_phase(self)
         save(path, setup, batch, {SINGLE_PHASE: (items, self)}, self.digest())
-
-    def alone(self, bytes_per_element: int = 1) -> tuple[Setup, GlobalBatch, PhaseItems]:
-        """Return setup, batch and items of the step plan whose only phase, ``"all"``, is this plan."""
-        kept, lengths = self.constraints, self.lengths
-        together = None if kept.keep_together is None else "keep_together"
-        asked = kept.to_json() | {"keep_together": together}
-        phase = Phase(SINGLE_PHASE, "length", self.cost, bytes_in=bytes_per_element, **asked)
-        settings = PlanSettings(self.method, self.placement, eps=self.eps, cut=self.cut)
-        own = default_own(lengths, ())
-        items = PhaseItems(
-            phase, self.cost, None, (), np.arange(len(lengths)), lengths, lengths, own, kept.keep_together
-        )
-        batch = GlobalBatch(lengths, self.home, dropped=self.dropped, dropped_lengths=self.dropped_lengths)
-        return Setup(self.topology, (phase,), settings), batch, items
 
     def __repr__(self) -> str:
         return (

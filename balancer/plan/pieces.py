@@ -171,6 +171,16 @@ class Shares(NamedTuple):
         place = Placement.by_slots(rank.astype(np.int32), groups.slot[group][sample], num_ranks, num_slots)
         return cls(sample, place, (cut.padded(lengths, degree) // degree)[sample])
 
+    def in_slot(self, rank: int, slot: int, slot_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return a rank's shares in a slot, in order: int64[k]."""
+        mine = self.place.samples_on_rank(rank)
+        return mine[slot_of_sample[self.sample[mine]] == slot]
+
+    def idle_ranks(self, slot: int, slot_of_sample: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the ranks without a share in a slot: int32[], ascending."""
+        busy = self.place.rank_of_sample[slot_of_sample[self.sample] == slot]
+        return np.setdiff1d(np.arange(self.place.num_ranks, dtype=np.int32), busy)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces(Record):
@@ -214,6 +224,19 @@ class Pieces(Record):
     def lengths(self) -> NDArray[np.int64]:
         """Elements of each piece, padding included: int64[p]."""
         return self.stop - self.start
+
+    def on_rank(self, rank: int, slot_of_sample: NDArray[np.int32], slot: int | None = None) -> PiecesOnRank:
+        """Return what a rank holds, in a slot or in all of them, in order. O(its pieces)."""
+        mine = self.place.samples_on_rank(rank)
+        slots = slot_of_sample[self.sample[mine]]
+        if slot is not None:
+            mine = mine[slots == slot]
+            slots = np.full(len(mine), slot)
+        sizes = self.stop[mine] - self.start[mine]
+        ends = np.cumsum(sizes)
+        first = np.searchsorted(slots, slots)  # of each piece's slot
+        position = ends - sizes - (ends - sizes)[first] if len(mine) else sizes
+        return PiecesOnRank(self.sample[mine], self.start[mine], self.stop[mine], position)
 
     def put_out(self, lengths: NDArray[np.int64], outputs: NDArray[np.int64], slot: NDArray[np.int32]) -> "Pieces":
         """Return what is put out where these are, given how long samples are, what each puts out, and its slot.

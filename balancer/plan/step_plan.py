@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balancer.plan.dispatch_plan import DispatchPlan
+from balancer.plan.only_phase import as_only_phase
 from balancer.plan.pieces import Pieces, Segments, running_stops, runs, segments
 from balancer.plan.resharding import Resharding, Shards, Source
 from balancer.plan.stream import Stream, Traffic, fused
@@ -397,7 +398,7 @@ def as_step_plan(plan: "StepPlan | DispatchPlan", bytes_per_element: int = 1) ->
     """Return a plan as a step plan: a dispatch plan becomes its only phase, ``"all"``."""
     if isinstance(plan, StepPlan):
         return plan
-    setup, batch, items = plan.alone(bytes_per_element)
+    setup, batch, items = as_only_phase(plan, bytes_per_element)
     return StepPlan(setup, batch, {SINGLE_PHASE: PhasePlan(items, plan)})
 
 

@@ -1,10 +1,13 @@
 """The reference has a place for every public name."""
 
 import ast
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+
+from balancer import DispatchPlan, StepPlan
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -37,6 +40,16 @@ def listed():
 def test_what_methods_of_plans_return_is_there(module, name):
     assert name in listed()[f"balancer.plan.{module}"]
     assert f"class {name}" in (ROOT / "balancer" / "plan" / f"{module}.py").read_text()
+
+
+@pytest.mark.parametrize("kind", [DispatchPlan, StepPlan])
+def test_all_that_a_plan_shows_is_explained(kind):
+    fields = {field.name for field in dataclasses.fields(kind)}
+    told = set(re.findall(r"^(?:    )?(\w[\w, ]*) : ", kind.__doc__, re.M))
+    told = {name for names in told for name in names.split(", ")}
+    shown = {name for name in dir(kind) if not name.startswith("_")}
+    assert fields <= told
+    assert {name for name in shown - fields if not getattr(kind, name).__doc__} == set()
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "balancer/compat"])

@@ -174,12 +174,13 @@ class Shares(NamedTuple):
     def in_slot(self, rank: int, slot: int, slot_of_sample: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return a rank's shares in a slot, in order: int64[k]."""
         mine = self.place.samples_on_rank(rank)
-        return mine[slot_of_sample[self.sample[mine]] == slot]
+        in_slot: NDArray[np.int64] = mine[slot_of_sample[self.sample[mine]] == slot]
+        return in_slot
 
     def idle_ranks(self, slot: int, slot_of_sample: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the ranks without a share in a slot: int32[], ascending."""
         busy = self.place.rank_of_sample[slot_of_sample[self.sample] == slot]
-        return np.setdiff1d(np.arange(self.place.num_ranks, dtype=np.int32), busy)
+        return np.asarray(np.setdiff1d(np.arange(self.place.num_ranks, dtype=np.int32), busy))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -452,7 +452,7 @@ def test_plan_file_report_and_replay_agree_about_what_is_left_out(log, tmp_path)
 
 
 def test_a_row_that_says_a_left_out_sample_is_placed_is_refused(log, tmp_path):
-    chosen = settings_of((CONSTRAINED[0], Phase("llm", "text")), micro_batches=MicroBatches(6, encoders="step", **DROP))
+    chosen = settings_of((CONSTRAINED[0], Phase("llm", "text")), cut=MicroBatches(6, encoders="step", **DROP))
     write_plan(tmp_path / "plan.parquet", log, chosen)
     over = next(row for row, length in enumerate(log_columns()["text"]) if length > 6)
 

@@ -24,26 +24,16 @@ from balancer.errors import InputError, PlanError
 from balancer.io._atomic import check_regular, reported
 from balancer.io.plan_rows import GAP
 from balancer.io.store import exists, is_remote, read_whole
-from balancer.problem.cuts import CUTS
+from balancer.problem.cuts import CUTS, cut_from_json
 
 METADATA_KEY = b"balancer"
 MANIFEST = "manifest.json"
-FEATURES: frozenset[str] = frozenset(
-    {
-        "epochs",
-        "continues",
-        "several sources",
-        "sequence groups",
-        "long and short",
-        "pipeline stages",
-        "layouts",
-        "knee",
-        "gaps",
-        "empty slots",
-        "keep together",
-    }
-)
-"""What a plan file may hold beyond the columns below; a reader refuses one that names others. 0.2.0 wrote ``knee``."""
+FEATURES = (
+    "epochs", "continues", "several sources", "sequence groups", "long and short", "pipeline stages", "gaps", "layouts",
+    "empty slots", "keep together", "knee",
+)  # fmt: skip
+"""What a plan file may hold beyond the columns below, besides cuts that are called by their names; a reader refuses one
+that names others. 0.2.0 wrote ``knee``."""
 FORMAT, PART_FORMAT, VERSION = "balancer-plan", "balancer-plan-part", 2
 ARRAYS = {"sample": np.int64, "rank": np.int32, "slot": np.int32, "position": np.int32}
 ITEM = {"item": np.int32}
@@ -92,23 +82,19 @@ def header(description: Mapping[str, object], **more: object) -> dict[str, objec
 
 def _features_of(description: Mapping[str, Any]) -> list[str]:
     """Return what of :data:`FEATURES` a description makes use of."""
-    settings = description.get("settings")
-    cut = settings.get("micro_batches") if isinstance(settings, dict) else None
-    phases, saved = description.get("phases"), description.get("saved")
+    settings, phases, saved = (description.get(name) for name in ("settings", "phases", "saved"))
     used = {
         "epochs": "epochs" in description,
         "continues": "continues" in description,
         "several sources": "log" in description,
-        "sequence groups": isinstance(cut, dict) and "degrees" in cut,
         "long and short": isinstance(phases, list) and any("sequence_parallel" in phase for phase in phases),
-        "pipeline stages": isinstance(cut, dict) and "stages" in cut,
-        "gaps": isinstance(cut, dict) and isinstance(cut.get("stages"), dict) and "gaps" in cut["stages"],
         "layouts": "layout" in description,
         "empty slots": "slots" in description,
         "keep together": isinstance(saved, dict) and any("keys" in phase for phase in saved.values()),
     }
-    named = [cut["cut"]] if isinstance(cut, dict) and "cut" in cut else []  # as cuts say that have no words above
-    return [name for name, is_used in used.items() if is_used] + named
+    of_cut = cut_from_json(settings.get("micro_batches")).features if isinstance(settings, dict) else ()
+    found = [name for name in FEATURES if used.get(name) or name in of_cut]
+    return found + [name for name in of_cut if name not in FEATURES]
 
 
 def _sha256(description: Mapping[str, object]) -> str:

@@ -203,7 +203,7 @@ def test_a_plan_is_what_was_priced_and_the_same_by_every_way(command, made):
             of = plan.phases[name].items.sample_of_item
             assert (plan[name].rank_of_sample == plan["llm"].rank_of_sample[of]).all()
     header, parts = header_of(path), folder / "parts"
-    assert "gaps" in FEATURES & set(header["features"])
+    assert "gaps" in set(FEATURES) & set(header["features"])
     for more in (("--engine", "processes", "--jobs", 2), ("--resume",)):
         assert command(*options(folder, "--out", f"{parts}/", *more)).code == 0
         assert header_of(parts)["description"]["digest"] == header["description"]["digest"]

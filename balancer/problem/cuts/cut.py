@@ -39,8 +39,13 @@ class Cut:
 
     @property
     def name(self) -> str:
-        """Its key in the registries, and its feature in plan files."""
+        """Its key in the registries."""
         raise NotImplementedError
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What plan files of it need, so that older releases refuse these by name."""
+        return (self.name,)
 
     @property
     def called(self) -> str:
@@ -201,6 +206,7 @@ class WholeShares(Cut):
     """Each rank computes whole samples, all of them before ranks meet."""
 
     name: ClassVar[str] = "whole_shares"
+    features: ClassVar[tuple[str, ...]] = ()
 
     def to_json(self) -> None:
         """Return None, which is what plan files say."""

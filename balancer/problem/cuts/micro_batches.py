@@ -197,6 +197,11 @@ class MicroBatches(Cut):
         return "pipelines" if self.stages.gaps is None else "gaps"
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What plan files of them need."""
+        return {"micro_batches": (), "pipelines": ("pipeline stages",), "gaps": ("pipeline stages", "gaps")}[self.name]
+
+    @property
     def meets(self) -> str:
         """Where ranks wait for each other."""
         return self.schedule

@@ -108,6 +108,7 @@ class SequenceGroups(Cut):
     encoders: str = ENCODERS[0]
 
     name: ClassVar[str] = "sequence_groups"
+    features: ClassVar[tuple[str, ...]] = ("sequence groups",)
     called: ClassVar[str] = "sequence_groups"
     meets: ClassVar[str] = "sequence groups"
     schedule: ClassVar[str] = "lockstep"
@@ -304,6 +305,7 @@ class LongShort(SequenceGroups):
     """
 
     name: ClassVar[str] = "sequence_parallel"
+    features: ClassVar[tuple[str, ...]] = ("long and short",)
     called: ClassVar[str] = "sequence_parallel"
     meets: ClassVar[str] = ""
     schedule: ClassVar[str] = "step"

@@ -385,9 +385,8 @@ def test_parts_are_of_few_steps_as_each_takes_long(command, made, tmp_path, monk
 def test_a_plan_that_does_not_fit_the_memory_is_found(command, made, monkeypatch):
     folder, _ = made
     command(*options(folder, "--out", folder / "full.parquet"))
-    monkeypatch.setattr(
-        "balancer.planning.pipelines.UNIT_BYTES", 2**40
-    )  # what tasks hold, and not what there is room for
+    # what tasks hold, and not what there is room for
+    monkeypatch.setattr("balancer.plan.placed.gaps.UNIT_BYTES", 2**40)
     with pytest.raises(PlanError, match=r"device . of rank . holds [0-9,]+ bytes, and has room for"):
         list(balancer.load_steps(folder / "full.parquet"))
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["MOST_ITEMS", "first_way"]
-
 State = TypeVar("State", bound=tuple[Any, ...])
 
 MOST_ITEMS = 16

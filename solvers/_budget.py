@@ -4,8 +4,6 @@ By default no clock is read, so that every rank of a job computes the same plan 
 unit* is one step of an inner loop of the local search, about 2.5 nanoseconds on a server core.
 """
 
-__all__ = ["cost_of_dual_feasible", "cost_of_karmarkar_karp", "cost_of_lpt", "cost_of_slack", "work_units"]
-
 _UNITS_PER_SECOND = 4e8  # measured: benchmarks/README.md
 
 

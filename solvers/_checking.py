@@ -3,8 +3,6 @@
 from solvers.errors import CertificateError
 from solvers.types import SolveStatus
 
-__all__ = ["require", "require_status"]
-
 
 def require(holds: bool, rule: str) -> None:
     """Raise CertificateError unless the rule holds."""

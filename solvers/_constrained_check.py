@@ -13,8 +13,6 @@ from solvers.constraints import ConstrainedProblem
 from solvers.errors import CertificateError
 from solvers.types import PartitionResult
 
-__all__ = ["check_constrained", "check_groups"]
-
 PlainBounds = dict[str, Callable[[list[int], int], int]]
 
 

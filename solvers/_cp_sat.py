@@ -5,8 +5,6 @@ import os
 import time
 from typing import Any
 
-__all__ = ["load_cp_model", "reported_bound", "solver_until"]
-
 _SURE_FLOAT = 2**52  # CP-SAT reports its bound as a float; past this, its last digit is not to be trusted
 
 

@@ -5,8 +5,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-__all__ = ["GROUPS_BY_FUNCTION"]
-
 
 def _over_thresholds(sizes: list[int], cap: int, value_of: Callable[[int], int]) -> int:
     """The best over all thresholds a up to cap / 2 of items over cap - a, and values from a to cap - a by the cap's."""

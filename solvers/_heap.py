@@ -10,8 +10,6 @@ import numpy as np
 
 from solvers._jit import helper
 
-__all__ = ["group_bits", "sift_down_packed", "sift_down_wide"]
-
 
 def group_bits(num_groups: int) -> int:
     """Bits that a group index takes in a packed key."""

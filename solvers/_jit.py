@@ -34,8 +34,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LIMIT", "TURNS", "Kernel", "alone", "compile_at_once", "helper", "kernel"]
-
 LIMIT = 500_000
 """Turns that a kernel's loops may take as Python in all its calls: half a second at most, where a search takes three
 to forty to compile. A first balance with homes took 16.8 s of processor time with 200,000, 10.0 with this, 11.8 with

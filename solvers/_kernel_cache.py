@@ -27,8 +27,6 @@ try:
 except (ImportError, AttributeError):
     NullCache = object
 
-__all__ = ["SHIPPED", "KernelCache", "keep"]
-
 _PACKAGE = Path(__file__).parent
 SHIPPED = _PACKAGE / "_kernels"  # those that came with the package: `make wheel`
 

@@ -4,11 +4,6 @@ import numpy as np
 
 from solvers._jit import helper
 
-__all__ = [
-    "copy", "copy_table", "draw", "first_at_most", "first_largest", "first_smallest", "largest_of", "numbers",
-    "smallest_of", "stable_order", "sum_of",
-]  # fmt: skip
-
 
 @helper
 def copy(target, source):

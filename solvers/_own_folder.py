@@ -4,8 +4,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["is_ours"]
-
 
 def is_ours(folder: str | os.PathLike[str]) -> bool:
     """Whether nobody can change what lies in a folder but us, root, and the owner of this package's source.

@@ -12,8 +12,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import copy
 from solvers.groups import read_only
 
-__all__ = ["insertion_sort", "radix_sort", "sort_descending"]
-
 _FEW = 64  # below this, insertion beats counting
 
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from solvers.constraints import ConstrainedProblem
 
-__all__ = ["Units", "merge"]
-
 Ints = NDArray[np.int64]
 
 

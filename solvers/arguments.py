@@ -13,9 +13,6 @@ from solvers._jit import kernel
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, as_argument
 from solvers.groups import read_only
 
-__all__ = ["INT64_MAX", "as_budget", "as_costs", "as_count", "as_index", "as_int64", "as_integer", "as_labels",
-           "as_share",           "first_overflow", "unknown"]  # fmt: skip
-
 INT64_MAX = 2**63 - 1
 _MAX_ITEMS = 2**31 - 1
 

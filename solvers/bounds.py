@@ -61,10 +61,6 @@ from solvers.arguments import INT64_MAX
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 from solvers.groups import read_only
 
-__all__ = ["Bound", "best_bound", "cost_of_late_bounds", "dual_feasible_bound", "goal_above", "late_bound",
-           "lifted_bound", "subset_sum_bound", "sums_below", "waste_bound"]  # fmt: skip
-
-
 _MOST_STEPS = 1_000_000  # of the lifted bound: about a millisecond
 _LONGEST_PREFIX = 32  # items a group that it looks at: with more, the mean is as good
 _MOST_BITS = 1 << 26  # of the subset-sum bound: about a millisecond

@@ -21,8 +21,6 @@ from solvers.errors import (
     UsageError,
 )
 
-__all__ = ["OBJECTIVES", "ConstrainedProblem", "Constraints", "check_enough_items", "is_vector"]
-
 OBJECTIVES = ("sum", "max")
 """How the largest loads of several cost components are combined to one makespan."""
 

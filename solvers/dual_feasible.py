@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 
-__all__ = ["DUAL_FEASIBLE", "groups_needed", "runs_of_equal_sizes", "threshold_bound"]
-
 DUAL_FEASIBLE = ("l2", "fekete_schepers", "ccm1")
 """The functions by name, the simplest first."""
 

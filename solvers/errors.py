@@ -10,24 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "CertificateError",
-    "ContradictionError",
-    "InfeasibilityCertificate",
-    "InfeasibleError",
-    "Named",
-    "SolverError",
-    "TimeLimitError",
-    "UsageError",
-    "WordedError",
-    "Wording",
-    "as_argument",
-    "as_words",
-    "braced",
-]
-
 _SHOWN = 5  # of many items
 _WORD = f"{string.ascii_letters}{string.digits}_"
 

@@ -21,8 +21,6 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.dual_feasible import groups_needed, runs_of_equal_sizes
 
-__all__ = ["best_bound"]
-
 _WORK = 2**20  # sizes changed, over all functions that are tried: a few milliseconds
 
 

@@ -9,9 +9,6 @@ from solvers._jit import kernel
 from solvers._loops import largest_of
 from solvers.errors import UsageError
 
-__all__ = ["check_padded_overflow", "group_loads", "largest_load", "members_by_group", "mixed_loads", "moved_amounts",
-           "padded_loads", "parts_by_group", "read_only"]  # fmt: skip
-
 _INT64_MAX = 2**63 - 1
 
 

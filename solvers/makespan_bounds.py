@@ -16,8 +16,6 @@ from solvers.arguments import INT64_MAX, as_costs, as_count
 from solvers.bounds import Bound, best_bound
 from solvers.constraints import ConstrainedProblem, Constraints, is_vector
 
-__all__ = ["constrained_bound", "makespan_bound", "makespan_lower_bound", "mask_sets", "total_bound"]
-
 Ints = NDArray[np.int64]
 
 _MASKS = 48  # distinct masks of which the sets and the unions of two are tried

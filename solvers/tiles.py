@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from solvers._jit import kernel
 from solvers.groups import read_only
 
-__all__ = ["Intersections", "Packed", "intersections", "windowed"]
-
 
 class Packed(NamedTuple):
     """Items in buffers, one after the other, each item in one part or in several."""

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PartitionResult", "Proven", "Record", "SolveStatus"]
-
 
 class SolveStatus(enum.StrEnum):
     """How a solver ended. There is no status for failure: that is an exception."""

@@ -17,8 +17,6 @@ from solvers.errors import CertificateError
 from solvers.groups import check_padded_overflow
 from solvers.types import PartitionResult
 
-__all__ = ["TRUSTED_BOUNDS", "check_partition"]
-
 
 def check_partition(
     costs: ArrayLike,

@@ -9,8 +9,6 @@ from solvers.arguments import as_costs, as_count, as_int64
 from solvers.errors import ArgumentError, UsageError
 from solvers.groups import read_only
 
-__all__ = ["ITEMS", "TOKENS", "UNLIMITED", "VOLUME", "Given", "Problem", "as_given", "sums_of", "windows"]
-
 Ints = NDArray[np.int64]
 
 UNLIMITED = 2**62

@@ -18,8 +18,6 @@ from solvers.deferral._problem import ITEMS, TOKENS, UNLIMITED, VOLUME, Problem,
 from solvers.deferral.bounds import Prices
 from solvers.groups import read_only
 
-__all__ = ["floors_of", "search"]
-
 Ints = NDArray[np.int64]
 
 _WORK = 200_000_000

@@ -17,8 +17,6 @@ from solvers.deferral._problem import ITEMS, TOKENS, UNLIMITED, Problem
 from solvers.deferral.types import MOST_STEPS
 from solvers.groups import read_only
 
-__all__ = ["Cover", "Prices", "cover_bound", "price_steps"]
-
 Ints = NDArray[np.int64]
 
 _SAMPLED = 8192  # items of a pool that its prices are found from: any prices prove something

@@ -10,8 +10,6 @@ from solvers.deferral.bounds import cover_bound, price_steps
 from solvers.deferral.types import DeferralResult
 from solvers.types import status_of
 
-__all__ = ["defer"]
-
 
 def defer(
     costs: ArrayLike,

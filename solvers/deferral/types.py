@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven
 
-__all__ = ["MOST_STEPS", "DeferralResult"]
-
 MOST_STEPS = 768
 """Steps that the bound covers together: its memory and time grow with the square. Longer logs are covered block by
 block; rows whose windows straddle blocks are left out, and the bound stays valid."""

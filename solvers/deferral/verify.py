@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 from solvers._checking import require, require_status
 from solvers.deferral.types import MOST_STEPS, DeferralResult
 
-__all__ = ["check_deferral"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Given:

@@ -10,8 +10,6 @@ from solvers.grouping._layout import place_on_ranks
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._search import Solution
 
-__all__ = ["any_way"]
-
 Group = tuple[tuple[int, ...], tuple[int, ...]]  # the sum of sizes at each degree; items
 State = tuple[tuple[Group, ...], ...]  # groups of the slots that hold something
 

@@ -13,16 +13,6 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers._loops import draw
 
-__all__ = [
-    "MANY_GROUPS",
-    "packs",
-    "packs_kernel",
-    "peel",
-    "resolve",
-    "scale",
-    "scale_kernel",
-]
-
 _NEVER = 2**62
 _FINE = 16  # bits of how much time or room is left, when groups are compared
 MANY_GROUPS = 64  # groups of a slot beyond which the first that fits is taken instead of the best

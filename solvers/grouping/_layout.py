@@ -11,8 +11,6 @@ from solvers.grouping._problem import SequenceProblem
 from solvers.grouping._search import Solution
 from solvers.groups import read_only
 
-__all__ = ["Laid", "lay_out", "place_on_ranks"]
-
 Ints = NDArray[np.int64]
 
 

@@ -12,8 +12,6 @@ from solvers.grouping._request import SequenceRequest
 from solvers.grouping.types import MOST_RANK_TIME
 from solvers.groups import read_only
 
-__all__ = ["Rules", "SequenceProblem", "as_degrees", "as_table"]
-
 Ints = NDArray[np.int64]
 _MOST_SIZES = 2**60
 

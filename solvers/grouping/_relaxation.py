@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from solvers.grouping._problem import SequenceProblem
 from solvers.grouping.types import SequenceBoundCertificate
 
-__all__ = ["Types", "Whole", "as_certificate", "proven", "solve_relaxation"]
-
 Ints = NDArray[np.int64]
 Whole = Literal["nothing", "slots", "groups"]
 _CUTS = 3  # items of more than 1/2, 1/3 and 1/4

@@ -4,8 +4,6 @@ from dataclasses import KW_ONLY, dataclass
 
 from numpy.typing import ArrayLike
 
-__all__ = ["SequenceRequest"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceRequest:

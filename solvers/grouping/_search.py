@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from solvers.grouping._kernels import MANY_GROUPS, peel, resolve
 from solvers.grouping._problem import SequenceProblem
 
-__all__ = ["Solution", "improve", "search"]
-
 _DENSITIES = (64, 56, 48, 40, 72, 32, 24, 96)  # 64ths
 _FINE_DENSITIES = (64, 56, 60, 52, 48, 62, 58, 54, 50, 72)  # where peeling is tuned
 _LITTLE = 40_000  # work for an item below which it is, if slots have many groups

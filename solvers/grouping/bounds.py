@@ -11,8 +11,6 @@ import numpy as np
 from solvers.bounds import Bound
 from solvers.grouping._problem import SequenceProblem
 
-__all__ = ["closed_form"]
-
 
 def _area(problem: SequenceProblem, height: int) -> int:
     """Sum of the least rank-times of all items in groups that take at most `height`, in which each has its place."""

@@ -23,8 +23,6 @@ from solvers.groups import group_loads, read_only
 from solvers.partitioning import partition
 from solvers.types import Proven, status_of
 
-__all__ = ["LongShortResult", "long_short", "long_short_groups"]
-
 Ints = NDArray[np.int64]
 _REASONS = ("", "longest", "area", "chain")
 _NONE = 1 << 62  # longer than anything takes: no way was found that keeps the caps

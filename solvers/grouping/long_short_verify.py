@@ -10,8 +10,6 @@ from solvers.arguments import as_costs
 from solvers.grouping.long_short import LongShortResult
 from solvers.types import SolveStatus
 
-__all__ = ["check_long_short", "check_long_short_groups"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Given:

@@ -15,8 +15,6 @@ from solvers.grouping.bounds import closed_form
 from solvers.grouping.solver import solve
 from solvers.grouping.types import SequenceBound
 
-__all__ = ["sequence_groups_lower_bound"]
-
 _BUDGET = 0.1
 _CLASSES = 8
 _MOST_CLASSES = 96

@@ -18,8 +18,6 @@ from solvers.grouping.types import SequenceGroupsResult
 from solvers.groups import read_only
 from solvers.types import status_of
 
-__all__ = ["sequence_groups", "solve"]
-
 
 def sequence_groups(
     times: ArrayLike,

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven, Record
 
-__all__ = ["MOST_RANK_TIME", "SequenceBound", "SequenceBoundCertificate", "SequenceGroupsResult"]
-
 MOST_RANK_TIME = 2**58
 """Ranks times the sum of all items' largest times, with an item's share of every overhead, must be below it."""
 

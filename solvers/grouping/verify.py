@@ -12,8 +12,6 @@ from solvers.errors import CertificateError
 from solvers.grouping._request import SequenceRequest
 from solvers.grouping.types import SequenceBound, SequenceBoundCertificate, SequenceGroupsResult
 
-__all__ = ["check_sequence_bound", "check_sequence_groups"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Given:

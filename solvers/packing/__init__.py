@@ -7,13 +7,17 @@ from numpy.typing import ArrayLike
 from solvers.arguments import as_budget, unknown
 from solvers.packing._arguments import MOST_BINS, slots_for
 from solvers.packing._schedule_bounds import taken_tokens
+from solvers.packing._schedule_check import check_schedule
+from solvers.packing._schedule_types import OBJECTIVES, ScheduleResult
+from solvers.packing._shares_check import check_shares
+from solvers.packing._shares_types import SharesResult
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.packing.exact import exact
 from solvers.packing.first_fit import first_fit_decreasing
 from solvers.packing.prices import Priced, price_tokens, rests_of_lockstep
-from solvers.packing.schedule import OBJECTIVES, ScheduleResult, check_schedule, schedule_micro_batches
-from solvers.packing.shares import SharesResult, check_shares, cut_shares
+from solvers.packing.schedule import schedule_micro_batches
+from solvers.packing.shares import cut_shares
 from solvers.packing.types import PackingResult
 from solvers.packing.verify import check_packing
 

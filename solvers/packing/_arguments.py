@@ -15,9 +15,6 @@ from solvers.errors import (
     UsageError,
 )
 
-__all__ = ["MOST_BINS", "as_cap", "as_choice", "as_flag", "as_slots", "check_as_many", "check_bins", "check_fits",
-           "check_over_long", "slots_for"]  # fmt: skip
-
 MOST_BINS = 2**26
 """Micro-batches that are laid out at most."""
 

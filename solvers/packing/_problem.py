@@ -19,8 +19,6 @@ from solvers.packing._arguments import as_cap, check_fits
 from solvers.packing.types import PackingResult
 from solvers.types import status_of
 
-__all__ = ["Assignment", "PackingProblem", "num_groups_of", "solve"]
-
 Assignment = NDArray[np.int32]  # the group of each item, or of each position in the sorted order
 
 

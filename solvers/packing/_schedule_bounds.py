@@ -29,9 +29,6 @@ from numpy.typing import NDArray
 
 from solvers.bounds import Bound, best_bound
 
-__all__ = ["absorbed", "forced_heights", "least_micro_batches", "lockstep_bound", "pipeline_bound", "slot_counts",
-           "taken_tokens"]  # fmt: skip
-
 _MOST_TALL_SLOTS = 64  # j beyond which no bound is tried: each is O(n)
 _ALLOWED = 2.0**-40  # for rounding: a quotient is off by far less
 _CLOSE_BITS = 20  # of a height

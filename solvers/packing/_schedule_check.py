@@ -16,8 +16,6 @@ from solvers.errors import CertificateError
 from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResult
 from solvers.packing._shares_types import SharesResult
 
-__all__ = ["check_schedule", "require_cells", "require_over_long", "require_places", "require_slots"]
-
 
 def check_schedule(
     costs: ArrayLike,

@@ -18,8 +18,6 @@ from solvers.partitioning._problem import PartitionProblem
 from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.refine import refine
 
-__all__ = ["Instance", "Layout", "ranks_of_bins", "search_lockstep", "search_pipeline", "search_step"]
-
 Layout = NDArray[np.int32]  # the bin of each position
 
 _RESOLUTION = 20  # how full a bin is, is counted in 2**-20 of what it is to hold

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven
 
-__all__ = ["OBJECTIVES", "OVER_LONG", "CutResult", "ScheduleResult"]
-
 OBJECTIVES = ("lockstep", "step", "pipeline")
 OVER_LONG = ("error", "own", "drop")
 

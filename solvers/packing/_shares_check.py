@@ -9,8 +9,6 @@ from solvers.packing._schedule_types import OVER_LONG
 from solvers.packing._shares_types import SharesResult
 from solvers.types import SolveStatus
 
-__all__ = ["check_shares"]
-
 
 def check_shares(
     costs: ArrayLike,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from solvers.packing._schedule_types import CutResult
 
-__all__ = ["SharesResult"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharesResult(CutResult):

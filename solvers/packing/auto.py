@@ -10,8 +10,6 @@ from solvers.packing._problem import PackingProblem
 from solvers.packing.exact import assign_better, search
 from solvers.packing.types import PackingResult
 
-__all__ = ["auto"]
-
 _WORK_OF_FITTING = 60  # an item, by first fit and by best fit, in work units
 
 

@@ -13,8 +13,6 @@ from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_best_fit_decreasing", "best_fit_decreasing"]
-
 
 @helper
 def _least_fitting(room, child, size):

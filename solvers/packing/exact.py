@@ -27,8 +27,6 @@ from solvers.packing.best_fit import assign_best_fit_decreasing
 from solvers.packing.first_fit import assign_first_fit_decreasing
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_better", "exact", "search"]
-
 _WORK_OF_PLACING = 8
 
 

@@ -8,8 +8,6 @@ from solvers.groups import read_only
 from solvers.packing._problem import Assignment, PackingProblem, solve
 from solvers.packing.types import PackingResult
 
-__all__ = ["assign_first_fit_decreasing", "fill_first_fit", "first_fit_decreasing"]
-
 
 @helper
 def fill_first_fit(sizes, cap, max_items, room, group_of_position):

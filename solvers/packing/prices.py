@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from solvers.packing._schedule_bounds import forced_heights
 
-__all__ = ["Priced", "price_tokens", "rests_of_lockstep"]
-
 _BITS = 62  # of products
 _ALL = Fraction(1)
 _MOST_SHIFT = 24  # a price is exact enough to a part in 2**24 of a cost unit

@@ -37,7 +37,6 @@ from solvers.packing._schedule_bounds import (
     pipeline_bound,
     slot_counts,
 )
-from solvers.packing._schedule_check import check_schedule
 from solvers.packing._schedule_search import (
     Instance,
     Layout,
@@ -50,8 +49,6 @@ from solvers.packing._schedule_types import OBJECTIVES, OVER_LONG, ScheduleResul
 from solvers.packing.auto import auto
 from solvers.packing.best_fit import best_fit_decreasing
 from solvers.types import status_of
-
-__all__ = ["OBJECTIVES", "OVER_LONG", "ScheduleResult", "check_schedule", "schedule_micro_batches"]
 
 _MOST_TRIED = 4  # numbers of slots that are tried where the number is free
 _CLOSE = 512  # within 1/512 of the bound no further number of slots is tried
@@ -365,6 +362,7 @@ def schedule_micro_batches(
 
     Examples
     --------
+    >>> from solvers import check_schedule
     >>> lengths = np.array([8, 5, 4, 4, 3, 3, 2, 2, 1])
     >>> result = schedule_micro_batches(lengths**2, lengths, num_ranks=2, cap=9)
     >>> result.num_slots, result.slot_loads.tolist(), result.value, result.lower_bound

@@ -25,12 +25,9 @@ from solvers.packing._arguments import (
     slots_for,
 )
 from solvers.packing._schedule_types import OVER_LONG
-from solvers.packing._shares_check import check_shares
 from solvers.packing._shares_kernels import level_shares, meet_targets, pack_shares
 from solvers.packing._shares_types import SharesResult
 from solvers.types import status_of
-
-__all__ = ["SharesResult", "check_shares", "cut_shares"]
 
 
 class _Rules(NamedTuple):
@@ -233,6 +230,7 @@ def cut_shares(
 
     Examples
     --------
+    >>> from solvers import check_shares
     >>> lengths, ranks = [5, 3, 3, 2, 1, 6, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]
     >>> result = cut_shares(lengths, lengths, ranks, num_ranks=2, cap=7)
     >>> result.num_slots, result.slot_of_item.tolist(), result.slot_loads.tolist()

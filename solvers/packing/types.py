@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven
 
-__all__ = ["PackingResult"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingResult(Proven):

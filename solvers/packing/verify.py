@@ -12,8 +12,6 @@ from solvers.errors import CertificateError
 from solvers.packing._arguments import as_cap
 from solvers.packing.types import PackingResult
 
-__all__ = ["TRUSTED_BOUNDS", "check_packing"]
-
 
 def check_packing(sizes: ArrayLike, cap: int, result: PackingResult, *, max_items: int | None = None) -> None:
     """Check a packing result against the sizes it was made from; return nothing if all holds.

@@ -9,8 +9,6 @@ spread and name of each tuple: larger spread first, ties to the lower name.
 from solvers._jit import helper
 from solvers._loops import copy_table
 
-__all__ = ["heap_pop", "heap_push", "label_groups", "merge_tuples"]
-
 
 @helper
 def _before(heap, a, b):

@@ -25,8 +25,6 @@ from solvers._jit import helper, kernel
 from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 
-__all__ = ["cover_bound", "prefix_blocks", "prefix_bound", "quota_bound"]
-
 _PRECISION_BITS = 20  # the prefix bound is found to about a millionth of the mean load
 _WORK_OF_BLOCK = 10  # a block, in one run, in all steps of the bisection (measured)
 _BLOCKS_A_GROUP = 16  # more gain little,

@@ -13,8 +13,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import copy, first_at_most
 from solvers.partitioning._problem import Assignment
 
-__all__ = ["best_fill"]
-
 _CONTIGUOUS, _FILLED, _EVEN = range(3)
 _STEPS = 24  # of a bisection: from the whole range down to a sixteen-millionth of it
 _WORK_OF_ITEM = 2  # measured: filling takes about 5 ns an item

@@ -20,8 +20,6 @@ from solvers.bounds import Bound, best_bound, cost_of_late_bounds, dual_feasible
 from solvers.groups import largest_load
 from solvers.types import PartitionResult, status_of
 
-__all__ = ["Assignment", "PartitionProblem", "scatter", "solve"]
-
 Assignment = NDArray[np.int32]  # the group of each position in the sorted order
 
 

@@ -12,8 +12,6 @@ from solvers.partitioning.even_counts import assign_even
 from solvers.partitioning.portfolio import assign_auto
 from solvers.types import PartitionResult
 
-__all__ = ["auto"]
-
 
 def auto(
     costs: ArrayLike,

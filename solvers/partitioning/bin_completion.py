@@ -15,14 +15,6 @@ from solvers.arguments import INT64_MAX
 from solvers.bounds import Bound
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
-__all__ = [
-    "WORK_PER_NODE",
-    "assign_counts",
-    "close_gap",
-    "decide",
-    "distinct_costs",
-]
-
 WORK_PER_NODE = 2
 _MOST_CELLS = 200_000  # distinct costs times groups; the search is hopeless long before
 

@@ -12,8 +12,6 @@ from solvers.partitioning._differencing import heap_pop, heap_push, label_groups
 from solvers.partitioning._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
-__all__ = ["assign_bldm", "bldm"]
-
 
 @kernel
 def _bldm(costs, num_groups, group_of_position):

@@ -11,8 +11,6 @@ from solvers.partitioning.constrained.search import Search, exhaust_small, lower
 from solvers.partitioning.constrained.state import State
 from solvers.partitioning.portfolio import assign_auto
 
-__all__ = ["assign_even"]
-
 _FIRST = 40  # work units an item and group that the portfolio gets at first
 _MORE = 16  # times as many once the exchanges are stuck
 

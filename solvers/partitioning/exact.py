@@ -15,8 +15,6 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.portfolio import assign_auto, improve
 from solvers.types import PartitionResult
 
-__all__ = ["exact", "trusted_bound"]
-
 _SECONDS_PER_LITERAL = 4e-6  # building the model in Python; a model that takes the budget to build is not built
 _MAX_TOTAL = 2**60  # CP-SAT refuses sums near the end of int64
 

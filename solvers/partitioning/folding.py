@@ -4,8 +4,6 @@ import numpy as np
 
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
-__all__ = ["assign_folded"]
-
 
 def assign_folded(problem: PartitionProblem) -> Assignment:
     """Return the optimum with equal counts where m < n <= 2 m.

@@ -24,8 +24,6 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.refine import refine
 from solvers.types import PartitionResult
 
-__all__ = ["assign_karmarkar_karp", "karmarkar_karp"]
-
 _START, _SIZE, _ROOM = 0, 1, 2  # columns of `where`: a tuple's place in the storage; a bare item has size 0
 
 

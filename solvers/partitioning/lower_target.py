@@ -19,8 +19,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import first_at_most, largest_of, smallest_of
 from solvers.partitioning._problem import Assignment, PartitionProblem
 
-__all__ = ["lower_target"]
-
 _TRIES = 64  # partners looked at for each item before it is the next one's turn
 _SEARCH = 20  # work units of one binary search
 

@@ -11,8 +11,6 @@ from solvers.groups import read_only
 from solvers.partitioning._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
-__all__ = ["assign_in_order", "assign_lpt", "lpt"]
-
 _FEW_GROUPS = 64  # so many keys, nearly sorted, insertion sorts fastest
 _ROUND_DIGIT_BITS = 9
 _SHORT_ROUND = 8  # a round of less than 1/8 of the groups costs more to sort than a heap

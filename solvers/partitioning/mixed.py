@@ -23,8 +23,6 @@ from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.padded import assign_equal_counts
 from solvers.types import PartitionResult, status_of
 
-__all__ = ["mixed", "mixed_bound"]
-
 _HOPELESS = 4  # a start so many times as far from the bound as the best is not worth a search
 _MOST_BOUND_WORK = 1 << 28  # where no budget limits it: under a second
 

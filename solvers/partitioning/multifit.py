@@ -8,8 +8,6 @@ from solvers.partitioning._problem import Assignment, PartitionProblem, solve
 from solvers.partitioning.lpt import assign_lpt
 from solvers.types import PartitionResult
 
-__all__ = ["assign_multifit", "multifit"]
-
 _HALVINGS = 24  # of the way from the bound to LPT's makespan; a part in 16 million is left
 
 

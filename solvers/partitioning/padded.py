@@ -20,8 +20,6 @@ from solvers.groups import check_padded_overflow, padded_loads
 from solvers.partitioning._problem import Assignment, PartitionProblem, scatter
 from solvers.types import PartitionResult, SolveStatus
 
-__all__ = ["assign_equal_counts", "padded"]
-
 
 @helper
 def _run_end(rows, i, bound, behind, least):

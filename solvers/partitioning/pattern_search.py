@@ -15,8 +15,6 @@ from solvers.partitioning._problem import PartitionProblem
 from solvers.partitioning.bin_completion import distinct_costs
 from solvers.partitioning.patterns import MOST_ITEMS, Program, begin, make_program, refuted_below, solve
 
-__all__ = ["PatternSearch"]
-
 _MOST_CELLS = 8_000_000  # of the knapsack's table: 32 MB
 _MOST_VALUES = 400
 _LONGEST = 100  # items in a pattern

@@ -18,16 +18,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, first_smallest, stable_order, sum_of
 
-__all__ = [
-    "MOST_ITEMS",
-    "UNIT",
-    "Program",
-    "begin",
-    "make_program",
-    "refuted_below",
-    "solve",
-]
-
 UNIT = 1 << 22  # the weight that stands for 1
 MOST_ITEMS = 500  # so many units still fit int32
 _MOST_PATTERNS = 6_000

@@ -19,8 +19,6 @@ from solvers.partitioning.regroup import regroup
 from solvers.partitioning.resplit import resplit
 from solvers.partitioning.slack import assign_slack
 
-__all__ = ["assign_auto", "improve", "improve_starts"]
-
 _QUANTUM = 20_000  # work units of each search in its first turn
 _MANY_A_GROUP = 16  # items: from here on SLACK is better nearly always, and enough
 

@@ -15,8 +15,6 @@ from solvers.groups import group_loads
 from solvers.partitioning._problem import Assignment, PartitionProblem
 from solvers.partitioning.bin_completion import WORK_PER_NODE, decide
 
-__all__ = ["regroup"]
-
 _MOST_GROUPS = 6
 _NODES = 4_000  # of one search
 

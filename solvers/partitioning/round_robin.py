@@ -6,8 +6,6 @@ from numpy.typing import ArrayLike
 from solvers.partitioning._problem import Assignment, PartitionProblem, solve
 from solvers.types import PartitionResult
 
-__all__ = ["assign_round_robin", "round_robin"]
-
 
 def assign_round_robin(problem: PartitionProblem) -> Assignment:
     """Round robin on a prepared problem; its counts are always within one."""

@@ -8,8 +8,6 @@ from solvers.partitioning._problem import Assignment, PartitionProblem, scatter,
 from solvers.partitioning.lpt import assign_in_order
 from solvers.types import PartitionResult
 
-__all__ = ["assign_slack", "slack"]
-
 
 @kernel
 def _block_spreads(sorted_costs, num_groups, negative_spreads):

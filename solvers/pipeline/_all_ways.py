@@ -12,8 +12,6 @@ from solvers.errors import InfeasibleError, TimeLimitError, as_words
 from solvers.pipeline._held import held_sets
 from solvers.pipeline._problem import PipelineProblem
 
-__all__ = ["any_way"]
-
 Cell = tuple[tuple[int, ...], tuple[int, ...]]  # what it holds, by column of sizes; its items
 Replica = tuple[tuple[Cell, ...], tuple[int, ...]]  # by slot; the room that is left in flight, by set
 State = tuple[Replica, ...]

@@ -4,8 +4,6 @@ import numpy as np
 
 from solvers._jit import kernel
 
-__all__ = ["deal"]
-
 
 @kernel
 def deal(order, items, sizes, caps, cell_of_item, cells):

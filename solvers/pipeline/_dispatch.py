@@ -16,8 +16,6 @@ import numpy as np
 
 from solvers._jit import helper, kernel
 
-__all__ = ["NEVER", "dispatch"]
-
 NEVER = 2**62
 _FREE, _WAKE, _NEXT, _REST, _OWED, _HELD, _FAST = range(7)
 _LEFT, _READY, _LATE = range(3)  # and _LATE + 1, when those after the last stage are ready

@@ -16,8 +16,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import copy, copy_table, draw, first_largest, first_smallest, largest_of, numbers
 from solvers.pipeline._kernels import all_ends, critical_path, run_round
 
-__all__ = ["exchange", "fill", "place"]
-
 _PATHS = 64  # of each lane that are kept
 _PATIENCE = 200  # pairs of cells, for every slot, that are tried in vain
 

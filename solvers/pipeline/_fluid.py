@@ -12,8 +12,6 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers.pipeline._kernels import all_ends, critical_path, durations_of
 
-__all__ = ["REST", "smooth_fluid", "solve_fluid"]
-
 _TOLERANCE = 1e-9
 _BLUR = 1e-5  # of the makespan: by how much rows differ, so that few vertices coincide
 _MIXED = 0.95  # of the best point met in that at which paths are sought: seven times fewer pivots than without

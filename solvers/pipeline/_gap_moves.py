@@ -16,8 +16,6 @@ from solvers._jit import helper
 from solvers._loops import draw
 from solvers.pipeline._gap_run import AFTER, GATE, NEVER, NO_CAP, TOOK, away, gate_op, place_of, since
 
-__all__ = ["count_item", "exchange_tasks", "holds", "keep_items", "move_items", "move_task", "shift", "take_back"]
-
 _D, _E, _J, _A, _B, _K, _L = range(7)  # of a choice: devices, the other task, items and their slots; -1 if none
 
 

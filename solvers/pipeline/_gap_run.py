@@ -17,11 +17,6 @@ import numpy as np
 from solvers._jit import helper
 from solvers._loops import first_largest
 
-__all__ = [
-    "AFTER", "GATE", "LAG", "NEVER", "NO_CAP", "OPENED", "TOOK", "away", "critical", "gate_op", "place_of", "run",
-    "set_after", "set_tails", "since",
-]  # fmt: skip
-
 NEVER, NO_CAP = 2**62, 2**60
 TOOK, AFTER, LAG, OPENED, GATE = range(5)  # columns of what is known of ops
 

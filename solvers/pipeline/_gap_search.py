@@ -21,8 +21,6 @@ from solvers.pipeline._gap_moves import (
 )  # fmt: skip
 from solvers.pipeline._gap_run import NEVER, NO_CAP, critical, run, set_after, set_tails
 
-__all__ = ["search_gaps"]
-
 _PASS = 180  # units of work that a step takes besides running ops anew
 _UNITS = 1  # of work that running an op anew takes
 _ACCEPTED = 2  # of work for each op that keeping a schedule takes

@@ -13,8 +13,6 @@ from solvers.pipeline._gap_search import search_gaps
 from solvers.pipeline._tasks import NO_CAP, SlotTasks, Tasks, held_by_given
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["Gaps", "no_items", "ops_of"]
-
 Ints = NDArray[np.int64]
 _RULES = (
     (1, 64, 0), (2, 64, 0.01), (2, 64, 0), (1, 0, 0.1), (1, 64, 0.03), (1, 64, 0.1), (2, 0, 0), (3, 64, 0),

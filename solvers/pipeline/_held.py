@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from solvers.groups import read_only
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["HeldSets", "held_sets"]
-
 Ints = NDArray[np.int64]
 HeldSets = tuple[Ints, Ints, Ints]
 """Where each slot's entries begin, int64[K + 1]; set, column of sizes and times of each, int64[3, e]; caps."""

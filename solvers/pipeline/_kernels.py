@@ -12,17 +12,6 @@ import numpy as np
 
 from solvers._jit import helper, kernel
 
-__all__ = [
-    "all_ends",
-    "all_ends_kernel",
-    "critical_path",
-    "durations_of",
-    "durations_of_kernel",
-    "find_order",
-    "one_f_one_b_makespan",
-    "run_round",
-]
-
 
 @kernel
 def find_order(offsets, follows, place):

@@ -29,8 +29,6 @@ from solvers.pipeline._targets import targets_of
 from solvers.pipeline._tasks import NO_CAP, Tasks
 from solvers.pipeline.methods import PIPELINERS
 
-__all__ = ["starts_of"]
-
 Ints = NDArray[np.int64]
 
 

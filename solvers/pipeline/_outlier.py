@@ -18,8 +18,6 @@ from solvers.pipeline._profile import Profile, cut_of, empty_basis
 from solvers.pipeline.bounds import outlier_bounds, priced
 from solvers.pipeline.types import OutlierCut, PipelineCut
 
-__all__ = ["OutlierProof", "outlier_proof"]
-
 _PART = 0.15  # of a budget that goes into it
 _PIVOTS = 20  # about as many, for every slot and every share, are needed
 _SLACK = 5e-4  # of the bound that is given up so that slots after the first take less

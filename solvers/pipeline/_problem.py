@@ -14,8 +14,6 @@ from solvers.pipeline._request import PipelineRequest
 from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline.orders import OpOrder, gpipe, interleaved, one_f_one_b
 
-__all__ = ["ORDERS", "PipelineProblem", "as_order"]
-
 Ints = NDArray[np.int64]
 ORDERS = ("1f1b", "gpipe")
 

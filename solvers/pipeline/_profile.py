@@ -13,8 +13,6 @@ from solvers.pipeline._stages import Stages
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
 
-__all__ = ["BITS", "Profile", "cut_of", "empty_basis", "profile_of"]
-
 BITS = 20  # of the weights of paths
 _UNIT_BITS, _TOTAL_BITS = 16, 30
 _MIX_BITS = 5  # of what a module has to do, relative to the others, that tell one mix from another

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["PipelineRequest", "TaskRequest"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineRequest:

@@ -14,8 +14,6 @@ from solvers.pipeline._kernels import all_ends_kernel
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline.orders import one_f_one_b
 
-__all__ = ["SEED", "Solution", "lanes_of", "loads_of", "makespans_of"]
-
 Ints = NDArray[np.int64]
 SEED = 20_260_101
 _LESS_ROOM = (0.97, 0.94)

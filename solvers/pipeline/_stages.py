@@ -11,8 +11,6 @@ from solvers.groups import read_only
 from solvers.pipeline._kernels import durations_of_kernel
 from solvers.pipeline._request import PipelineRequest
 
-__all__ = ["MOST_TIME", "Stages", "as_table"]
-
 Ints = NDArray[np.int64]
 MOST_TIME = 2**58
 """All ops of a step together take less, so that no sum of theirs leaves int64."""

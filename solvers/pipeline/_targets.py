@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from solvers.pipeline._problem import PipelineProblem
 from solvers.pipeline._profile import Profile
 
-__all__ = ["targets_of"]
-
 _STEPS = 300
 _RATE = 0.9  # by how much a replica with a large item gets shorter, where its other work shrinks by 1
 _MIDDLE = 7 / 16  # where a large item costs least: measured, flat around

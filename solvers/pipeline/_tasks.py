@@ -12,8 +12,6 @@ from solvers.pipeline._request import TaskRequest
 from solvers.pipeline._stages import MOST_TIME
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["NO_CAP", "SlotTasks", "Tasks", "held_by_any", "held_by_given"]
-
 Ints = NDArray[np.int64]
 NO_CAP = 2**60
 

@@ -23,8 +23,6 @@ from solvers.pipeline._stages import Stages
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
 
-__all__ = ["closed_form", "fluid_bound", "outlier_bounds", "priced"]
-
 Ints = NDArray[np.int64]
 
 

@@ -16,8 +16,6 @@ from solvers.pipeline._profile import Profile
 from solvers.pipeline._search import SEED, Solution
 from solvers.pipeline._targets import targets_of
 
-__all__ = ["PIPELINERS", "Found", "dealt", "within_caps"]
-
 Ints = NDArray[np.int64]
 _PACE = 1.7  # units of work that exchanges take for one of the local searches for which units were measured
 

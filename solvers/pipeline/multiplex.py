@@ -19,8 +19,6 @@ from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder
 from solvers.types import status_of
 
-__all__ = ["multiplex", "result_of", "slots_of"]
-
 Ints = NDArray[np.int64]
 
 

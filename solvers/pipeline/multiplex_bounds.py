@@ -36,8 +36,6 @@ from solvers.pipeline._tasks import SlotTasks, Tasks
 from solvers.pipeline.bounds import closed_form, fluid_bound
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["multiplex_bound", "multiplexed_bound"]
-
 Ints = NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from solvers.pipeline.multiplex_bounds import multiplex_bound, multiplexed_bound
 from solvers.pipeline.multiplex_types import MultiplexResult
 from solvers.pipeline.orders import OpOrder
 
-__all__ = ["multiplexed_lower_bound", "run_turns"]
-
 Ints = NDArray[np.int64]
 
 

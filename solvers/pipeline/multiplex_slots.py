@@ -26,8 +26,6 @@ from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.types import PipelineCut
 from solvers.types import status_of
 
-__all__ = ["schedule_multiplexed"]
-
 Ints = NDArray[np.int64]
 _STARTS = 6  # at most, that are tried
 _LISTED = 1_000  # units of work that the least lists of a start take for each op

@@ -9,8 +9,6 @@ from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import PipelineCut
 from solvers.types import Proven
 
-__all__ = ["MultiplexResult", "MultiplexedResult"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MultiplexResult(Proven):

@@ -22,8 +22,6 @@ from solvers.pipeline.verify import (
     run_ops,
 )
 
-__all__ = ["check_multiplex", "check_multiplexed"]
-
 _Span = tuple[int, int, str]
 
 

@@ -13,8 +13,6 @@ from solvers.groups import read_only
 from solvers.pipeline._kernels import find_order
 from solvers.types import Record
 
-__all__ = ["OpOrder", "gpipe", "interleaved", "one_f_one_b"]
-
 Ints = NDArray[np.int64]
 
 

@@ -11,8 +11,6 @@ from solvers.pipeline._stages import Stages, as_table
 from solvers.pipeline.orders import OpOrder
 from solvers.types import Record
 
-__all__ = ["PipelineRun", "run"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineRun(Record):

@@ -19,8 +19,6 @@ from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 from solvers.types import status_of
 
-__all__ = ["schedule_pipeline"]
-
 
 def schedule_pipeline(
     work: ArrayLike,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from solvers.pipeline.orders import OpOrder
 from solvers.types import Proven, Record
 
-__all__ = ["OutlierCut", "PipelineCut", "PipelineResult"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineCut(Record):

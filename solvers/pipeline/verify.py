@@ -13,8 +13,6 @@ from solvers.pipeline.multiplex_types import MultiplexedResult
 from solvers.pipeline.orders import OpOrder
 from solvers.pipeline.types import OutlierCut, PipelineCut, PipelineResult
 
-__all__ = ["check_pipeline"]
-
 Op = tuple[int, int, bool]
 Scheduled = PipelineResult | MultiplexedResult
 

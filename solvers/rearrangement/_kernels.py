@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from solvers._jit import kernel
 from solvers.rearrangement._transport import solve_parts, solve_transport, take_largest
 
-__all__ = ["count_entries", "kept_in_places", "measure", "settle", "weighted_sends"]
-
 _ENDLESS = 1 << 62
 _TINY = 64  # up to so many ranks in a place, the optimum inside it costs less than the thought of saving it
 

@@ -23,8 +23,6 @@ from solvers.rearrangement.types import OBJECTIVES, BoundCertificate, Objective,
 from solvers.rearrangement.volumes import Volumes, as_volumes
 from solvers.types import status_of
 
-__all__ = ["UNLIMITED", "ProvenBound", "RearrangementProblem", "Rows"]
-
 UNLIMITED = 2**62
 _SMALL_TOTAL = 2**60  # up to here the auction's prices, which may rise past any amount, stay clear of int64's end
 

@@ -19,8 +19,6 @@ from solvers.rearrangement._problem import ProvenBound, RearrangementProblem, Ro
 from solvers.rearrangement._swap_search import SwapSearch
 from solvers.rearrangement.types import BoundCertificate
 
-__all__ = ["LARGEST_MULTIPLIER", "NodeView", "best_node_bound", "even_multipliers", "node_view", "shift_multipliers"]
-
 _UNIT = 1 << 16  # the mean of the multipliers
 LARGEST_MULTIPLIER = 16 * _UNIT
 _ROUNDS = 40

@@ -7,8 +7,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import largest_of
 from solvers.rearrangement._problem import RearrangementProblem
 
-__all__ = ["SwapSearch"]
-
 
 @kernel
 def _transpose(offsets, ranks, amounts, column_starts, groups, column_amounts):

@@ -21,15 +21,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import copy, largest_of, smallest_of, sum_of
 
-__all__ = [
-    "dual_value",
-    "dual_value_kernel",
-    "kept_by",
-    "solve_parts",
-    "solve_transport",
-    "take_largest",
-]
-
 _FAR = np.int64(2**63 - 1)
 _COARSE_STEPS = (3, 6, 9, 12)  # auctions in steps of the largest amount / 2^k, one after the other
 _PATIENCE = 64  # an auction longer than this many passes over the data is left to the shortest paths

@@ -20,8 +20,6 @@ from solvers.rearrangement._swap_search import SwapSearch
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-__all__ = ["Found", "auto", "search"]
-
 _NODES_TRIED = 8  # whose own ranks are tried for a bound on the largest send
 _MOST_ROUNDS = 64  # of multipliers
 _ROUND_WORK = 20  # work units an entry, and

@@ -10,8 +10,6 @@ from solvers.rearrangement._problem import RearrangementProblem
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-__all__ = ["identity"]
-
 
 def identity(
     volumes: Volumes | ArrayLike,

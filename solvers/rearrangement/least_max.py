@@ -17,8 +17,6 @@ from solvers.rearrangement.auto import search
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-__all__ = ["least_max"]
-
 _SECONDS_PER_LITERAL = 1e-5  # building the model in Python; a model that takes the budget to build is not built
 _MOST_LITERALS = 200_000
 _MAX_TOTAL = 2**58  # CP-SAT refuses sums near the end of int64

@@ -9,8 +9,6 @@ from solvers.rearrangement._problem import UNLIMITED, RearrangementProblem
 from solvers.rearrangement.types import Objective, RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-__all__ = ["least_sum"]
-
 
 def least_sum(
     volumes: Volumes | ArrayLike,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Proven, Record
 
-__all__ = ["OBJECTIVES", "BoundCertificate", "Objective", "RearrangementResult"]
-
 Objective = Literal["sum", "max"]
 OBJECTIVES: tuple[Objective, ...] = ("sum", "max")
 

@@ -10,8 +10,6 @@ from solvers.errors import CertificateError
 from solvers.rearrangement.types import RearrangementResult
 from solvers.rearrangement.volumes import Volumes
 
-__all__ = ["TRUSTED_BOUNDS", "check_rearrangement"]
-
 TRUSTED_BOUNDS = frozenset({"cp_sat"})
 """Bounds that a search proved; the proof is not kept."""
 

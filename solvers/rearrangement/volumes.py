@@ -12,8 +12,6 @@ from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import members_by_group, read_only
 from solvers.types import Record
 
-__all__ = ["Volumes", "as_volumes", "group_volumes"]
-
 
 @kernel
 def _merge(members, starts, home_rank, volume, offsets, ranks, amounts):

@@ -11,8 +11,6 @@ from solvers.arguments import as_costs, as_int64, as_labels
 from solvers.errors import ArgumentError, ArgumentTypeError
 from solvers.groups import moved_amounts, read_only
 
-__all__ = ["Affinity", "affinity_of_homes", "affinity_of_rows", "homes_from"]
-
 
 @dataclass(frozen=True, slots=True)
 class Affinity:

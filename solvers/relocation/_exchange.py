@@ -9,8 +9,6 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers.relocation._tournament import first_of, hold, update
 
-__all__ = ["by_group", "exchange_nodes", "settle"]
-
 _SMALLEST = 32  # items of a node that may come back
 _FIRSTS = 24  # items that may go as the first of two
 _NEVER = 2**62

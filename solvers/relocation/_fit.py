@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from solvers._jit import helper
 
-__all__ = ["Pick", "Side", "exchange", "make_pick", "make_side", "pure_move"]
-
 NO_SCORE = 2**63 - 1
 _RATED = 1
 _ENOUGH = 4_000  # steps after which the best triple so far is taken

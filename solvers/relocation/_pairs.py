@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers._loops import draw, sum_of
 
-__all__ = ["WORK_A_RANK", "WORK_TO_FIT", "share_anew", "share_to_fit"]
-
 WORK_A_RANK = 8000  # units, after which little is gained
 WORK_TO_FIT = 500  # units an item
 _OF_A_RANK = 8  # items shared at most; 2^8 subsets of them

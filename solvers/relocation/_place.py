@@ -8,8 +8,6 @@ from solvers.groups import group_loads, read_only
 from solvers.rearrangement import group_volumes, rearrange
 from solvers.relocation._problem import RelocationProblem
 
-__all__ = ["change_ranks", "place_groups"]
-
 _LEAST_SECONDS = 0.1  # worth of work: for thousands of ranks that is enough for the optimum
 
 

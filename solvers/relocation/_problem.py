@@ -22,8 +22,6 @@ from solvers.errors import (
 from solvers.groups import group_loads, read_only
 from solvers.relocation._affinity import Affinity, affinity_of_homes, affinity_of_rows, homes_from
 
-__all__ = ["RelocationProblem", "as_cap", "as_eps"]
-
 
 def as_eps(eps: Any) -> Fraction:
     """Return the tolerance as an exact fraction."""

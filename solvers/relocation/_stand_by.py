@@ -9,8 +9,6 @@ import numpy as np
 from solvers._jit import helper, kernel
 from solvers.relocation._exchange import by_group
 
-__all__ = ["stand_by"]
-
 
 @helper
 def _own_window(costs, small, size, few, room, taken):

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper
 from solvers._loops import copy
 
-__all__ = ["Tournament", "first_of", "hold", "update"]
-
 _DEEPEST = 2**63 - 1
 
 

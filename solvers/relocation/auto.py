@@ -35,8 +35,6 @@ from solvers.relocation._stand_by import stand_by
 from solvers.relocation._tournament import first_of, hold, update
 from solvers.relocation.bounds import inter_bound, plain_inter_bound
 
-__all__ = ["Reference", "assign_auto", "assign_rearrange", "reference", "search"]
-
 _ROUNDS = 3
 _FEW_A_RANK = 32  # items, of which there are too few sums of three
 _LEAST_WORK = 100  # units an item, which a search always gets

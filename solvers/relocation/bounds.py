@@ -39,8 +39,6 @@ from solvers._jit import helper, kernel
 from solvers.groups import group_loads, members_by_group, read_only
 from solvers.relocation._problem import RelocationProblem
 
-__all__ = ["FEW_A_RANK", "MOST_ITEMS", "MoveBounds", "inter_bound", "move_bounds", "plain_inter_bound"]
-
 MOST_ITEMS = 32  # 2^16 subsets a half
 FEW_A_RANK = 8  # items a rank, on average
 _MOST_SUBSETS = 1 << 15  # in all sets together, about 2 ms

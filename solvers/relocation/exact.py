@@ -11,8 +11,6 @@ from solvers.errors import InfeasibleError, TimeLimitError
 from solvers.relocation._problem import RelocationProblem
 from solvers.relocation.auto import Reference, assign_auto
 
-__all__ = ["assign_exact"]
-
 _MAX_TOTAL = 2**52  # CP-SAT reports bounds as floats
 _MOST_LITERALS = 2**20  # one for each item and rank: about ten seconds to build, which is no small instance
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from solvers.types import Record, SolveStatus, relative_gap
 
-__all__ = ["RelocationResult"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelocationResult(Record):

@@ -11,8 +11,6 @@ from solvers.arguments import as_costs, as_int64
 from solvers.relocation.types import RelocationResult
 from solvers.types import SolveStatus
 
-__all__ = ["check_relocation"]
-
 _MOST_WHOLE = 32
 _PARTS_OF_A_CAP = range(2, 9)
 Lies = list[dict[int, int]]  # per item: rank -> volume

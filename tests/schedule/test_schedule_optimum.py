@@ -12,8 +12,8 @@ from schedule_oracles import optimal_value
 
 from solvers.bounds import Bound
 from solvers.errors import CertificateError, InfeasibleError
+from solvers.packing import OBJECTIVES, check_schedule, schedule_micro_batches
 from solvers.packing._schedule_bounds import _room_bound
-from solvers.packing.schedule import OBJECTIVES, check_schedule, schedule_micro_batches
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=6)
 SHAPES = st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)])

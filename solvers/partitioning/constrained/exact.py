@@ -15,8 +15,6 @@ from solvers.partitioning.constrained.search import Search, search
 from solvers.partitioning.constrained.state import State
 from solvers.partitioning.exact import trusted_bound
 
-__all__ = ["search_exact"]
-
 Ints = NDArray[np.int64]
 
 _SECONDS_PER_LITERAL = 8e-6  # building the model in Python

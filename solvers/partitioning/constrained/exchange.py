@@ -12,8 +12,6 @@ from solvers._jit import helper, kernel
 from solvers._loops import stable_order
 from solvers.partitioning.constrained.state import State
 
-__all__ = ["exchange"]
-
 Ints = NDArray[np.int64]
 
 _IMPOSSIBLE = 2**62

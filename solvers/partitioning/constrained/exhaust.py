@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers.partitioning.constrained.state import State
 
-__all__ = ["exhaust"]
-
 Ints = NDArray[np.int64]
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers.partitioning.constrained.state import State
 
-__all__ = ["greedy"]
-
 Ints = NDArray[np.int64]
 
 

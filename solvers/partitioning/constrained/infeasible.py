@@ -13,8 +13,6 @@ from solvers.group_bounds import best_bound
 from solvers.makespan_bounds import mask_sets
 from solvers.partitioning.constrained.state import State
 
-__all__ = ["check_feasible", "prove_infeasible"]
-
 Ints = NDArray[np.int64]
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from solvers._jit import helper, kernel
 from solvers.partitioning.constrained.state import State
 
-__all__ = ["match"]
-
 Ints = NDArray[np.int64]
 
 _WINDOW = 256  # groups that a unit is compared with

@@ -23,8 +23,6 @@ from solvers.partitioning.constrained.state import State
 from solvers.partitioning.lpt import assign_lpt
 from solvers.partitioning.portfolio import assign_auto
 
-__all__ = ["Search", "exhaust_small", "lower_targets", "search", "shake"]
-
 Ints = NDArray[np.int64]
 
 _SMALL = 12  # units and groups up to which everything is tried

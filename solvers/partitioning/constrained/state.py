@@ -15,8 +15,6 @@ from solvers._units import Units, merge
 from solvers.arguments import INT64_MAX
 from solvers.constraints import ConstrainedProblem
 
-__all__ = ["State", "held_by_groups"]
-
 Ints = NDArray[np.int64]
 
 _SCALE_BITS = 24  # an average group's load is worth this many bits in a violation

@@ -194,7 +194,7 @@ def _models(
     if not any("=" not in cost.partition(":")[0] for cost in options["costs"]):  # else one is given for all
         own = {cost.partition("=")[0].strip() for cost in options["costs"]}
         of_models = {name: model.cost_model() for name, model in models.items()}
-        sharing = {name: LongShort.of(size) for name, (size, _) in read_sharing(options, phases).items()}
+        sharing = {name: LongShort.from_size(size) for name, (size, _) in read_sharing(options, phases).items()}
         for name, cut in sharing.items():
             cut.check_attention(module(names[name]).block.attention)
         degrees = {name: cut.degrees for name, cut in sharing.items()}

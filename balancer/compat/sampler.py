@@ -125,7 +125,7 @@ class BalancedBatchSampler(RankBatches):
         if as_count("num_replicas", num_replicas) > MAX_RANKS:
             raise ArgumentError("num_replicas", f"be <= {MAX_RANKS}", num_replicas)
         super().__init__(as_count("num_replicas", num_replicas), rank)
-        self.lengths = GlobalBatch.of(lengths, 1).lengths
+        self.lengths = GlobalBatch.from_lengths(lengths, 1).lengths
         self.gradient_accumulation_steps = as_count("gradient_accumulation_steps", gradient_accumulation_steps)
         self._groups = self.num_ranks * self.gradient_accumulation_steps
         self._samples_per_step = as_count("batch_size", batch_size) * self._groups
@@ -204,7 +204,7 @@ class BalancedBatchSampler(RankBatches):
         began = time.perf_counter()
         grid = self._plan(first, epoch)
         plan_s = time.perf_counter() - began
-        drawn = GlobalBatch.of(self.lengths[self._rows(first, epoch)], self._groups)
+        drawn = GlobalBatch.from_lengths(self.lengths[self._rows(first, epoch)], self._groups)
         batches = [batch for slot in grid for batch in slot]
         given = self.lengths[list(chain.from_iterable(batches))]
         placed = np.repeat(np.arange(self._groups, dtype=np.int32), [len(batch) for batch in batches])

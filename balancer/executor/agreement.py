@@ -14,8 +14,8 @@ from balancer.executor.fields import Column
 from balancer.executor.gathering import Gathered
 from balancer.executor.peers import NOTHING, Peers
 from balancer.plan.step_plan import StepPlan
+from balancer.planning.broadcast import plan_of_words, words_of_plan
 from balancer.planning.step import plan_step
-from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.cuts.micro_batches import IN_SHORT
 from balancer.problem.phases import SINGLE_PHASE
 from balancer.problem.ragged import Ragged

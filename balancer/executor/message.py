@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from balancer.executor.errors import summary
 from balancer.executor.fields import Column, Field, Spec
-from balancer.planning.told import words_of
+from balancer.planning.broadcast import words_of
 from balancer.problem.ragged import Ragged, offsets_of
 from solvers.arguments import as_int64
 

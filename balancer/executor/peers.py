@@ -21,7 +21,7 @@ from balancer.executor.memory import Memory
 from balancer.executor.node_wise import NodeWise
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
 from balancer.executor.route import Route
-from balancer.planning.told import words_of
+from balancer.planning.broadcast import words_of
 from balancer.problem.topology import Topology
 
 __all__ = ["EXCHANGES", "NOTHING", "Peers"]

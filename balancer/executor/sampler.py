@@ -88,8 +88,8 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
                 self._slots = cut_from_json(description["settings"]["micro_batches"])
                 self._phases = [phase["name"] for phase in description["phases"]]
                 sizes = {phase["name"]: phase.get("sequence_parallel") for phase in description["phases"]}
-                self._shared = {name: LongShort.of(size) for name, size in sizes.items() if size is not None}
-                self._epochs = PlanEpochs.of(description)
+                self._shared = {name: LongShort.from_size(size) for name, size in sizes.items() if size is not None}
+                self._epochs = PlanEpochs.from_description(description)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{plan}: its description is not one this version reads: {error!r}") from None
         else:

@@ -23,7 +23,7 @@ class PlanEpochs:
     end: int | None = None  # samples of an epoch, where the description tells
 
     @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
+    def from_description(cls, description: Mapping[str, Any]) -> Self:
         """Read a description; KeyError, TypeError or ValueError if it has none of it."""
         steps, count = as_integer("steps", description["steps"]), as_count("epochs", description.get("epochs", 1))
         if "batch_per_rank" not in description:  # a plan that was saved by itself

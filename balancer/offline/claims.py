@@ -128,7 +128,7 @@ class Claims:
     def epochs(self) -> PlanEpochs:
         """Which samples of which epoch its steps have."""
         with read_from(self.plan_file):
-            return PlanEpochs.of(self.said)
+            return PlanEpochs.from_description(self.said)
 
     @property
     def sources(self) -> tuple[str, list[dict[str, object]]]:

@@ -77,7 +77,7 @@ class DispatchPlan(Record):
     runtime_s: float = field(default=0.0, compare=False)
 
     @classmethod
-    def of(
+    def from_placed(
         cls,
         placed: WholeShares,
         prove: Callable[[int], Bound],

@@ -33,7 +33,7 @@ class Between(NamedTuple):
     late: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, run: MultiplexResult, tasks: GapTasks) -> "Between":
+    def from_run(cls, run: MultiplexResult, tasks: GapTasks) -> "Between":
         """Read it off the run of a replica, whose tasks these are."""
         start = np.concatenate([run.task_forward_start, run.task_backward_start])
         ran, takes = np.flatnonzero(start >= 0), np.concatenate([tasks.forward, tasks.backward])
@@ -91,7 +91,7 @@ class GapTable(Record):
     backward_turn: Ints
 
     @classmethod
-    def of(cls, tasks: GapTasks, found: MultiplexedResult) -> "GapTable":
+    def from_schedule(cls, tasks: GapTasks, found: MultiplexedResult) -> "GapTable":
         """Read turns off a schedule of these tasks."""
         columns = np.full((3, len(tasks.sample)), -1, dtype=np.int64)
         for replica, each in enumerate(found.replicas):

@@ -70,7 +70,7 @@ class GroupTable(Record):
     first_rank: NDArray[np.int32]
 
     @classmethod
-    def of(
+    def from_samples(
         cls, slot_of_sample: NDArray[np.int32], first_rank: NDArray[np.int32], degree: NDArray[np.int32]
     ) -> "GroupTable":
         """Make it of each sample's slot, and of its group's first rank and degree. O(n log n)."""
@@ -298,7 +298,7 @@ class Segments:
 
     def traffic(self, topology: Topology) -> Traffic:
         """Add up what moves. O(k + ranks)."""
-        return Traffic.of(*self.ranks, self.bytes_of_item, topology)
+        return Traffic.from_ranks(*self.ranks, self.bytes_of_item, topology)
 
     def places_on_rank(self, target: Pieces, rank: int) -> NDArray[np.int64]:
         """Return where elements that a rank gets lie among all of its target pieces: int64[elements].

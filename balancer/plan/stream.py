@@ -37,7 +37,7 @@ class Traffic:
     largest_receive: int
 
     @classmethod
-    def of(
+    def from_ranks(
         cls, source: NDArray[np.int32], target: NDArray[np.int32], bytes_of_item: NDArray[np.int64], topology: Topology
     ) -> "Traffic":
         """Add up what items move, given the ranks that they come from and go to: int32[k] both. O(k + ranks)."""
@@ -68,7 +68,7 @@ class Stream(Record):
 
     def traffic(self, topology: Topology) -> Traffic:
         """Add up what moves. O(k + ranks)."""
-        return Traffic.of(self.source.rank_of_sample, self.target.rank_of_sample, self.bytes_of_item, topology)
+        return Traffic.from_ranks(self.source.rank_of_sample, self.target.rank_of_sample, self.bytes_of_item, topology)
 
 
 def fused(name: str, streams: Sequence[Stream], order: NDArray[np.int64], target: Placement) -> Stream:

@@ -44,8 +44,8 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) ->
     get no more than fits if all their ranks share all of it, or, where there is too much for that, what their ranks
     hold together.
     """
-    units = Units.of(problem, cut)
-    room = Room.of(problem, cut, units.of_sample)
+    units = Units.from_problem(problem, cut)
+    room = Room.from_problem(problem, cut, units.of_sample)
     room.check(problem, cut, units.of_sample)
     bound = _bound(units, cut, room, problem.topology.num_ranks)
     wanted, why = settings.placement, why_not_relocate(problem) if settings.placement == "relocate" else ""
@@ -61,7 +61,7 @@ def plan_long_short(problem: Problem, cut: LongShort, settings: PlanSettings) ->
             break
     else:
         raise room.none_found(cut, problem.topology.num_ranks)
-    placed = PlacedGroups.of(problem, best.groups, len(cut.degrees))
+    placed = PlacedGroups.from_table(problem, best.groups, len(cut.degrees))
     return Found(placed, lambda _: bound, SolveStatus.FEASIBLE, best.fell_back or why)
 
 
@@ -85,8 +85,8 @@ def _planned(
 def long_short_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return a bound on what a step takes, whichever group has which items."""
     problem, cut = placed.problem, cast(LongShort, placed.cut)
-    units = Units.of(problem, cut)
-    return _bound(units, cut, Room.of(problem, cut, units.of_sample), problem.topology.num_ranks)
+    units = Units.from_problem(problem, cut)
+    return _bound(units, cut, Room.from_problem(problem, cut, units.of_sample), problem.topology.num_ranks)
 
 
 def _bound(units: Units, cut: LongShort, room: Room, num_ranks: int) -> Bound:
@@ -199,7 +199,7 @@ def _beside_large(groups: Problem, room: Fraction, settings: PlanSettings) -> Pl
     ranks = np.flatnonzero(free)
     place_of_rank = np.cumsum(free) - 1
     there = np.flatnonzero(free[home[rest]])
-    affinity = Affinity.of(there, place_of_rank[home[rest][there]], groups.move_volumes[rest][there], len(rest))
+    affinity = Affinity.from_parts(there, place_of_rank[home[rest][there]], groups.move_volumes[rest][there], len(rest))
     nodes = Topology(np.unique(topology.node_of_rank[ranks], return_counts=True)[1].tolist())
     nowhere = Placement.by_sample_order(np.zeros(len(rest), dtype=np.int32), len(ranks))  # the affinity says it
     batch = GlobalBatch(groups.batch.lengths[rest], nowhere)
@@ -258,4 +258,4 @@ def _shared(units: Units, cut: LongShort, room: Room, placed: Placed, count: int
     slot, of = np.searchsorted(-np.array(cut.degrees), -degree).astype(np.int32), units.of_sample
     area = times[slot, np.arange(len(slot))] * degree
     makespan = -1 if (taken < 0).any() else int(taken.max())
-    return _Shared(GroupTable.of(slot[of], rank[of], degree[of]), makespan, area, placed.fell_back)
+    return _Shared(GroupTable.from_samples(slot[of], rank[of], degree[of]), makespan, area, placed.fell_back)

@@ -101,7 +101,7 @@ def _schedule(problem: Problem, micro_batches: MicroBatches, time_budget: float)
     constrained = bool(problem.constraints.names())
     budget = time_budget / 2 if constrained else time_budget
     joint = schedule_jointly(problem, micro_batches, budget)
-    schedule = Schedule.of(joint)
+    schedule = Schedule.from_result(joint)
     if not constrained:
         return schedule
     given = isinstance(micro_batches.count, int)

@@ -174,7 +174,7 @@ def _relocate(problem: Problem, groups: NDArray[np.int32], eps: float | Fraction
     if unit is not None:  # samples that stay together are one item, whose parts lie where theirs do
         count = int(unit.max(initial=-1)) + 1
         parts, home, volumes = problem.parts, None, None
-        affinity = Affinity.of(unit[parts.sample], parts.ranks, parts.volumes, count)
+        affinity = Affinity.from_parts(unit[parts.sample], parts.ranks, parts.volumes, count)
         first = np.zeros(count, dtype=np.int64)
         first[unit[::-1]] = np.arange(len(unit))[::-1]
         groups, costs = groups[first], _sums(unit, costs, count)
@@ -402,7 +402,7 @@ def of_nodes(whole: Problem, size: int) -> Problem:
     home = Placement.by_sample_order(node[whole.batch.home.rank_of_sample], topology.num_ranks)
     room, affinity = whole.constraints.max_tokens_per_rank or INT64_MAX, whole.affinity
     if affinity is not None:
-        affinity = Affinity.of(affinity.sample, node[affinity.ranks], affinity.volumes, len(whole.costs))
+        affinity = Affinity.from_parts(affinity.sample, node[affinity.ranks], affinity.volumes, len(whole.costs))
     kept = replace(whole.constraints, max_tokens_per_rank=min(room * size, INT64_MAX))
     batch = GlobalBatch(whole.batch.lengths, home)
     return replace(whole, batch=batch, topology=topology, constraints=kept, affinity=affinity)
@@ -429,7 +429,11 @@ def _targets(
         each = longest // (num_slots + micro_batches.pipeline_stages - 1)
         return np.full(num_slots, min(each, total), dtype=np.int64)
     numbered = replace(micro_batches, count=num_slots)
-    model = found if num_slots == found.num_slots else Schedule.of(schedule_jointly(problem, numbered, time_budget))
+    model = (
+        found
+        if num_slots == found.num_slots
+        else Schedule.from_result(schedule_jointly(problem, numbered, time_budget))
+    )
     heights: NDArray[np.int64] = np.sort(model.slot_loads(problem.costs, problem.topology.num_ranks).max(axis=0))[::-1]
     tall = priced_by(problem, micro_batches, heights).tall  # which are full of tokens, whatever their height
     more = min((longest - int(heights.sum())) // (num_slots - tall), total)

@@ -67,9 +67,10 @@ def plan_in_gaps(problem: Problem, cut: MicroBatches, settings: PlanSettings) ->
     ).rank_of_sample
     target = Placement.by_slots(ranks, result.slot_of_item, problem.topology.num_ranks, result.num_slots)
     bound = Bound(result.lower_bound, result.bound_name)
+    gaps = GapTable.from_schedule(step.tasks, result)
     alone = problem.topology.num_nodes == 1 or placement == settings.placement
     return Found(
-        PlacedInGaps(problem, target, result.slot_of_item, result.num_slots, GapTable.of(step.tasks, result)),
+        PlacedInGaps(problem, target, result.slot_of_item, result.num_slots, gaps),
         lambda _: bound, result.status,
         "" if alone else "encoders in gaps are scheduled for all replicas together",
     )  # fmt: skip

@@ -161,8 +161,8 @@ def balance(
         raise ValueError(
             f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
         )
-    batch = GlobalBatch.of(lengths, topology.num_ranks, home_rank)
-    constraints = Constraints.of(
+    batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank)
+    constraints = Constraints.from_given(
         len(batch.lengths),
         topology.num_ranks,
         equal_counts=equal_counts,
@@ -175,7 +175,7 @@ def balance(
         initial_loads=initial_loads,
         rank_speeds=rank_speeds,
     )
-    problem = Problem.of(batch, topology, parse_cost(cost), constraints, settings.cut)
+    problem = Problem.from_batch(batch, topology, parse_cost(cost), constraints, settings.cut)
     return plan_problem(problem, settings)
 
 
@@ -183,7 +183,7 @@ def plan_problem(problem: Problem, settings: PlanSettings) -> DispatchPlan:
     """Solve a problem as its cut is solved, and make the plan."""
     started = time.perf_counter()
     found = PLANNERS[problem.cut.name].plan(problem, problem.cut, settings)
-    return DispatchPlan.of(
+    return DispatchPlan.from_placed(
         found.placed, found.prove, settings, placement=effective(problem, settings.placement), status=found.status,
         fell_back=found.fell_back, started=started,
     )  # fmt: skip
@@ -207,7 +207,7 @@ def replay_plan(
         bound = PLANNERS[placed.problem.cut.name].bound(placed, makespan, settings, searched)
         return claim.settle(bound, makespan)
 
-    return DispatchPlan.of(
+    return DispatchPlan.from_placed(
         placed, prove, settings, placement=effective(placed.problem, settings.placement), status=claim.status,
         fell_back=claim.fell_back, started=time.perf_counter(),
     )  # fmt: skip

@@ -68,7 +68,7 @@ class Schedule(NamedTuple):
     bound: Bound
 
     @classmethod
-    def of(cls, joint: ScheduleResult) -> "Schedule":
+    def from_result(cls, joint: ScheduleResult) -> "Schedule":
         """Return the schedule that a solver found."""
         bound = Bound(joint.lower_bound, joint.bound_name)
         return cls(joint.rank_of_item, joint.slot_of_item, joint.num_slots, bound)
@@ -255,7 +255,7 @@ class _Units(NamedTuple):
     allowed: NDArray[np.bool_] | None  # bool[units, R]
 
     @classmethod
-    def of(cls, problem: Problem, kept: Constraints, ranks: NDArray[np.int32], counted: Ints) -> "_Units":
+    def from_problem(cls, problem: Problem, kept: Constraints, ranks: NDArray[np.int32], counted: Ints) -> "_Units":
         keys, caps = kept.keep_together, kept.all_caps(problem.batch.lengths)
         codes = np.arange(len(ranks)) if keys is None else np.unique(keys, return_inverse=True)[1]
         of, num = codes.astype(np.int32), int(codes.max(initial=-1)) + 1
@@ -288,7 +288,7 @@ def _swapped(
     """
     num_ranks, num_slots = problem.topology.num_ranks, len(targets)
     ranks, slots = shares.rank_of_sample.copy(), shares.slot_of_sample.copy()
-    units = _Units.of(problem, kept, ranks, counted)
+    units = _Units.from_problem(problem, kept, ranks, counted)
     above = _above(problem.costs, ranks, slots, num_ranks, targets)
     for left in range(_ROUNDS, 0, -1):
         worst = int(np.argmax(above))

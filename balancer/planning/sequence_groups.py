@@ -35,7 +35,7 @@ class Units(NamedTuple):
     sizes: NDArray[np.int64]  # [D, units], padding included
 
     @classmethod
-    def of(cls, problem: Problem, cut: SequenceGroups) -> "Units":
+    def from_problem(cls, problem: Problem, cut: SequenceGroups) -> "Units":
         """Add up what goes together."""
         lengths, together = problem.batch.lengths, problem.constraints.keep_together
         times = problem.cost.degree_times(lengths, cut.degrees, problem.topology.num_ranks)
@@ -54,7 +54,7 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
     ranks, slots = problem.topology.num_ranks, cut.fewest_slots(problem.batch.lengths, problem.topology.num_ranks)
     if ranks * slots > MOST_BINS:
         raise UsageError(f"{{num_ranks}} * {{num_slots}} must be <= {MOST_BINS} micro-batches, got {ranks} * {slots}")
-    units = Units.of(problem, cut)
+    units = Units.from_problem(problem, cut)
     unit, times = units.of_sample, units.times
     try:
         found = solvers.sequence_groups(
@@ -73,13 +73,13 @@ def plan_groups(problem: Problem, cut: SequenceGroups, settings: PlanSettings) -
         heights = found.slot_times - times.overhead
         groups, fell_back = _relocated(problem, cut, groups, heights * times.unit, settings)
     bound = Bound(found.lower_bound * times.unit, found.bound_name)
-    return Found(PlacedGroups.of(problem, groups, found.num_slots), lambda _: bound, found.status, fell_back)
+    return Found(PlacedGroups.from_table(problem, groups, found.num_slots), lambda _: bound, found.status, fell_back)
 
 
 def groups_bound(placed: PlacedGroups, makespan: int, settings: PlanSettings, search: bool) -> Bound:
     """Return the closed-form bound on what the slots of a step take together."""
     problem, cut = placed.problem, placed.cut
-    times, sizes = Units.of(problem, cut)[1:]
+    times, sizes = Units.from_problem(problem, cut)[1:]
     asked = solvers.SequenceRequest(
         times.times, sizes, overhead=times.overhead, **cut.solver_keywords(problem.topology)
     )
@@ -124,7 +124,7 @@ def _rearranged(problem: Problem, cut: SequenceGroups, groups: GroupTable, objec
         )
         first_rank[alike] = starts[found.rank_of_group]
     own = groups.group_of_sample
-    return GroupTable.of(groups.slot[own], first_rank[own], groups.degree[own])
+    return GroupTable.from_samples(groups.slot[own], first_rank[own], groups.degree[own])
 
 
 def _places(starts: NDArray[np.int32], degree: int, node: int, num_ranks: int) -> NDArray[np.int32]:
@@ -170,7 +170,7 @@ def _relocated(
         if found is not None:
             rank[mine] = found
     why = f"{failed} of {len(heights)} slots could not be balanced from home" if failed else ""
-    return GroupTable.of(slot, rank, degree), why
+    return GroupTable.from_samples(slot, rank, degree), why
 
 
 def _on_single_ranks(
@@ -183,7 +183,7 @@ def _on_single_ranks(
     near = _nearest(ranks, problem.topology.node_of_rank)
     parts = problem.parts.of_samples(samples)
     there = near[parts.ranks] >= 0
-    affinity = Affinity.of(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(samples))
+    affinity = Affinity.from_parts(parts.sample[there], near[parts.ranks[there]], parts.volumes[there], len(samples))
     sizes = None if cut.max_tokens_per_rank is None else cut.padded(problem.batch.lengths[samples], 1)
     try:
         found = solvers.relocate(

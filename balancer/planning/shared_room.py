@@ -50,7 +50,7 @@ class Room(NamedTuple):
     caps: Ints  # int64[q]
 
     @classmethod
-    def of(cls, problem: Problem, cut: LongShort, unit: Ints) -> "Room":
+    def from_problem(cls, problem: Problem, cut: LongShort, unit: Ints) -> "Room":
         """Add up what ranks hold of the samples of each unit."""
         kept, lengths, degrees = problem.constraints, problem.batch.lengths, np.array(cut.degrees)
         whole = [(MAX_TOKENS, kept.max_tokens_per_rank), (_COUNTS, kept.max_samples_per_rank)]

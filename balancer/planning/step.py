@@ -87,7 +87,9 @@ class Step:
             constraints = items.constraints(num_ranks, least)
             cut = self.setup.cut_of(name)
             all_items = {each.phase.name: (each.cost, each.lengths, each.sample_of_item) for each in self.items}
-            return Problem.of(batch, topology, items.cost, constraints, cut, cut.work(all_items, len(batch.lengths)))
+            return Problem.from_batch(
+                batch, topology, items.cost, constraints, cut, cut.work(all_items, len(batch.lengths))
+            )
 
 
 def _has_enough(batch: GlobalBatch, num_ranks: int, size: int) -> bool:
@@ -220,7 +222,7 @@ def make_step(
     num_ranks = setup.topology.num_ranks
     items = resolve_phases(columns, setup.phases, num_ranks, keys)
     if not isinstance(home, Placement):
-        home = GlobalBatch.of(items[-1].lengths, num_ranks, home).home
+        home = GlobalBatch.from_lengths(items[-1].lengths, num_ranks, home).home
     return step_of(setup, items, home)
 
 
@@ -322,7 +324,9 @@ def _from_parts(step: Step, items: PhaseItems, plans: Mapping[str, DispatchPlan]
     ranks.append(setup.homes_in(name, step.home).rank_of_sample[samples[-1]])
     volumes = [held[each.phase.name].lengths * each.phase.bytes_out for each in feeders]
     volumes.append(items.own.values * items.phase.bytes_in)
-    affinity = Affinity.of(np.concatenate(samples), np.concatenate(ranks), np.concatenate(volumes), len(items.lengths))
+    affinity = Affinity.from_parts(
+        np.concatenate(samples), np.concatenate(ranks), np.concatenate(volumes), len(items.lengths)
+    )
     return replace(step.problem(items), affinity=affinity)
 
 

@@ -125,7 +125,7 @@ def _in_gaps(times: StepTimes, step: StepItems, caps: Floats | None, alone: Floa
     def slowest() -> Timeline:
         replica = int(np.argmax(result.makespans))
         ran = result.replicas[replica]
-        return Timeline(ran, Between.of(ran, tasks.of(result.tasks_of(replica))))
+        return Timeline(ran, Between.from_run(ran, tasks.of(result.tasks_of(replica))))
 
     return Timed(result, held.max(axis=0), alone_.max(axis=0), at_work + tasks.at_work, slowest)
 

@@ -83,7 +83,7 @@ class GlobalBatch(Record):
         return GlobalBatch(lengths, home, dropped[order], dropped_lengths[order], self.row_numbers)
 
     @classmethod
-    def of(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
+    def from_lengths(cls, lengths: ArrayLike, num_ranks: int, home_rank: ArrayLike | None = None) -> "GlobalBatch":
         """Check lengths and homes that come from a caller; without homes, equal contiguous shares."""
         num_ranks = as_count("num_ranks", num_ranks)
         array = as_int64("lengths", lengths)

@@ -149,7 +149,7 @@ def not_taken(taker: str, names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constraints:
-    """Constraints on what each rank gets, in any combination; :meth:`of` checks them.
+    """Constraints on what each rank gets, in any combination; :meth:`from_given` checks them.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class Constraints:
     rank_speeds: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, num_samples: int, num_ranks: int, **given: Any) -> "Constraints":
+    def from_given(cls, num_samples: int, num_ranks: int, **given: Any) -> "Constraints":
         """Check constraints that come from a caller, each by its name in :data:`CONSTRAINTS`.
 
         Raises

@@ -235,7 +235,7 @@ class PhaseItems(Record):
             "allowed_ranks": mask,
         }
         asked = {name: getattr(phase, name) for name in OF_PLANS} | of_items
-        return Constraints.of(len(self.lengths), num_ranks, **asked)
+        return Constraints.from_given(len(self.lengths), num_ranks, **asked)
 
     def without(self, samples: NDArray[np.int64], num_samples: int) -> "PhaseItems":
         """Leave out all items of some samples, ascending; the others are numbered anew."""

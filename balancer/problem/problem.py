@@ -29,7 +29,7 @@ class Affinity(NamedTuple):
     volumes: NDArray[np.int64]  # int64[k]: bytes of the sample on that rank
 
     @classmethod
-    def of(
+    def from_parts(
         cls, sample: NDArray[np.int64], rank: NDArray[np.int32], volume: NDArray[np.int64], num_samples: int
     ) -> "Affinity":
         """Add up parts, given as sample, rank and volume of each, in any order. O(k log k)."""
@@ -57,7 +57,7 @@ class Affinity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What the planner solves; :meth:`of` checks it."""
+    """What the planner solves; :meth:`from_batch` checks it."""
 
     batch: GlobalBatch
     topology: Topology
@@ -84,7 +84,7 @@ class Problem:
         return Affinity(np.arange(len(volumes) + 1), self.batch.home.rank_of_sample, volumes)
 
     @classmethod
-    def of(
+    def from_batch(
         cls,
         batch: GlobalBatch,
         topology: Topology,

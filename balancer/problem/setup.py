@@ -172,7 +172,7 @@ class Setup:
         size, slots, of_group = items.phase.sequence_parallel, self.settings.cut, self.settings.group_size
         if size is None:
             return
-        cut = LongShort.of(size)
+        cut = LongShort.from_size(size)
         if items.feeds is None or items.fed_by:
             raise UsageError(
                 "{sequence_parallel} is for encoders, whose items come from home and feed another phase",
@@ -201,7 +201,7 @@ class Setup:
             return self.settings.cut
         given = next(each for each in self.phases if each.name == phase)
         size = given.sequence_parallel
-        return WHOLE_SHARES if size is None else LongShort.of(size, given.share_multiple_of)
+        return WHOLE_SHARES if size is None else LongShort.from_size(size, given.share_multiple_of)
 
     @property
     def in_gaps(self) -> bool:

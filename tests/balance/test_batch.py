@@ -85,7 +85,7 @@ def test_bad_arguments_are_named(arguments, error, words):
 
 
 def test_lengths_are_checked_and_read_only():
-    batch = GlobalBatch.of(np.array([3, 1], dtype=np.uint8), 2)
+    batch = GlobalBatch.from_lengths(np.array([3, 1], dtype=np.uint8), 2)
     assert batch.lengths.dtype == np.int64
     with pytest.raises(ValueError, match="read-only"):
         batch.lengths[0] = 1

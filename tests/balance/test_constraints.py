@@ -125,7 +125,7 @@ def test_every_mix_is_kept_or_refused(case):
 def test_violations_are_found_in_any_placement(case, ranks):
     lengths, kept, _ = case
     ranks = ranks[: len(lengths)]
-    constraints = Constraints.of(len(lengths), RANKS, **kept)
+    constraints = Constraints.from_given(len(lengths), RANKS, **kept)
     tokens = np.array([sum(lengths[s] for s, r in enumerate(ranks) if r == rank) for rank in range(RANKS)])
     found = constraints.violation(np.array(ranks, dtype=np.int32), tokens, np.arange(len(lengths)))
     assert (found is not None) == bool(list(broken_rules(lengths, ranks, kept)))

@@ -55,7 +55,7 @@ def per_epoch(plans):
     """The rows of each epoch, of steps of one plan after the other: (plan, first step, last)."""
     found = {}
     for plan, start, stop in plans:
-        epochs = PlanEpochs.of(open_plan(plan).description)
+        epochs = PlanEpochs.from_description(open_plan(plan).description)
         for step, rows in enumerate(rows_by_step(plan)):
             if start <= step < stop:
                 found.setdefault(epochs.place(step)[0], []).extend(rows)
@@ -105,7 +105,7 @@ def test_parts_and_processes_plan_the_same(log, tmp_path, shuffle, drop_last):
     assert steps[0] == steps[1] == steps[2]
     assert len({one.description["digest"] for one in found}) == 1
     assert len(steps[0]) == (3 + 2 * 6 if drop_last else 4 + 2 * 7)
-    assert PlanEpochs.of(found[0].description).steps_in_first == (3 if drop_last else 4)
+    assert PlanEpochs.from_description(found[0].description).steps_in_first == (3 if drop_last else 4)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import solvers
 from balancer import MicroBatches, ModuleLayout, Phase, Ragged, SequenceGroups, Topology, orchestrate
 from balancer.cost import CostModel, Sharing
 from balancer.errors import PlanError
+from balancer.planning.broadcast import plan_of_words, words_of_plan
 from balancer.planning.step import make_step
 from balancer.planning.strategies import plan_with
-from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.constraints import Constraints
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.problem.phases import CONSTRAINTS
@@ -310,11 +310,11 @@ def test_pieces_that_break_a_cap_or_part_what_stays_together_are_found():
     ranks_and_slots = plan.num_ranks, plan.num_slots, numbers
     blocks = np.where(plan.group_table.degree_of_sample > 1, 9, 0)  # of which each of four ranks has three
     for limit, message in ((2, "holds 3 blocks, cap 2"), (3, None)):
-        kept = Constraints.of(len(numbers), 8, caps={"blocks": (blocks[:], limit)})
+        kept = Constraints.from_given(len(numbers), 8, caps={"blocks": (blocks[:], limit)})
         found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
         assert (found is None) == (message is None)
         assert message is None or message in found
-    kept = Constraints.of(len(numbers), 8, keep_together=np.zeros(len(numbers)))
+    kept = Constraints.from_given(len(numbers), 8, keep_together=np.zeros(len(numbers)))
     found = plan.group_table.broken(kept, plan.lengths, plan.micro_batches, *ranks_and_slots)
     assert "have one keep_together key" in found
 
@@ -486,10 +486,10 @@ KEPT = {"keep_together", "max_tokens_per_rank", "max_samples_per_rank", "caps"}
 @pytest.mark.parametrize("name", sorted(CONSTRAINTS))
 def test_a_constraint_is_kept_or_its_refusal_says_what_it_would_mean_and_what_to_do(name):
     if name in KEPT:
-        LongShort.of(4).check(COST, [name], Topology.uniform(8, 4))
+        LongShort.from_size(4).check(COST, [name], Topology.uniform(8, 4))
         return
     with pytest.raises(ValueError, match=f"sequence_parallel cannot be combined with {name}: .*; ") as refused:
-        LongShort.of(4).check(COST, [name], Topology.uniform(8, 4))
+        LongShort.from_size(4).check(COST, [name], Topology.uniform(8, 4))
     assert "samples are on several ranks" not in str(refused.value)
 
 

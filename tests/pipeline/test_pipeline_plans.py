@@ -20,9 +20,9 @@ from balancer import MicroBatches, Phase, PipelineStages, PlanError
 from balancer.cost import flops
 from balancer.io.logs import open_log
 from balancer.offline.settings import LogSettings
+from balancer.planning.broadcast import plan_of_words, words_of_plan
 from balancer.planning.step import make_step, plan_step
 from balancer.planning.strategies import plan_with
-from balancer.planning.told import plan_of_words, words_of_plan
 from balancer.problem.problem import work_of_slots
 from balancer.problem.settings import PlanSettings
 from balancer.problem.setup import Setup

@@ -109,7 +109,7 @@ class PlacedInGaps(PlacedPipelines):
         if home:
             run, (ahead, behind) = self.run(rank, home), self._around_home()[:, rank].tolist()
             return Between.around(len(run.busy), ahead, behind, run.makespan)
-        return Between.of(self.gap_run(rank), self.table.tasks.of(np.flatnonzero(self._on(rank))))
+        return Between.from_run(self.gap_run(rank), self.table.tasks.of(np.flatnonzero(self._on(rank))))
 
     def gap_run(self, rank: int) -> MultiplexResult:
         """Run the pipeline of one rank with the tasks in its gaps, exactly."""

@@ -33,7 +33,7 @@ class PlacedGroups(WholeShares):
     group_table: GroupTable = field(default_factory=GroupTable.none)
 
     @classmethod
-    def of(cls, problem: Problem, table: GroupTable, num_slots: int) -> "PlacedGroups":
+    def from_table(cls, problem: Problem, table: GroupTable, num_slots: int) -> "PlacedGroups":
         """Place samples where their groups are."""
         group, num_ranks = table.group_of_sample, problem.topology.num_ranks
         lead, slot = table.first_rank[group], table.slot[group]
@@ -44,7 +44,7 @@ class PlacedGroups(WholeShares):
         cls, problem: Problem, target: Placement, slots: NDArray[np.int32], num_slots: int, *beside: NDArray[np.int32]
     ) -> "PlacedGroups":
         """Place samples where the groups are that stand :attr:`beside`."""
-        return cls.of(problem, GroupTable(*beside), num_slots)
+        return cls.from_table(problem, GroupTable(*beside), num_slots)
 
     @classmethod
     def read(cls, where: str, rows: PlanStep) -> OneEach:
@@ -62,7 +62,7 @@ class PlacedGroups(WholeShares):
         broken = table.broken(problem.constraints, lengths, cut, topology.num_ranks, rows.num_slots, numbers)  # type: ignore[arg-type]
         if broken is not None:
             raise PlanError(f"{rows.where}: {broken}")
-        return cls.of(problem, table, rows.num_slots)
+        return cls.from_table(problem, table, rows.num_slots)
 
     @property
     def beside(self) -> tuple[NDArray[np.int32], ...]:
@@ -78,7 +78,7 @@ class PlacedGroups(WholeShares):
             group, in_group, in_slot, rank = part.beside
             slot[members], lead[members] = in_slot[group], rank[group] + first
             degree[members] = in_group[group]
-        return cls.of(problem, GroupTable.of(slot, lead, degree), parts[0][2].num_slots)
+        return cls.from_table(problem, GroupTable.from_samples(slot, lead, degree), parts[0][2].num_slots)
 
     @property
     def cut(self) -> SequenceGroups:

@@ -211,7 +211,7 @@ class WholeShares(Record):
     def traffic(self) -> Traffic:
         """What dispatch moves, in elements."""
         batch, topology = self.problem.batch, self.problem.topology
-        return Traffic.of(batch.home.rank_of_sample, self.target.rank_of_sample, batch.lengths, topology)
+        return Traffic.from_ranks(batch.home.rank_of_sample, self.target.rank_of_sample, batch.lengths, topology)
 
     def inverse(self) -> "WholeShares":
         """Return where samples are after the way back: whole, each at its home."""

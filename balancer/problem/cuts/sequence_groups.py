@@ -300,7 +300,7 @@ class LongShort(SequenceGroups):
 
     Examples
     --------
-    >>> LongShort.of(8).degrees, LongShort.of(12).degrees
+    >>> LongShort.from_size(8).degrees, LongShort.from_size(12).degrees
     ((8, 4, 2, 1), (12, 6, 3, 1))
     """
 
@@ -312,7 +312,7 @@ class LongShort(SequenceGroups):
     own_slots: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, size: int, pad_to: int = 1) -> "LongShort":
+    def from_size(cls, size: int, pad_to: int = 1) -> "LongShort":
         """Return that of groups of so many ranks; a rank's share of an item is padded to a multiple of `pad_to`."""
         degrees = [as_count(cls.name, size, 2)]
         while degrees[-1] > 1:
@@ -356,7 +356,7 @@ class LongShort(SequenceGroups):
             check_heads(self.degrees, attention)
         except ArgumentError:
             legal = legal_degrees(attention)
-            sizes = [size for size in legal[1:] if set(self.of(size).degrees) <= set(legal)]
+            sizes = [size for size in legal[1:] if set(self.from_size(size).degrees) <= set(legal)]
             take = (f"take {', '.join(map(str, sizes))}",) if sizes else ()
             raise UsageError(
                 "{sequence_parallel} = {size} shares items by {counts} ranks, each of which must divide the model's "

@@ -49,23 +49,23 @@ def plan_of_words(words: NDArray[np.int64], step: Step) -> StepPlan:
     described = json.loads(words[1:end].astype("<i8").tobytes()[:size])
     plans, rest = {}, words[end:]
     for items in step.items:
-        told = described[items.phase.name]
-        plans[items.phase.name] = _plan_of(step, items, told, rest[: 3 * len(items.lengths)])
+        said = described[items.phase.name]
+        plans[items.phase.name] = _plan_of(step, items, said, rest[: 3 * len(items.lengths)])
         rest = rest[3 * len(items.lengths) :]
     return finished(step, plans, "orchestrated", started)
 
 
-def _plan_of(step: Step, items: PhaseItems, told: Mapping[str, Any], words: NDArray[np.int64]) -> DispatchPlan:
+def _plan_of(step: Step, items: PhaseItems, said: Mapping[str, Any], words: NDArray[np.int64]) -> DispatchPlan:
     """Put the plan of a phase together from its certificate, and rank, position and slot of each item."""
     rank, position, slot = words.astype(np.int32).reshape(3, -1)
     target = Placement.checked(rank, step.setup.topology_of(items.phase.name).num_ranks, position)
     problem = step.problem(items)
     if items is not step.items[-1]:
-        problem = encoder_problem(step, items, told["num_slots"])
-    beside = [np.array(array, dtype=np.int32) for array in told["beside"]]
-    where = PLACED[problem.cut.name].put_together(problem, target, slot.copy(), told["num_slots"], *beside)
-    bound = Bound(told["lower_bound"], told["bound_name"])
-    return DispatchPlan.of(
-        where, lambda _: bound, step.settings, placement=told["placement"], status=SolveStatus(told["status"]),
-        fell_back=told["fell_back"],
+        problem = encoder_problem(step, items, said["num_slots"])
+    beside = [np.array(array, dtype=np.int32) for array in said["beside"]]
+    where = PLACED[problem.cut.name].put_together(problem, target, slot.copy(), said["num_slots"], *beside)
+    bound = Bound(said["lower_bound"], said["bound_name"])
+    return DispatchPlan.from_placed(
+        where, lambda _: bound, step.settings, placement=said["placement"], status=SolveStatus(said["status"]),
+        fell_back=said["fell_back"],
     )  # fmt: skip

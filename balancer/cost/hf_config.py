@@ -11,6 +11,7 @@ from typing import Any
 
 from balancer.cost.hf_decoders import DECODERS, qwen2
 from balancer.cost.hf_encoders import VISION_ENCODERS, whisper
+from balancer.cost.hf_families import TEXT_KEYS
 from balancer.cost.hf_section import Section
 from balancer.cost.layers import Projector
 from balancer.cost.shapes import Decoder, Module, VisionEncoder
@@ -102,11 +103,23 @@ def _qwen2_audio(section: Section) -> dict[str, Module]:
     return {"audio": whisper(audio, projector), "llm": llm}
 
 
+def _text_alone(path: str, kind: str) -> Callable[[Section], dict[str, Module]]:
+    """Read the language model of several modules whose encoders are not known."""
+
+    def read(section: Section) -> dict[str, Module]:
+        for key in path.split("."):
+            section = section.part(key, {}, kind)
+        return {"llm": _known(DECODERS, section)(section)}
+
+    return read
+
+
 _SEVERAL: dict[str, Callable[[Section], dict[str, Module]]] = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _qwen_vl),
     "internvl_chat": _internvl,
     "llava": _llava,
     "qwen2_audio": _qwen2_audio,
+    **{name: _text_alone(*where) for name, where in TEXT_KEYS.items()},
 }
 
 

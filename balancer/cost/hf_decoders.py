@@ -1,8 +1,10 @@
 """Decoders from the configurations of language models, one function a family."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from balancer.cost.hf_families import FAMILIES, family_decoder
 from balancer.cost.hf_section import Section, all_biased, head_dim_of
 from balancer.cost.layers import Attention, Block, Experts, Mlp
 from balancer.cost.shapes import Decoder
@@ -10,13 +12,19 @@ from balancer.cost.shapes import Decoder
 __all__ = ["DECODERS", "qwen2"]
 
 
-def _no_sliding_window(section: Section, switch: str | None) -> None:
-    """Attention within a window is no polynomial of the length; configurations that never use theirs pass."""
-    if switch is not None and not section.flag(switch, False):
-        return
-    window = section.raw("sliding_window", None)
-    if window is not None and section.count("sliding_window") < section.count("max_position_embeddings"):
-        raise section.refuse("sliding_window", window, "must be null: sliding attention is not a*l + b*l^2")
+def _windowed(
+    kind: str, plain: Callable[[Section], Decoder], switch: str | None = None
+) -> Callable[[Section], Decoder]:
+    """Read layers one by one where some have a window that is shorter than the context; all alike elsewhere."""
+
+    def read(section: Section) -> Decoder:
+        used = switch is None or section.flag(switch, False)
+        if not used or section.raw("sliding_window", None) is None:
+            return plain(section)
+        shorter = section.count("sliding_window") < section.count("max_position_embeddings")
+        return family_decoder(section, kind) if shorter else plain(section)
+
+    return read
 
 
 def _attention(
@@ -65,7 +73,6 @@ def _llama(section: Section) -> Decoder:
 
 
 def _mistral(section: Section) -> Decoder:
-    _no_sliding_window(section, None)
     return _decoder(section, _attention(section), _gated(section), tied=False)
 
 
@@ -73,14 +80,12 @@ def _gemma(section: Section) -> Decoder:
     return _decoder(section, _attention(section), _gated(section), tied=True)
 
 
-def qwen2(section: Section) -> Decoder:
-    """Read Qwen2, and the language models of Qwen2-VL and Qwen2.5-VL: biases on queries, keys and values alone."""
-    _no_sliding_window(section, "use_sliding_window")
+def _qwen2(section: Section) -> Decoder:
+    """Biases on queries, keys and values alone; so have the language models of Qwen2-VL and Qwen2.5-VL."""
     return _decoder(section, _attention(section, qkv_bias=True), _gated(section), tied=False)
 
 
 def _qwen3(section: Section) -> Decoder:
-    _no_sliding_window(section, "use_sliding_window")
     bias = section.flag("attention_bias", False)
     attention = _attention(section, qkv_bias=bias, output_bias=bias, qk_norm=True)
     return _decoder(section, attention, _gated(section), tied=False)
@@ -92,7 +97,6 @@ def _num_experts(section: Section, key: str, other: str) -> int:
 
 
 def _mixtral(section: Section) -> Decoder:
-    _no_sliding_window(section, None)
     experts = Experts(
         hidden=section.count("hidden_size"),
         intermediate=section.count("intermediate_size"),
@@ -103,7 +107,6 @@ def _mixtral(section: Section) -> Decoder:
 
 
 def _qwen_moe(section: Section, attention: Attention, shared: int) -> Decoder:
-    _no_sliding_window(section, "use_sliding_window")
     experts = Experts(
         hidden=attention.hidden,
         intermediate=section.count("moe_intermediate_size"),
@@ -160,15 +163,20 @@ def _gpt_neox(section: Section) -> Decoder:
     )
 
 
+_SWITCH = "use_sliding_window"
+qwen2 = _windowed("qwen2", _qwen2, _SWITCH)
+"""Reads Qwen2, and the language models of Qwen2-VL and Qwen2.5-VL."""
+
 DECODERS: dict[str, Callable[[Section], Decoder]] = {
+    **{kind: partial(family_decoder, kind=kind) for kind in FAMILIES},
     **dict.fromkeys(("llama", "internlm2"), _llama),
-    "mistral": _mistral,
+    "mistral": _windowed("mistral", _mistral),
     "gemma": _gemma,
     **dict.fromkeys(("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"), qwen2),
-    "qwen3": _qwen3,
-    "mixtral": _mixtral,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
+    "qwen3": _windowed("qwen3", _qwen3, _SWITCH),
+    "mixtral": _windowed("mixtral", _mixtral),
+    "qwen2_moe": _windowed("qwen2_moe", _qwen2_moe, _SWITCH),
+    "qwen3_moe": _windowed("qwen3_moe", _qwen3_moe, _SWITCH),
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
 }

@@ -1,7 +1,7 @@
 """Keys of a model's configuration: read, or refused by name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,22 @@ class Section:
             raise self.refuse(key, value, f"must be <= {_LARGEST}")
         return value
 
+    def present(self, keys: Sequence[str]) -> str:
+        """Return which of several keys for one thing is there; empty if none is, refused if they contradict."""
+        found = [key for key in keys if self.raw(key, None) is not None]
+        for key in found[1:]:
+            if self.raw(key) != self.raw(found[0]):
+                raise self.refuse(key, self.raw(key), f"must be the {self.raw(found[0])} of '{found[0]}'")
+        return found[0] if found else ""
+
+    def any_count(self, keys: Sequence[str], default: Any = _NEEDED, minimum: int = 1) -> int:
+        """Value of whichever key is there, an integer; where none is, the first is missing."""
+        return self.count(self.present(keys) or keys[0], default, minimum)
+
+    def any_flag(self, keys: Sequence[str], default: bool) -> bool:
+        """Value of whichever key is there, true or false."""
+        return self.flag(self.present(keys) or keys[0], default)
+
     def flag(self, key: str, default: bool) -> bool:
         """Value of a key that must be true or false."""
         value = self.raw(key, default)
@@ -56,6 +72,10 @@ class Section:
             raise self.refuse(key, value, "must be an object")
         kind = str(value.get("model_type", model_type))
         return Section({"model_type": kind, **value}, self.where, f"{self.prefix}{key}.", defaults.get(kind, {}))
+
+    def beside(self, values: Mapping[str, Any]) -> "Section":
+        """Return the configuration with some keys of other values."""
+        return Section({**self.values, **values}, self.where, self.prefix, self.defaults)
 
     def refuse(self, key: str, value: Any, rule: str) -> InputError:
         """Make the error about the value of a key."""

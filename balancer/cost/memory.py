@@ -59,7 +59,9 @@ def kept_bytes(module: Module, *, recompute: bool) -> Kept:
         per_element, head = 1 / module.frames_per_token, 0.0
     else:
         return Kept(0.0, 0.0, 0.0)  # a shape of the caller's own: unknown
-    whole = _block_values(module.block) * _BYTES * per_element
+    unlike = module.unlike if isinstance(module, Decoder) else ()
+    values = sum(layer.kept for layer in unlike) / len(unlike) if unlike else _block_values(module.block)
+    whole = values * _BYTES * per_element
     if recompute:
         return Kept(module.block.hidden * _BYTES * per_element, whole, head)
     return Kept(whole, 0.0, head)

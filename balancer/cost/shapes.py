@@ -6,10 +6,12 @@ square counts (what a fused kernel computes, and the convention of MFU tables), 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Protocol
 
 from balancer.cost.layers import Block, Convolution, Mlp, Projector, check_counts, exact_quotient
+from balancer.cost.parts import Part, total
 from balancer.cost.polynomial import LengthPolynomial
 
 __all__ = ["AudioEncoder", "Decoder", "Module", "VisionEncoder"]
@@ -62,6 +64,8 @@ class Decoder:
         Whether tokens see only those before them.
     extra_parameters : int
         Final norm, learned positions.
+    unlike : tuple of Part
+        Where layers differ in more than that: each one, in order. `block` then has their attention's heads alone.
 
     Examples
     --------
@@ -80,10 +84,13 @@ class Decoder:
     extra_parameters: int = 0
     dense_layers: int = 0
     dense_mlp: Mlp | None = None
+    unlike: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         check_counts(self, 1, "layers", "vocabulary")
         check_counts(self, 0, "extra_parameters", "dense_layers")
+        if self.unlike and len(self.unlike) != self.layers:
+            raise ValueError(f"Decoder unlike must be {self.layers} layers, got {len(self.unlike)}")
         if self.dense_layers > self.layers or (self.dense_mlp is None and self.dense_layers):
             raise ValueError(f"Decoder dense_layers must be <= layers and have a dense_mlp, got {self.dense_layers}")
 
@@ -100,17 +107,31 @@ class Decoder:
     @property
     def parameters(self) -> int:
         """All of them."""
+        if self.unlike:
+            return sum(layer.parameters for layer in self.unlike) + self._around
         experts = (self.layers - self.dense_layers) * self.block.parameters
         return experts + self.dense_layers * self._dense_block.parameters + self._around
 
     @property
     def active_parameters(self) -> int:
         """Those that a token meets; the whole embedding among them, as model cards count."""
+        if self.unlike:
+            return self.parameters - sum(layer.resting for layer in self.unlike)
         experts = (self.layers - self.dense_layers) * self.block.active_parameters
         return experts + self.dense_layers * self._dense_block.parameters + self._around
 
+    def in_stages(self, stages: int) -> list[tuple[Part, ...]]:
+        """Return the unlike layers of each of so many stages: as many as can be alike, more in the first."""
+        ends = [i * (self.layers // stages) + min(i, self.layers % stages) for i in range(stages + 1)]
+        return [self.unlike[first:last] for first, last in pairwise(ends)]
+
     def flops(self, *, backward: bool = True, checkpointing: bool = False) -> LengthPolynomial:
         """FLOPs of a sample of l tokens, the vocabulary head on every token."""
+        if self.unlike:
+            whole = total(self.unlike)
+            head = 2 * self.block.hidden * self.vocabulary
+            forward = LengthPolynomial(0, whole.per_token + head, 0, "tokens", whole.pairs)
+            return _passes(forward, backward, checkpointing)
         a = (self.layers - self.dense_layers) * self.block.flops_per_token
         a += self.dense_layers * self._dense_block.flops_per_token
         a += 2 * self.block.hidden * self.vocabulary

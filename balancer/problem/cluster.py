@@ -129,6 +129,12 @@ class Cluster:
         attention, node = module.block.attention, self.ranks_per_node
         if exchange == "ulysses":
             check_heads(listed, attention)
+        elif sized := [name for name, _ in cost.model.areas if name != "full"]:
+            raise ArgumentError(
+                "exchange",
+                f"be 'ulysses' for a model with {sized[0]}: round a ring a mask passes on what it keeps alone, "
+                "which is not in proportion to the length", repr(exchange),
+            )  # fmt: skip
         per_second = cost.per_second(efficiency * self.rank_flops)
         inside, across = (
             self.gpus_per_rank * each for each in (self.intra_node_bytes_per_s, self.inter_node_bytes_per_s)

@@ -97,6 +97,10 @@ def _parameters(model: Module, one: ModuleLayout, count: int, cut: bool) -> Floa
         ends = float(model.block.hidden * model.vocabulary)
     around = ends * (1 if isinstance(model, Decoder) and model.tied else 2)
     each = layers * ((model.parameters - around) / model.layers)
+    if isinstance(model, Decoder) and model.unlike:
+        each = np.array(
+            [sum(layer.parameters for layer in of_stage) for of_stage in model.in_stages(stages)], dtype=np.float64
+        )
     each[0] += ends
     if stages > 1 or around > ends:  # a tied head of its own stage is a copy
         each[-1] += ends

@@ -8,6 +8,7 @@ from naive_flops import whisper_decoder_parameters
 import balancer
 from balancer.cost import MODELS, flops, module, read_config
 from balancer.cost.hf_config import MODEL_TYPES, modules_of
+from balancer.cost.hf_families import FAMILIES, TEXT_KEYS
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -180,8 +181,8 @@ def test_a_missing_key_is_named(key):
         ({"hidden_size": 62}, "key 'num_attention_heads' must divide hidden_size 62, got 4"),
         ({"num_key_value_heads": 3}, "key 'num_key_value_heads' must divide num_attention_heads 4, got 3"),
         ({"tie_word_embeddings": 1}, "key 'tie_word_embeddings' must be true or false, got 1"),
-        ({"model_type": "mistral", "sliding_window": 64}, "key 'sliding_window' must be null"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64}, "sliding_window"),
+        ({"model_type": "mistral", "sliding_window": -64}, "key 'sliding_window' must be an integer >= 1, got -64"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": "64"}, "sliding_window"),
         ({"model_type": "internvl_chat", "vision_config": 3}, "key 'vision_config' must be an object, got 3"),
         ({"model_type": "internvl_chat"}, "key 'vision_config' is missing"),
         (
@@ -223,4 +224,5 @@ def test_every_type_is_tested():
     covered = {config["model_type"] for config, _ in COUNTED} | set(SEVERAL)
     covered |= {model.config["model_type"] for model in MODELS.values()}
     spelled_otherwise = {"internlm2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_vl_vision", "qwen2_audio_encoder"}
-    assert set(MODEL_TYPES) == covered | spelled_otherwise
+    elsewhere = set(FAMILIES) | set(TEXT_KEYS)  # tests/cost/test_families.py
+    assert set(MODEL_TYPES) == covered | spelled_otherwise | elsewhere

@@ -153,7 +153,8 @@ class PipelineStages:
             Of each phase, its model, as :func:`balancer.cost.module` takes it: work is then FLOPs, whole layers are in
             a stage, and a language model's last stage has its vocabulary head besides. Without, work is what the
             phases' costs say, which need one unit, and each stage of a phase takes the same. (The head is taken for as
-            many layers as at 4,096 tokens, so that a phase's work is one number: bounds are better and plans too.)
+            many layers as at 4,096 tokens, and so are layers that are unlike, as where some have windows, so that a
+            phase's work is one number: bounds are better and plans too.)
         pieces : mapping of str to int, optional
             Of a phase whose items are cut into pieces, such as tiles, their length: attention stays within one.
         chunks : int
@@ -466,6 +467,8 @@ def _parts_of_models(
         if isinstance(found, Decoder):
             head = 2 * found.block.hidden * found.vocabulary * _USUAL_LENGTH
             layer = Fraction(whole.exact(_USUAL_LENGTH) - head, found.layers)
+            for i, of_stage in enumerate(found.in_stages(stages) if found.unlike else ()):
+                each[i] = max(1, round(_PARTS * sum(one.flops(_USUAL_LENGTH) for one in of_stage) / layer))
             each[-1] += round(_PARTS * head / layer)
         if piece := pieces.get(name):
             whole = LengthPolynomial(0, whole.exact(piece) // piece, 0, whole.length_unit)

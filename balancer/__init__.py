@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CostModel",
+    "DeferBuffer",
+    "Deferral",
     "DispatchPlan",
     "InputError",
     "Mesh",
@@ -32,6 +34,7 @@ __all__ = [
     "__version__",
     "balance",
     "configure",
+    "defer",
     "load_plan",
     "load_plans",
     "load_steps",

@@ -2,6 +2,7 @@
 
 from balancer._version import __version__
 from balancer.cost import CostModel
+from balancer.deferral import DeferBuffer, Deferral, defer
 from balancer.errors import InputError, PlanError
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.exchange import RankExchange
@@ -21,6 +22,8 @@ from balancer.problem.topology import Topology
 
 __all__ = [
     "CostModel",
+    "DeferBuffer",
+    "Deferral",
     "DispatchPlan",
     "InputError",
     "Mesh",
@@ -38,6 +41,7 @@ __all__ = [
     "Topology",
     "__version__",
     "balance",
+    "defer",
     "orchestrate",
     "reshard",
     "warmup",

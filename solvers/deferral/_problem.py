@@ -22,8 +22,8 @@ class Problem(NamedTuple):
     """What kernels read: items row by row, all arrays read-only."""
 
     heights: Ints  # int64[n]: the least makespan of a step that an item is in
-    # int64[n, 3 + q]: volume (work, of which a bin holds a makespan at most), tokens, 1 and what else is limited, of an
-    # item side by side, as whatever moves an item moves all of it
+    # int64[n, 3 + q]: volume (work, of which a bin holds a makespan at most), tokens, count and what else is limited,
+    # side by side, as whatever moves an item moves all of it
     weights: Ints
     rows: Ints  # int64[n], ascending: items of one row have one window
     start: Ints  # int64[n]: the step of each item before the search
@@ -49,6 +49,11 @@ class Problem(NamedTuple):
     def tokens(self) -> Ints:
         """int64[n]."""
         return self.weights[:, TOKENS]
+
+    @property
+    def counts(self) -> Ints:
+        """int64[n]."""
+        return self.weights[:, ITEMS]
 
 
 class Given(NamedTuple):
@@ -102,10 +107,10 @@ def as_given(
     num_bins: int,
     start: ArrayLike | None,
     heights: ArrayLike | None,
-    amounts: tuple[ArrayLike | None, ArrayLike | None],
+    amounts: tuple[ArrayLike | None, ArrayLike | None, ArrayLike | None],
     limits: tuple[ArrayLike | None, ArrayLike | None, ArrayLike | None],
 ) -> Given:
-    """Check arguments as :func:`solvers.defer` has them. `amounts` are tokens and sizes."""
+    """Check arguments as :func:`solvers.defer` has them. `amounts` are tokens, counts and sizes."""
     volumes, _, _ = as_costs(costs)
     n = len(volumes)
     span, num_steps = _as_spans(spans)
@@ -123,8 +128,9 @@ def as_given(
         raise UsageError("{token_limits} needs {tokens}")
     ones = np.ones(n, dtype=np.int64)
     tokens = ones if amounts[0] is None else _as_amounts("tokens", amounts[0], n)
-    sizes, most_sizes = _as_sizes(amounts[1], limits[2], n, num_steps)
-    weights = np.stack([volumes, tokens, ones, *sizes], axis=1)
+    counted = ones if amounts[1] is None else _as_amounts("counts", amounts[1], n)
+    sizes, most_sizes = _as_sizes(amounts[2], limits[2], n, num_steps)
+    weights = np.stack([volumes, tokens, counted, *sizes], axis=1)
     least, most = (
         np.zeros((num_steps, weights.shape[1]), dtype=np.int64),
         np.full_like(weights, UNLIMITED, shape=(num_steps, weights.shape[1])),

@@ -20,9 +20,6 @@ from solvers.groups import read_only
 
 Ints = NDArray[np.int64]
 
-_WORK = 200_000_000
-"""Items that all fills of a search may look at: a second or two. No clock, so that all machines find the same."""
-
 _STRETCH = 96
 """Steps whose hosts are changed while all others are left alone. A fill of so many costs the same in any log."""
 
@@ -308,7 +305,7 @@ def _orders(problem: Problem, prices: Prices) -> Orders:
     steps = problem.num_steps
     by_height = np.argsort(-problem.heights, kind="stable")
     token_price, item_price = prices.values[:, problem.start]
-    worth = (problem.volumes << prices.bits) - token_price * problem.tokens - item_price
+    worth = (problem.volumes << prices.bits) - token_price * problem.tokens - item_price * problem.counts
     by_step = [np.lexsort((keys, problem.start)) for keys in (worth, problem.heights)]
     starts = np.searchsorted(problem.start[by_step[0]], np.arange(steps + 1))
     reach = np.stack([problem.heights, problem.first[problem.rows], problem.last[problem.rows]], axis=1)
@@ -364,7 +361,7 @@ def _between(problem: Problem, low: int, high: int) -> Problem:
     )  # fmt: skip
 
 
-def search(problem: Problem, prices: Prices, cover: Ints) -> Ints:
+def search(problem: Problem, prices: Prices, cover: Ints, work: int) -> Ints:
     """Return the best step found of each item, in the problem's order; never worse than the start.
 
     Parameters
@@ -374,11 +371,13 @@ def search(problem: Problem, prices: Prices, cover: Ints) -> Ints:
         What a host gives up first is what is worth least at these.
     cover : int64[T]
         Heights of hosts to begin with.
+    work : int
+        Items that all fills may look at. No clock, so that all machines find the same.
     """
     heights = cover.copy()
     for whole, middle, stretch in _stretches(problem, prices):
         share = (middle.stop - middle.start) / problem.num_steps
-        found = stretch.climb(np.ascontiguousarray(heights[whole]), int(_WORK * share))
+        found = stretch.climb(np.ascontiguousarray(heights[whole]), int(work * share))
         heights[middle] = found[middle.start - whole.start : middle.stop - whole.start]
     everything = _Stretch(problem, prices)
     best = min((cover, heights), key=everything.total)

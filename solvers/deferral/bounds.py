@@ -67,9 +67,9 @@ def _price(problem: Problem, t: int, pool: slice, bits: int) -> tuple[int, int]:
     room, least, most = (
         limit / share for limit in (problem.most[t, TOKENS], problem.least[t, ITEMS], problem.most[t, ITEMS])
     )
-    counted = problem.most[t, ITEMS] < size or problem.least[t, ITEMS] > 0
-    if not counted:
-        return (min(highest, _density(worth, tokens, room)) if tokens.sum() > room else 0), 0
+    by_tokens = min(highest, _density(worth, tokens, room)) if tokens.sum() > room else 0
+    if least <= np.count_nonzero(worth > by_tokens * tokens) <= most:
+        return by_tokens, 0
     _, price = _price_of_items(worth, least, most)
     if problem.most[t, TOKENS] == UNLIMITED or tokens[worth >= price].sum() <= room:
         return 0, price
@@ -154,7 +154,9 @@ def _waste(problem: Problem, prices: Prices, t: int, tallest: Ints) -> Ints:
     pool = _pool(problem, t)
     heights, volumes = problem.heights[pool], problem.volumes[pool]
     token_price, item_price = (int(price) for price in prices.values[:, t])
-    worth = np.maximum((volumes << prices.bits) - token_price * problem.tokens[pool] - item_price, 0)
+    worth = np.maximum(
+        (volumes << prices.bits) - token_price * problem.tokens[pool] - item_price * problem.counts[pool], 0
+    )
     paid = token_price * int(problem.most[t, TOKENS])
     paid += item_price * int((problem.most if item_price > 0 else problem.least)[t, ITEMS])
     lowest = int(tallest.min())

@@ -4,6 +4,8 @@ import time
 
 from numpy.typing import ArrayLike
 
+from solvers._budget import work_units
+from solvers.arguments import as_budget
 from solvers.deferral._problem import as_given
 from solvers.deferral._search import floors_of, search
 from solvers.deferral.bounds import cover_bound, price_steps
@@ -24,6 +26,8 @@ def defer(
     count_limits: ArrayLike | None = None,
     sizes: ArrayLike | None = None,
     size_limits: ArrayLike | None = None,
+    counts: ArrayLike | None = None,
+    time_budget: float = 1.5,
 ) -> DeferralResult:
     """Choose the step of each item within its window, so that the sum of all steps' makespans is small.
 
@@ -53,6 +57,10 @@ def defer(
         Further quantities, such as tokens of long items.
     size_limits : int64[q, T], optional
         The most that a step has of each.
+    counts : int64[n], optional
+        For how many each item counts under `count_limits`; by default one.
+    time_budget : float
+        Seconds' worth of work for the search, counted and not timed.
 
     Returns
     -------
@@ -81,13 +89,13 @@ def defer(
     >>> result.step_of_item.tolist(), result.floors.tolist(), result.start_total, result.lower_bound
     ([0, 1, 0, 1], [9, 1], 18, 10)
     """
-    started = time.perf_counter()
-    given = as_given(costs, rows, spans, num_bins, start, heights, (tokens, sizes),
+    started, budget = time.perf_counter(), as_budget(time_budget)
+    given = as_given(costs, rows, spans, num_bins, start, heights, (tokens, counts, sizes),
                      (token_limits, count_limits, size_limits))  # fmt: skip
     problem = given.problem
     prices = price_steps(problem)
     cover = cover_bound(problem, prices)
-    step = search(problem, prices, cover.heights)
+    step = search(problem, prices, cover.heights, work_units(budget) // 3)
     floors = -(-floors_of(problem, step) // problem.num_bins)
     total = int(floors.sum())
     bound = -(-(int(problem.volumes.sum()) + cover.wasted) // problem.num_bins)

@@ -17,6 +17,7 @@ class _Given:
     volumes: list[int]
     heights: list[int]
     tokens: list[int]
+    counts: list[int]
     rows: list[int]
     spans: list[list[int]]
     num_bins: int
@@ -46,12 +47,13 @@ def check_deferral(
     count_limits: ArrayLike | None = None,
     sizes: ArrayLike | None = None,
     size_limits: ArrayLike | None = None,
+    counts: ArrayLike | None = None,
 ) -> None:
     """Check steps against windows and limits, what they take at least, and the bound; return nothing if all holds.
 
     Parameters
     ----------
-    costs, rows, spans, num_bins, heights, tokens, token_limits, count_limits, sizes, size_limits
+    costs, rows, spans, num_bins, heights, tokens, token_limits, count_limits, sizes, size_limits, counts
         As given to :func:`solvers.defer`.
     result : DeferralResult
 
@@ -73,12 +75,13 @@ def check_deferral(
     volumes = _numbers(costs)
     span = [[int(a), int(b)] for a, b in np.asarray(spans).tolist()]
     steps = span[-1][1] + 1
-    none = [0] * steps, [sum(volumes) + sum(_numbers(tokens)) + len(volumes)] * steps
+    none = [0] * steps, [sum(volumes) + sum(_numbers(tokens)) + len(volumes) + sum(_numbers(counts))] * steps
     token_table, count_table = (none if limits is None else np.asarray(limits).tolist()
                                 for limits in (token_limits, count_limits))  # fmt: skip
     given = _Given(
         volumes, volumes if heights is None else _numbers(heights),
-        [1] * len(volumes) if tokens is None else _numbers(tokens), _numbers(rows), span, num_bins,
+        [1] * len(volumes) if tokens is None else _numbers(tokens),
+        [1] * len(volumes) if counts is None else _numbers(counts), _numbers(rows), span, num_bins,
         [token_table[0], count_table[0]], [token_table[1], count_table[1]], heights is None,
     )  # fmt: skip
     step = result.step_of_item.tolist()
@@ -119,7 +122,7 @@ def _require_windows(given: _Given, step: list[int]) -> None:
 
 def _require_limits(given: _Given, step: list[int]) -> None:
     for name, amounts, least, most in zip(
-        ("tokens", "items"), (given.tokens, [1] * len(step)), given.least, given.most, strict=True
+        ("tokens", "items"), (given.tokens, given.counts), given.least, given.most, strict=True
     ):
         for t, held in enumerate(_sums(amounts, step, len(least))):
             require(least[t] <= held <= most[t], f"step {t} has {held} {name}, not within {least[t]}..{most[t]}")
@@ -153,7 +156,9 @@ def _waste_by_height(given: _Given, result: DeferralResult, t: int, pool: list[i
     scale = 1 << result.multiplier_bits
     paid = token_price * given.most[0][t] + item_price * (given.most if item_price > 0 else given.least)[1][t]
     require(token_price >= 0, f"the multiplier of tokens of step {t} is negative")
-    worth = {i: max(0, given.volumes[i] * scale - token_price * given.tokens[i] - item_price) for i in pool}
+    worth = {
+        i: max(0, given.volumes[i] * scale - token_price * given.tokens[i] - item_price * given.counts[i]) for i in pool
+    }
     order = sorted(pool, key=lambda i: -given.heights[i])
     filled, volume = paid + sum(worth.values()), sum(given.volumes[i] for i in pool)
     found: list[tuple[int, int]] = []

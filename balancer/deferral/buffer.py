@@ -1,0 +1,209 @@
+"""Deferral where lengths become known as samples are drawn: a buffer that looks a few steps ahead."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import solvers
+from balancer.cost import CostModel
+from balancer.deferral.request import Request
+from solvers.arguments import as_budget
+from solvers.errors import UsageError
+
+__all__ = ["DeferBuffer"]
+
+Ints = NDArray[np.int64]
+
+_STATE = ("version", "settings", "drawn", "next", "flushed", "nominal", "samples")
+_VERSION = 1
+
+
+class DeferBuffer:
+    """Samples that were drawn and have not run, of all ranks.
+
+    A nominal step is what is drawn for a step, cut by count or by tokens. Step t is chosen once the nominal steps up to
+    t + `early` are complete: so `early` steps are filled first. What is not chosen waits, `late` steps at most. Every
+    rank that pushes the same lengths gets the same steps.
+
+    Parameters
+    ----------
+    early, late, num_ranks, batch_size, step_tokens, counts, tokens_within, cost, most_long_share, max_tokens_per_rank
+        As of :func:`balancer.defer`.
+    time_budget : float
+        Seconds' worth of work for each step, counted and not timed.
+
+    Examples
+    --------
+    >>> buffer = DeferBuffer(1, 1, 2, batch_size=5, counts="exact", tokens_within=None)
+    >>> buffer.push([8, 1, 1, 1, 1, 8, 1, 1, 1, 1])
+    >>> buffer.flush()
+    >>> [step.tolist() for step in buffer]
+    [[0, 2, 3, 4, 5], [1, 6, 7, 8, 9]]
+    """
+
+    def __init__(
+        self,
+        early: int,
+        late: int,
+        num_ranks: int,
+        *,
+        batch_size: int | None = None,
+        step_tokens: int | None = None,
+        counts: Literal["exact"] | float | Fraction | str | None = None,
+        tokens_within: float | Fraction | str | None = 0.05,
+        cost: str | CostModel = "linear",
+        most_long_share: float | Fraction | str | None = None,
+        max_tokens_per_rank: int | None = None,
+        time_budget: float = 0.25,
+    ) -> None:
+        self._request = Request.of(
+            num_ranks, batch_size, step_tokens, early, late, counts, tokens_within, cost,
+            most_long_share=most_long_share, max_tokens_per_rank=max_tokens_per_rank, micro_batch_tokens=None,
+        )  # fmt: skip
+        self._time_budget = as_budget(time_budget)
+        self._drawn = 0  # samples so far
+        self._next = 0  # the step that is chosen next
+        self._flushed = False
+        self._nominal = np.zeros((2, 0), dtype=np.int64)  # tokens and samples of nominal steps since `_oldest`
+        # int64[4, n]: number, length, nominal step and planned step of each sample that waits, as it was drawn
+        self._samples = np.zeros((4, 0), dtype=np.int64)
+
+    def push(self, lengths: ArrayLike) -> None:
+        """Add samples as they are drawn; they are numbered from 0 on over all pushes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Lengths that cannot be used; a buffer that was flushed.
+        """
+        if self._flushed:
+            raise UsageError("the buffer was flushed: nothing is pushed behind that", "make a new one for a new epoch")
+        new = self._request.checked(lengths)
+        open_step = self._next_nominal
+        cut = self._samples[2] >= open_step
+        closed = self._samples[:, ~cut]
+        lengths_open = np.concatenate([self._samples[1, cut], new])
+        step = open_step + self._request.nominal_steps(lengths_open)
+        numbers = np.concatenate([self._samples[0, cut], self._drawn + np.arange(len(new))])
+        self._drawn += len(new)
+        self._samples = np.concatenate([closed, np.stack([numbers, lengths_open, step, step])], axis=1)
+        self._close(int(step[-1]) if len(step) else open_step, lengths_open, step)
+
+    def flush(self) -> None:
+        """Say that nothing more is drawn: what waits runs in the steps that are left."""
+        if not self._flushed:
+            self._flushed = True
+            cut = self._samples[2] >= self._next_nominal
+            if cut.any():
+                self._close(self._next_nominal + 1, self._samples[1, cut], self._samples[2, cut])
+
+    def _close(self, open_step: int, lengths: Ints, step: Ints) -> None:
+        """Count nominal steps that are complete: those before the open one, and the open one if it is full."""
+        first = self._next_nominal
+        if self._request.batch_size is not None and np.count_nonzero(step == open_step) == self._request.batch_size:
+            open_step += 1
+        sums = np.zeros((2, open_step - first), dtype=np.int64)
+        whole = step < open_step
+        np.add.at(sums[0], step[whole] - first, lengths[whole])
+        np.add.at(sums[1], step[whole] - first, 1)
+        self._nominal = np.concatenate([self._nominal, sums], axis=1)
+
+    @property
+    def _oldest(self) -> int:
+        """The nominal step with which `_nominal` begins: older ones have no sample left."""
+        return max(0, self._next - self._request.late)
+
+    @property
+    def _next_nominal(self) -> int:
+        """The nominal step that is not complete."""
+        return self._oldest + self._nominal.shape[1]
+
+    def ready(self) -> bool:
+        """Whether the next step can be chosen."""
+        ahead = self._next_nominal - self._next
+        return ahead > (0 if self._flushed else self._request.early)
+
+    def next_step(self) -> Ints:
+        """Return the numbers of the samples of the next step: int64[], those that were drawn first before others.
+
+        Raises
+        ------
+        ValueError
+            If fewer steps than `early` are filled behind it, and the buffer was not flushed; or all have run.
+        """
+        if not self.ready():
+            done = (
+                "all steps have run"
+                if self._flushed
+                else f"{{early}} = {self._request.early} steps must be filled first"
+            )
+            raise UsageError(f"step {self._next} cannot be chosen: {done}", "ask ready(), push more, or flush()")
+        last = self._next_nominal - 1
+        known = self._samples[2] <= last
+        waiting = self._samples[:, known]
+        step = self._choose(waiting, last)
+        runs = step == self._next
+        chosen: Ints = waiting[0, runs]
+        waiting[3] = step
+        self._samples = np.concatenate([waiting[:, ~runs], self._samples[:, ~known]], axis=1)
+        self._samples[3] = np.maximum(self._samples[3], self._next + 1)
+        oldest = self._oldest
+        self._next += 1
+        self._nominal = self._nominal[:, self._oldest - oldest :]
+        return chosen
+
+    def _choose(self, waiting: Ints, last: int) -> Ints:
+        """Return a step of each sample that waits, from the next one to the last that is known."""
+        request, begin = self._request, self._next
+        _, lengths, nominal, planned = waiting
+        start = planned - begin
+        items = {"tokens": lengths, "counts": np.ones_like(lengths), "longest": lengths}
+        limits = request.limits(items, start, self._nominal, begin - self._oldest)
+        rows = np.arange(self._oldest, last + 1)
+        first = np.maximum(rows - request.early, begin) - begin
+        spans = np.stack([first, np.maximum(first, np.minimum(rows + request.late, last) - begin)], axis=1)
+        found = solvers.defer(
+            request.cost.sample_costs(lengths), nominal - self._oldest, spans, request.num_ranks, start=start,
+            time_budget=self._time_budget, **limits,
+        )  # fmt: skip
+        step: Ints = found.step_of_item + begin
+        return step
+
+    def __iter__(self) -> "DeferBuffer":
+        """Iterate over steps, as long as they can be chosen."""
+        return self
+
+    def __next__(self) -> Ints:
+        if not self.ready():
+            raise StopIteration
+        return self.next_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what waits, and where the buffer is, as JSON."""
+        values = (_VERSION, repr(self._request), self._drawn, self._next, self._flushed, self._nominal.tolist(),
+                  self._samples.tolist())  # fmt: skip
+        return dict(zip(_STATE, values, strict=True))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that a buffer of the same settings returned.
+
+        Raises
+        ------
+        ValueError
+            Anything else; it names what differs.
+        """
+        if not isinstance(state, Mapping) or (missing := [name for name in _STATE if name not in state]):
+            given = repr(state)[:80] if not isinstance(state, Mapping) else f"one without {', '.join(missing)}"
+            raise UsageError("state must be what state_dict() returned, got {given}", given=given)
+        if state["version"] != _VERSION:
+            raise UsageError("the state is of version {found}; this release reads {version}", found=state["version"],
+                             version=_VERSION)  # fmt: skip
+        if state["settings"] != repr(self._request):
+            raise UsageError("the state is of other settings: {saved}; this buffer has {mine}", saved=state["settings"],
+                             mine=repr(self._request))  # fmt: skip
+        self._drawn, self._next, self._flushed = int(state["drawn"]), int(state["next"]), bool(state["flushed"])
+        self._nominal = np.array(state["nominal"], dtype=np.int64).reshape(2, -1)
+        self._samples = np.array(state["samples"], dtype=np.int64).reshape(4, -1)

@@ -1,0 +1,211 @@
+"""Samples in steps: windows, limits and proofs as a caller meets them, offline and as samples are drawn."""
+
+import json
+
+import numpy as np
+import pytest
+
+import balancer
+from balancer.deferral import DeferBuffer, Deferral, defer
+
+COST = "quadratic:a=30000,b=1"
+
+
+def drawn(n: int, seed: int = 0) -> np.ndarray:
+    return np.minimum(np.random.default_rng(seed).lognormal(7, 1.5, n), 100_000).astype(np.int64) + 1
+
+
+LENGTHS = drawn(3000)
+BY_TOKENS = {"step_tokens": 600_000, "cost": COST}
+BY_COUNT = {"batch_size": 250, "cost": COST}
+
+
+def check(found: Deferral, lengths: np.ndarray, early: int, late: int, num_ranks: int) -> None:
+    """Check what every result must hold: each sample once, windows, makespans of the steps, the bound."""
+    kept = found.nominal_step >= 0
+    assert ((found.step_of_sample >= 0) == kept).all()
+    assert (found.displacement == np.where(kept, found.step_of_sample - found.nominal_step, 0)).all()
+    assert found.displacement.min() >= -early
+    assert found.displacement.max() <= late
+    costs = balancer.cost.parse_cost(COST).sample_costs(lengths)
+    for t, makespan in enumerate(found.makespans.tolist()):
+        here = costs[found.samples_of_step(t)]
+        assert makespan >= max(here.max(), -(-here.sum() // num_ranks))
+    assert found.lower_bound <= found.total
+    assert found.lower_bound <= found.floor
+
+
+@pytest.mark.parametrize("by", [BY_TOKENS, BY_COUNT], ids=["tokens", "count"])
+@pytest.mark.parametrize(("early", "late"), [(1, 1), (2, 2), (0, 3), (3, 0), (5, 50)])
+def test_samples_run_within_their_windows_and_steps_take_less(by, early, late):
+    found = defer(LENGTHS, 8, early=early, late=late, **by)
+    check(found, LENGTHS, early, late, 8)
+    before = np.bincount(found.nominal_step, LENGTHS)
+    after = np.bincount(found.step_of_sample, LENGTHS, found.num_steps)
+    if by is BY_TOKENS:
+        assert (after <= np.maximum(before, 630_000)).all()
+        assert (after >= np.minimum(before, 570_000)).all()
+    if early and late:
+        assert found.total < found.floor
+
+
+def test_no_window_is_todays_steps():
+    by_count = defer(LENGTHS, 8, batch_size=64, cost=COST)
+    assert (by_count.step_of_sample == np.arange(3000) // 64).all()
+    assert by_count.effects.moved == by_count.effects.largest_displacement == 0
+    assert by_count.effects.token_mean_weight == by_count.effects.sample_mean_weight == 1
+    dropped = defer(LENGTHS, 8, batch_size=64, cost=COST, drop_last=True)
+    assert (dropped.step_of_sample[-56:] == -1).all()
+    assert dropped.num_steps == 3000 // 64
+
+
+def test_a_step_closes_before_it_would_exceed_its_tokens():
+    found = defer([3, 4, 3, 9, 20, 1, 1], 2, step_tokens=10)
+    assert found.nominal_step.tolist() == [0, 0, 0, 1, 2, 3, 3]
+    short = defer([3, 4, 3, 9, 20, 1, 1], 2, step_tokens=10, drop_last=True)
+    assert short.nominal_step.tolist() == [0, 0, 0, 1, 2, -1, -1]
+    assert short.effects.moved == 0
+
+
+def test_exact_counts_stay_as_they_are():
+    found = defer(LENGTHS, 8, batch_size=250, cost=COST, early=2, late=2, counts="exact")
+    check(found, LENGTHS, 2, 2, 8)
+    assert set(np.bincount(found.step_of_sample).tolist()) == {250}
+    assert found.effects.sample_mean_weight == pytest.approx(1)
+    assert found.total < found.floor
+
+
+def test_stages_are_not_crossed_even_within_a_step():
+    stage = np.repeat(["warm", "long", "warm"], 1000)
+    found = defer(LENGTHS, 8, early=3, late=3, stage=stage, **BY_TOKENS)
+    check(found, LENGTHS, 3, 3, 8)
+    for part in (slice(0, 1000), slice(1000, 2000), slice(2000, 3000)):
+        nominal, step = found.nominal_step[part], found.step_of_sample[part]
+        assert nominal.min() <= step.min()
+        assert step.max() <= nominal.max()
+
+
+def test_what_stays_together_is_one():
+    keys = np.arange(3000) // 5
+    found = defer(LENGTHS, 8, early=2, late=2, keep_together=keys, **BY_COUNT)
+    check(found, LENGTHS, 2, 2, 8)
+    assert (found.step_of_sample.reshape(-1, 5) == found.step_of_sample.reshape(-1, 5)[:, :1]).all()
+    with pytest.raises(ValueError, match="must be of one"):
+        defer(LENGTHS, 8, early=1, late=1, keep_together=keys, batch_size=252, cost=COST)
+
+
+def test_caps_are_kept_and_long_samples_spread_where_asked():
+    free = defer(LENGTHS, 8, early=4, late=4, **BY_TOKENS)
+    capped = defer(LENGTHS, 8, early=4, late=4, max_tokens_per_rank=110_000, **BY_TOKENS)
+    spread = defer(LENGTHS, 8, early=4, late=4, most_long_share="50%", **BY_TOKENS)
+    for found in (capped, spread):
+        check(found, LENGTHS, 4, 4, 8)
+        assert not found.fell_back
+    long = np.where(spread.effects.long_from <= LENGTHS, LENGTHS, 0)
+    before, after = (np.bincount(at, long, spread.num_steps) for at in (spread.nominal_step, spread.step_of_sample))
+    assert (after <= np.maximum(before, 300_000)).all()
+    assert free.effects.largest_long_share[1] > spread.effects.largest_long_share[1]
+    assert free.effects.long_share[1] <= free.effects.long_share[0] * 1.1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"cost": "padded"}, "cannot be deferred under cost = padded"),
+        ({"cost": "convolution:a=1,c=2"}, "cannot be deferred under cost = convolution"),
+        ({"early": -1}, "early must be >= 0, got -1"),
+        ({"late": 0, "counts": "exact"}, "leaves every sample in its nominal step"),
+        ({"batch_size": None}, "give one of them"),
+        ({"step_tokens": 9}, "give one of them"),
+        ({"max_tokens_per_rank": 4}, r"lengths\[1\] must be <= max_tokens_per_rank = 4, got 5"),
+        ({"micro_batch_tokens": 4}, r"lengths\[1\] must be <= micro_batch_tokens = 4, got 5"),
+        ({"stage": [1]}, "stage must be one key for each of 4 samples"),
+        ({"lengths": []}, "no step is filled: lengths has 0 samples"),
+        ({"batch_size": 9, "drop_last": True}, "no step is filled: lengths has 4 samples"),
+        ({"lengths": [1, -1]}, r"lengths\[1\] must be >= 0"),
+    ],
+)
+def test_errors_name_the_argument(change, error):
+    given = {"lengths": [3, 5, 1, 2], "num_ranks": 2, "batch_size": 2, "early": 1, "late": 1} | change
+    with pytest.raises((ValueError, TypeError), match=error):
+        defer(given.pop("lengths"), given.pop("num_ranks"), **given)
+
+
+# --- as samples are drawn --------------------------------------------------------------------------------------------
+
+
+def steps_of(buffer: DeferBuffer, lengths: np.ndarray, at_once: int, kill_at: int = -1) -> list[list[int]]:
+    """Push samples as they are drawn, and take every step as soon as it can be chosen."""
+    found = []
+    for begin in range(0, len(lengths), at_once):
+        buffer.push(lengths[begin : begin + at_once])
+        for step in buffer:
+            found.append(step.tolist())
+            if len(found) == kill_at:
+                state = json.loads(json.dumps(buffer.state_dict()))
+                buffer = make()
+                buffer.load_state_dict(state)
+    buffer.flush()
+    return found + [step.tolist() for step in buffer]
+
+
+def make(early: int = 2, late: int = 2, **changed) -> DeferBuffer:
+    return DeferBuffer(early, late, 8, time_budget=0.02, **(BY_TOKENS | changed))
+
+
+@pytest.mark.parametrize(("early", "late"), [(2, 2), (0, 3), (2, 0), (1, 4)])
+@pytest.mark.parametrize("by", ["tokens", "count", "exact"])
+def test_every_sample_runs_once_and_in_time(early, late, by):
+    changed = {"tokens": {}, "count": {"step_tokens": None, "batch_size": 250},
+               "exact": {"step_tokens": None, "batch_size": 250, "counts": "exact"}}[by]  # fmt: skip
+    if by == "exact" and not early * late:
+        return
+    steps = steps_of(make(early, late, **changed), LENGTHS, 100)
+    assert sorted(i for step in steps for i in step) == list(range(3000))
+    nominal = defer(LENGTHS, 8, **({k: v for k, v in (BY_TOKENS | changed).items() if v is not None})).nominal_step
+    for t, step in enumerate(steps):
+        assert all(-early <= t - nominal[i] <= late for i in step)
+        if by == "exact":
+            assert len(step) == 250
+
+
+def test_online_is_close_to_offline():
+    costs = balancer.cost.parse_cost(COST).sample_costs(LENGTHS)
+    steps = steps_of(make(), LENGTHS, 100)
+    online = sum(max(costs[s].max(), costs[s].sum() // 8) for s in steps)
+    offline = defer(LENGTHS, 8, early=2, late=2, **BY_TOKENS)
+    assert online <= 1.08 * offline.total
+    assert online < 0.9 * offline.floor
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 7])
+def test_a_buffer_goes_on_from_its_state(kill_at):
+    assert steps_of(make(), LENGTHS, 100, kill_at) == steps_of(make(), LENGTHS, 100)
+
+
+def test_steps_do_not_depend_on_how_samples_are_pushed():
+    fewer = LENGTHS[:1200]
+    assert steps_of(make(), fewer, 1) == steps_of(make(), fewer, 7)
+
+
+def test_a_buffer_is_filled_first_and_says_so():
+    buffer = make()
+    buffer.push(LENGTHS[:10])
+    with pytest.raises(ValueError, match="early = 2 steps must be filled first"):
+        buffer.next_step()
+    buffer.flush()
+    assert len(buffer.next_step()) == 10
+    with pytest.raises(ValueError, match="all steps have run"):
+        buffer.next_step()
+    with pytest.raises(ValueError, match="was flushed"):
+        buffer.push([1])
+
+
+def test_a_state_of_other_settings_is_refused_by_what_differs():
+    state = make().state_dict()
+    with pytest.raises(ValueError, match="the state is of other settings"):
+        make(early=1).load_state_dict(state)
+    with pytest.raises(ValueError, match="without samples"):
+        make().load_state_dict({name: state[name] for name in state if name != "samples"})
+    with pytest.raises(ValueError, match="is of version 9"):
+        make().load_state_dict(state | {"version": 9})

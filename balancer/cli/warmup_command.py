@@ -56,7 +56,7 @@ def warmup_command(purpose: str, jobs: int | None, as_json: bool) -> None:
 def _calls(purpose: str) -> Iterator[Callable[[], Any]]:
     yield from first_calls(_METHODS_FOR[purpose])
     if purpose != "plan" and find_spec("torch") is not None:
-        from balancer.executor.byte_runs import compile_runs
+        from balancer.executor.memory import compile_runs
 
         yield compile_runs
 

@@ -215,15 +215,24 @@ def _agreed(tokens: NDArray[np.int64], cap: int, at_least: int, multiple_of: int
         failed = error
     least = len(tokens)
     if group is not None:
-        from balancer.executor.ranks import largest_of_ranks  # needs torch
-
-        count, minus_least = largest_of_ranks([count, -least], group)
+        count, minus_least = _largest_of_ranks([count, -least], group)
         least = -minus_least
     if failed is not None:
         raise failed.in_words(cap_called("max_token_len")).as_kind(ContradictionError) from None
     if count == _NEVER:
         raise UsageError(f"max_token_len = {cap} is too small for a sample, or a group of them, of another rank")
     return count, least
+
+
+def _largest_of_ranks(numbers: list[int], group: Any) -> list[int]:
+    """Return of each number the largest that any rank of a group has. All of them call it."""
+    import torch
+    import torch.distributed as dist
+
+    on_cuda = "gloo" not in str(dist.get_backend_config(group)) and torch.cuda.is_available()
+    largest = torch.tensor(numbers, dtype=torch.int64, device="cuda" if on_cuda else "cpu")
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    return [int(number) for number in largest.tolist()]
 
 
 def _small_at_the_ends(groups: list[NDArray[np.int64]], costs: NDArray[np.int64]) -> list[NDArray[np.int64]]:

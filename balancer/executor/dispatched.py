@@ -11,14 +11,12 @@ from torch import Tensor
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field, write_field
 from balancer.executor.gathering import Gathered, gather
-from balancer.executor.home_streams import FieldRoute, HomeStream, home_streams
 from balancer.executor.inputs import PhaseInputs
-from balancer.executor.laid_out import LaidOutInputs, laid_out_streams
 from balancer.executor.message import MiniBatch, Status
 from balancer.executor.payload import Values
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.shared_streams import SharedFieldRoute, shared_streams
+from balancer.executor.streams import FieldRoute, HomeStream, streams_from_home
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.pieces import PiecesOnRank
 from balancer.plan.resharding import Shards
@@ -55,7 +53,7 @@ class Dispatched(Mapping[str, Any]):
     ) -> None:  # fmt: skip
         self.step, self.rank = plan, peers.rank
         self.peers, self._features, self._device, self._groups = peers, features, device, groups
-        self._streams = _streams_from_home(plan, peers)
+        self._streams = streams_from_home(plan, peers)
         self._last = list(self._streams.values())[-1]
         self._inputs: dict[str, PhaseInputs] = {}
         streams = {name: self._streams[stream_of_field.get(name, self._last.name)] for name in gathered.specs}
@@ -172,8 +170,8 @@ class Dispatched(Mapping[str, Any]):
         As it was given, in the order in which the samples came.
         """
         if results is None:
-            shared = any(isinstance(route, SharedFieldRoute) for route in self._routes.values())  # packed otherwise
-            packed = None if shared else self._memory
+            # Rows lie packed where they arrived, in the order in which they are sent back.
+            packed = self._memory if all(route.is_mirrored for route in self._routes.values()) else None
             fields = self._moved(self._routes, self._fields, forth=False, packed=packed)[1]
         else:
             named = dict(results) if isinstance(results, Mapping) else {SINGLE_FIELD: results}
@@ -226,7 +224,6 @@ class Dispatched(Mapping[str, Any]):
 
     # On to the next phase.
 
-    @torch.compiler.disable
     def inputs(
         self, phase: str, outputs: Mapping[str, Tensor], own: Tensor | None = None, differentiable: bool = True
     ) -> RaggedTensor:
@@ -258,6 +255,13 @@ class Dispatched(Mapping[str, Any]):
         that, and the shape, is agreed in a small collective at the first call. ``torch.compile`` breaks the graph here,
         as split sizes change every step.
         """
+        # Not a decorator: that would load the compiler, which takes seconds, for those who do not compile.
+        bring = torch.compiler.disable(self._bring) if torch.compiler.is_compiling() else self._bring
+        return bring(phase, outputs, own, differentiable)
+
+    def _bring(
+        self, phase: str, outputs: Mapping[str, Tensor], own: Tensor | None, differentiable: bool
+    ) -> RaggedTensor:
         taken = self._taken_by(phase)
         tensors = taken.in_order(outputs, own)
         return taken.brought(tensors, self.peers, self._features, self._device, differentiable)
@@ -268,20 +272,8 @@ class Dispatched(Mapping[str, Any]):
         if phase not in fed:
             raise KeyError(f"phase {phase!r} is fed by none; phases that are: {', '.join(fed) or 'none'}")
         if phase not in self._inputs:
-            laid_out = self.step.setup.layout is not None
-            self._inputs[phase] = (
-                LaidOutInputs.on(self.step, phase, self.peers)
-                if laid_out
-                else PhaseInputs.of(self.step, phase, self.rank)
-            )
+            self._inputs[phase] = PhaseInputs.on(self.step, phase, self.peers)
         return self._inputs[phase]
-
-
-def _streams_from_home(plan: StepPlan, peers: Peers) -> Mapping[str, HomeStream]:
-    if plan.setup.layout is not None:
-        return laid_out_streams(plan, peers)
-    sends_own = peers.replica is not None
-    return {**home_streams(plan, peers.rank, sends_own), **shared_streams(plan, peers.rank, sends_own)}
 
 
 def _read_results(results: Mapping[str, Any], num_samples: int) -> MiniBatch:

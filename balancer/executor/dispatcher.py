@@ -17,11 +17,11 @@ from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field
 from balancer.executor.gathering import Gathered, gather
-from balancer.executor.home_streams import stream_names
 from balancer.executor.meshes import read_meshes, tensor_groups
 from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
 from balancer.executor.same_batches import SameBatches
+from balancer.executor.streams import stream_names
 from balancer.plan.balance_report import BalanceReport
 from balancer.plan.step_plan import StepPlan
 from balancer.problem.layout import ModuleLayout, StepLayout

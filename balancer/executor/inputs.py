@@ -1,21 +1,22 @@
 """What a phase that others feed takes: their outputs and the samples' own pieces, in one exchange."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.differentiable import move_activations
 from balancer.executor.features import Features
 from balancer.executor.peers import Peers
 from balancer.executor.ragged_tensor import RaggedTensor
-from balancer.executor.route import Route, grouped_sums
-from balancer.executor.shared_streams import placed
-from balancer.plan.step_plan import StepPlan, own_name
-from balancer.plan.stream import fused, stacked
+from balancer.executor.route import Route, arriving, grouped_sums, leaving, resharded
+from balancer.executor.windows import Windows
+from balancer.plan.resharding import Shards
+from balancer.plan.step_plan import StepPlan, own_name, reshard_on
+from balancer.plan.stream import Stream, fused, stacked
 from balancer.problem.ragged import offsets_of
 
 __all__ = ["PhaseInputs"]
@@ -23,47 +24,71 @@ __all__ = ["PhaseInputs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseInputs:
-    """All that a fed phase takes, as one rank sends and receives it; own pieces are with their samples already."""
+    """All that a fed phase takes, as one rank sends and gets it; own pieces are with their samples already."""
 
     phase: str
+    sizes: dict[str, int]  # how many elements of each stream the rank puts in
     route: Route  # of the rank's outputs, stream after stream, then of its own pieces; to its samples, part by part
     lengths: NDArray[np.int64]  # elements of each of the rank's samples, or of its share of it, padding included
-    sizes: dict[str, int]  # how many elements of each stream the rank puts in
-    places: NDArray[np.int64] | None = None  # where what arrives lies among those elements; None: as it comes
+    # With layouts: what the rank sends of outputs that all of its tensor group have, and what it gets of a buffer
+    cut: Mapping[str, Windows] = field(default_factory=dict)
+    whole: Windows | None = None
 
     @classmethod
-    def of(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
-        """Return what a phase takes."""
-        if plan[phase].cut.shares:
-            return cls._shared(plan, phase, rank)
-        parts, target = plan.parts[phase], plan[phase].target
-        streams = {name: plan.streams[name] for name in parts.streams}
+    def on(cls, step: StepPlan, phase: str, peers: Peers) -> "PhaseInputs":
+        """Return what a phase takes, as one rank sends and gets it."""
+        if step.setup.layout is not None:
+            return cls._in_shards(step, phase, peers)
+        parts, plan, rank = step.parts[phase], step[phase], peers.rank
+        cuts = {name: step.cut(name, phase) for name in parts.streams} if plan.cut.shares else {}
+        streams = {name: cuts[name].stream if cuts else step.streams[name] for name in parts.streams}
         own = streams[own_name(phase)]
         streams[own_name(phase)] = replace(own, source=own.target)
-        first = offsets_of([len(stream.lengths) for stream in streams.values()])
-        order = first[parts.stream_of_part] + parts.item_of_part
-        whole = fused(f"{phase}:inputs", list(streams.values()), order, target.lifted(parts.sample_of_part))
         sizes = {name: int(one.lengths[one.source.samples_on_rank(rank)].sum()) for name, one in streams.items()}
-        counts = np.bincount(parts.sample_of_part, minlength=plan.num_samples)
-        lengths = grouped_sums(whole.lengths, counts)[target.samples_on_rank(rank)]
-        return cls(phase, Route.of(whole.source, whole.target, whole.lengths, rank), lengths, sizes)
+        if not cuts:
+            first = offsets_of([len(stream.lengths) for stream in streams.values()])
+            order = first[parts.stream_of_part] + parts.item_of_part
+            whole = fused(phase, list(streams.values()), order, plan.target.lifted(parts.sample_of_part))
+            counts = np.bincount(parts.sample_of_part, minlength=step.num_samples)
+            lengths = grouped_sums(whole.lengths, counts)[plan.target.samples_on_rank(rank)]
+            return cls(phase, sizes, Route(leaving(whole, rank), arriving(whole, rank), rank), lengths)
+        # Ranks share samples: segments of each stream, one stream after the other
+        of_all = np.concatenate([stream.lengths for stream in streams.values()])
+        order, pairs = np.arange(len(of_all)), [(stream.source, stream.target) for stream in streams.values()]
+        source, target = (stacked(places, order) for places in zip(*pairs, strict=True))
+        whole = Stream(phase, source, target, of_all, of_all)
+        lengths = plan.shares.lengths[plan.shares.place.samples_on_rank(rank)]
+        end, elements = arriving(whole, rank), [cut.places_on_rank(plan.pieces, rank) for cut in cuts.values()]
+        end = end.parts(np.concatenate(elements), int(lengths.sum()))
+        return cls(phase, sizes, Route(leaving(whole, rank), end, rank), lengths)
 
     @classmethod
-    def _shared(cls, plan: StepPlan, phase: str, rank: int) -> "PhaseInputs":
-        """Return what a phase takes whose ranks share samples: segments of each stream, one stream after the other."""
-        pieces, shares = plan[phase].pieces, plan[phase].shares
-        cuts = {name: plan.cut(name, phase) for name in plan.parts[phase].streams}
-        streams = {name: cut.stream for name, cut in cuts.items()}
-        own = streams[own_name(phase)]
-        streams[own_name(phase)] = replace(own, source=own.target)
-        lengths = np.concatenate([stream.lengths for stream in streams.values()])
-        order = np.arange(len(lengths))
-        source = stacked([stream.source for stream in streams.values()], order)
-        target = stacked([stream.target for stream in streams.values()], order)
-        sizes = {name: int(one.lengths[one.source.samples_on_rank(rank)].sum()) for name, one in streams.items()}
-        places = np.concatenate([cut.places_on_rank(pieces, rank) for cut in cuts.values()])
-        of_share = shares.lengths[shares.place.samples_on_rank(rank)]
-        return cls(phase, Route.of(source, target, lengths, rank), of_share, sizes, places)
+    def _in_shards(cls, step: StepPlan, phase: str, peers: Peers) -> "PhaseInputs":
+        """Return what a phase with a layout takes: windows of outputs travel; its own pieces are in theirs already."""
+        gpu, outs, own = peers.rank, step.parts[phase].streams[:-1], own_name(phase)
+        part = reshard_on(step, gpu, f"{phase}:inputs", outs)
+        target, sizes, windows, held = part[1].target, dict[str, int](), dict[str, Windows](), 0
+        for name, source in zip(outs, part[0].sources, strict=True):
+            if not isinstance(source.held, Shards):
+                raise TypeError(f"{name!r} must come from shards")
+            size = sizes[name] = int(source.held.slot_sizes[source.held.mesh.place_of(gpu)[1]].sum())
+            if (one := Windows.of(source.held, name.removesuffix(":out"), peers)) is not None:
+                windows[name] = one
+            held += size if one is None else one.size
+        device, replica, _, _ = target.mesh.place_of(gpu)
+        is_first = device == 0
+        window = int(target.windows[replica].sum()) if is_first else 0
+        moved, kept = resharded(*part, gpu, held, window), reshard_on(step, gpu, own)[1]
+        pieces = arriving(kept.stream, gpu)
+        sizes[own] = pieces.total
+        first = offsets_of(pieces.lengths)[:-1]
+        route = Route(
+            moved.sending.keeping(gpu, held + first, pieces.lengths, held + pieces.total),
+            moved.receiving.keeping(gpu, kept.arriving(gpu)[first], pieces.lengths, window),
+            gpu,
+        )
+        lengths = target.share[target.place.samples_on_rank(replica)[: None if is_first else 0]]
+        return cls(phase, sizes, route, lengths, windows, Windows.of(target, phase, peers) if is_first else None)
 
     def in_order(self, outputs: Mapping[str, Tensor], own: Tensor | None) -> list[Tensor | None]:
         """Return the tensors stream after stream; KeyError or ValueError names one that is missing or does not fit."""
@@ -88,6 +113,32 @@ class PhaseInputs:
         differentiable: bool,
     ) -> RaggedTensor:  # fmt: skip
         """Bring the tensors, stream after stream, where the phase takes them."""
-        values = features.alike(self.phase, tensors, list(self.sizes.values()), device)
-        moved = move_activations(values, self.route, peers, differentiable)
-        return RaggedTensor(placed(moved, self.places, int(self.lengths.sum())), self.lengths)
+        held = [
+            tensor if tensor is None or name not in self.cut else self.cut[name].cut(tensor)
+            for name, tensor in zip(self.sizes, tensors, strict=True)
+        ]
+        counts = [0 if tensor is None else len(tensor) for tensor in held]
+        values = features.alike(self.phase, held, counts, device)
+        if not (differentiable and torch.is_grad_enabled()):
+            values = values.detach()
+        elif not values.requires_grad:
+            # A rank without rows of its own takes part in the backward exchange too, or the others would wait for it.
+            values = values.detach().requires_grad_()
+        moved = _Move.apply(values, self.route, peers)
+        return RaggedTensor(moved if self.whole is None else self.whole.joined(moved), self.lengths)
+
+
+class _Move(torch.autograd.Function):
+    """Rows moved along a route on which each element goes to one place, or none; backward, the route back.
+
+    It is its own backward, so that derivatives of any order are exchanges.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, route: Route, peers: Peers) -> Tensor:
+        ctx.route, ctx.peers = route, peers
+        return peers.move_activations(route, values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _Move.apply(gradients[0], ctx.route.back, ctx.peers), None, None

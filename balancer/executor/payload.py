@@ -1,19 +1,24 @@
-"""Payload: rows of several fields packed into one buffer of bytes, so that one all-to-all carries all of them.
+"""Payload: several fields in one buffer of bytes, so that one all-to-all carries all of them.
 
-To each rank go its rows of the first field, then those of the second, and so on: a block of memory for each, which
-begins at a multiple of 16 bytes so that any dtype may lie in it. No header: both sides know every length from the plan.
-What stays on its rank is not sent.
+What leaves a rank lies in its buffer as this, and what arrives at it likewise::
 
-Each byte is copied once into the buffer. Rows that are wanted as tensors of their own are then left where they arrived;
-and as they lie there in the order in which they would be sent back, the way back needs no copy. Fields that are wanted
-in one piece are copied out once more. (By themselves they could arrive where they are wanted, but the collectives that
-this takes cost what the copies do: see benchmarks/README.md.)
+    | what stays, of fields by row | for rank 0: field 0, field 1, ... | for rank 1: field 0, field 1, ... | ...
+
+Each block, the part of one field for one rank, begins at a multiple of 16 bytes, so that any dtype may lie in it. There
+is no header: both sides know every length from the plan. What stays on its rank is not sent.
+
+A field is one of two kinds. *By row*, each row is wanted as a tensor of its own: rows are copied once, into the buffer,
+and handed out as parts of the buffer in which they arrived. They lie there in the order in which they would be sent
+back, so that the way back needs no copy. *In one piece*, the field is wanted as one tensor: it is copied out of the
+buffer once more, and what stays is copied straight from the field before to the field after. (Fields by themselves
+could arrive where they are wanted, but the collectives for that cost what the copies do: see benchmarks/README.md.)
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -21,9 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.byte_runs import bytes_of, copy_runs
 from balancer.executor.collectives import Meanwhile, Sizes
-from balancer.executor.memory import Memory, Pool
+from balancer.executor.memory import Memory, Pool, bytes_of, copy_runs
 from balancer.executor.route import Route, RouteEnd
 
 __all__ = ["AllToAll", "Payload", "Values", "as_whole", "exchange_payloads"]
@@ -44,8 +48,8 @@ class Payload:
     route: Route
     dtype: torch.dtype
     trailing: tuple[int, ...]  # shape of one element
-    by_row: bool  # whether rows are wanted each in a tensor of its own; those share memory
-    values: Values | None  # the rank's rows; None on a rank that only receives
+    by_row: bool  # whether each row is wanted as a tensor of its own; the route then is of whole rows
+    values: Values | None  # what the rank has before; None on a replica peer, which only receives
 
     @cached_property
     def width(self) -> int:
@@ -54,15 +58,19 @@ class Payload:
 
     @cached_property
     def tensors_for(self) -> dict[int, list[Tensor]]:
-        """By rank the tensors which, one after the other, are what goes there."""
+        """By rank, the tensors that go there, in order."""
         values, end = self.values, self.route.sending
         if values is None:
             return {}
         if isinstance(values, Tensor) and end.in_order:
             whole = values.split(end.elements.tolist())
             return {rank: [whole[rank]] for rank, _, _ in end.blocks}
-        rows = values.split(end.lengths.tolist()) if isinstance(values, Tensor) else values
-        ordered = [rows[row] for row in end.order.tolist()]
+        if end.whole:
+            rows = values.split(end.lengths.tolist()) if isinstance(values, Tensor) else values
+            ordered = [rows[row] for row in end.order.tolist()]
+        else:
+            bounds = zip(end.starts.tolist(), (end.starts + end.sizes).tolist(), strict=True)
+            ordered = [as_whole(values)[start:stop] for start, stop in bounds]
         return {rank: ordered[part] for rank, part, _ in end.blocks}
 
     def elements(self, memory: Tensor, start: int, count: int) -> Tensor:
@@ -84,9 +92,8 @@ def exchange_payloads(
 ) -> tuple[Tensor, list[Values]]:
     """Bring every payload along its route, all in one all-to-all; either all of them have values or none.
 
-    `packed` is the memory that the exchange the other way returned, with its rows still in it: those by row are not
-    packed again. Returned are the memory in which rows by row lie, and of each payload the rows as they lie after, in
-    memory that nobody else holds.
+    Returns the buffer in which all arrived, and of each payload what the rank has after, in memory that nobody else
+    holds. `packed` is the buffer that the exchange the other way returned: its rows are not packed again.
     """
     starts, sends, kept = _blocks(payloads, [payload.route.sending for payload in payloads])
     sent = memory.sent.take(kept + sum(sends), device) if packed is None else packed
@@ -114,10 +121,7 @@ def exchange_payloads(
 
 
 def _blocks(payloads: Sequence[Payload], ends: Sequence[RouteEnd]) -> tuple[NDArray[np.int64], list[int], int]:
-    """Return where the blocks begin, [payload, rank]; the bytes sent to each rank; those before what is sent.
-
-    The blocks of what stays come first, by row ones alone: others are copied from where they are to where they go.
-    """
+    """Return where each block begins, [payload, rank]; the bytes for each rank; and the bytes of what stays."""
     size = np.array([end.elements * payload.width for payload, end in zip(payloads, ends, strict=True)])
     size = size + (ALIGNMENT - 1) & -ALIGNMENT  # [payload, rank]
     own, stays = payloads[0].route.own, np.zeros(len(payloads), dtype=np.int64)
@@ -131,44 +135,57 @@ def _blocks(payloads: Sequence[Payload], ends: Sequence[RouteEnd]) -> tuple[NDAr
     return start, size.sum(axis=0).tolist(), kept
 
 
-# Fields in one piece. On the host all rows are copied in one call; elsewhere they are joined as tensors.
+# Fields in one piece. On the host all runs are copied in one call; elsewhere they are joined as tensors.
 
 
 def _pack(payload: Payload, start: NDArray[np.int64], memory: Tensor) -> None:
-    """Copy rows to where they leave from, but for those that stay."""
-    rows, width = payload.route.sent, payload.width
+    """Copy runs to where they leave from, but for those that stay."""
+    runs, width = payload.route.sent, payload.width
     if not _on_host(memory):
         _pack_rows(payload, start, memory)
-    elif payload.values is not None and len(rows.sizes):
-        put = start[rows.ranks] + rows.starts_in_block * width
-        copy_runs(bytes_of(payload.values), rows.starts * width, memory, put, rows.sizes * width)
+    elif payload.values is not None and len(runs.sizes):
+        put = start[runs.ranks] + runs.starts_in_block * width
+        copy_runs(bytes_of(payload.values), runs.starts * width, memory, put, runs.sizes * width)
 
 
 def _whole(payload: Payload, start: NDArray[np.int64], memory: Tensor, lent: Pool) -> Tensor:
-    """Return the rows as they lie after in one tensor; those that stay are taken from where they are."""
-    width, count = payload.width, int(payload.route.receiving.lengths.sum())
-    whole = lent.take(count * width, memory.device)
+    """Return what the rank has after in one tensor; what stays is taken from where it is, and padding is zeros."""
+    width, end = payload.width, payload.route.receiving
+    whole = lent.take(end.total * width, memory.device)
     if not _on_host(memory):
-        return _joined(payload, start, memory, payload.elements(whole, 0, count))
-    rows, (before, after) = payload.route.received, payload.route.kept
-    taken = start[rows.ranks] + rows.starts_in_block * width
-    copy_runs(memory, taken, whole, rows.starts * width, rows.sizes * width)
+        return _joined(payload, start, memory, payload.elements(whole, 0, end.total))
+    if int(end.sizes.sum()) < end.total:
+        whole.zero_()
+    runs, (before, after) = payload.route.received, payload.route.kept
+    taken = start[runs.ranks] + runs.starts_in_block * width
+    copy_runs(memory, taken, whole, runs.starts * width, runs.sizes * width)
     if payload.values is not None and len(after.sizes):
         copy_runs(bytes_of(payload.values), before.starts * width, whole, after.starts * width, after.sizes * width)
-    return payload.elements(whole, 0, count)
+    return payload.elements(whole, 0, end.total)
 
 
 def _joined(payload: Payload, start: NDArray[np.int64], memory: Tensor, whole: Tensor) -> Tensor:
-    """Fill the rows as they lie after, from tensors: a device has no runs of bytes, but joins many tensors at once."""
-    end, rows = payload.route.receiving, list[Tensor]()
+    """Fill what the rank has after, from tensors: a device has no runs of bytes, but joins many tensors at once."""
+    end, runs = payload.route.receiving, list[Tensor]()
     for rank, part, count in end.blocks:
         stays = rank == payload.route.own
         given = payload.tensors_for[rank] if stays else [payload.elements(memory, int(start[rank]), count)]
         sizes = end.sizes[part].tolist()
-        rows += given if end.in_order or len(given) == len(sizes) else given[0].split(sizes)
-    if rows:
-        _join(_as_they_lie(rows, end), whole)
+        runs += given if end.in_order or len(given) == len(sizes) else given[0].split(sizes)
+    if not end.in_order:
+        runs = _among_padding(runs, end, whole)
+    if runs:
+        _join(runs, whole)
     return whole
+
+
+def _among_padding(runs: Sequence[Tensor], end: RouteEnd, like: Tensor) -> list[Tensor]:
+    """Return runs in the order in which they lie, with zeros in all gaps: one join is cheaper than an index of each."""
+    order = np.lexsort((end.sizes, end.starts))  # rows of nothing before what begins at the same place
+    gaps = np.append(end.starts[order], end.total) - np.append(0, (end.starts + end.sizes)[order])
+    zeros = like.new_zeros((int(gaps.max()), *like.shape[1:]))
+    pairs = [(zeros[:gap], runs[run]) for gap, run in zip(gaps.tolist(), order.tolist(), strict=False)]
+    return [*chain.from_iterable(pairs), zeros[: int(gaps[-1])]]
 
 
 def _on_host(memory: Tensor) -> bool:
@@ -186,26 +203,24 @@ def _pack_rows(payload: Payload, start: NDArray[np.int64], memory: Tensor) -> No
 
 def _rows(payload: Payload, start: NDArray[np.int64], memory: Tensor) -> list[Tensor]:
     """Return the rows as they lie after, each a piece of the memory, where those that stay are put too."""
-    end, rows = payload.route.receiving, list[Tensor]()
+    end, arrived = payload.route.receiving, list[Tensor]()
     sizes = end.sizes.tolist()
     for rank, part, count in end.blocks:
         block = payload.elements(memory, int(start[rank]), count)
         if rank == payload.route.own and count:
             _join(payload.tensors_for[rank], block)
-        rows += block.unsafe_split_with_sizes(sizes[part])  # no grad here: as split does, faster
-    return _as_they_lie(rows, end)
+        arrived += block.unsafe_split_with_sizes(sizes[part])  # no grad here: as split does, faster
+    if end.in_order:
+        return arrived
+    # Where some rows do not travel, they have no elements.
+    some = len(arrived) < len(end.lengths)
+    rows = [payload.elements(memory, 0, 0)] * len(end.lengths) if some else arrived.copy()
+    for row, tensor in zip(end.order.tolist(), arrived, strict=True):
+        rows[row] = tensor
+    return rows
 
 
 def _join(rows: Sequence[Tensor], memory: Tensor) -> None:
     """Copy rows, one after the other, into memory of their size."""
     with torch.no_grad():  # a caller may have asked for gradients of rows that were handed out
         torch.cat(rows, out=memory)
-
-
-def _as_they_lie(arrived: list[Tensor], end: RouteEnd) -> list[Tensor]:
-    if end.in_order:
-        return arrived
-    rows = arrived.copy()
-    for row, tensor in zip(end.order.tolist(), arrived, strict=True):
-        rows[row] = tensor
-    return rows

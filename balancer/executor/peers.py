@@ -13,12 +13,10 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balancer.executor.byte_runs import compile_runs
-from balancer.executor.collectives import Collectives, Meanwhile, Sizes
+from balancer.executor.collectives import Collectives, Meanwhile, NodeWise, Sizes
 from balancer.executor.errors import ExecutorError, PeerError, PeerLostError, summary
 from balancer.executor.lookout import Lookout
-from balancer.executor.memory import Memory
-from balancer.executor.node_wise import NodeWise
+from balancer.executor.memory import Memory, compile_runs
 from balancer.executor.payload import AllToAll, Payload, Values, as_whole, exchange_payloads
 from balancer.executor.route import Route
 from balancer.planning.broadcast import words_of

@@ -33,67 +33,65 @@ class Windows:
         """The window of this GPU among all of them."""
         return slice(self.group.rank * self.size, (self.group.rank + 1) * self.size)
 
-    def gathered(self, window: Tensor) -> Tensor:
-        """Return the buffer, of any dtype, without gradients: it travels as bytes."""
-        width = window[:1].numel() * window.element_size()
-        if not width:
-            return window.new_empty((len(self.order), *window.shape[1:]))
-        as_bytes = window.reshape(-1).view(torch.uint8).view(self.size, width)
-        found = self.group.all_gather(as_bytes)[_index(self.order, window)]
-        return found.view(-1).view(window.dtype).view(-1, *window.shape[1:])
-
     def joined(self, window: Tensor) -> Tensor:
-        """Return the buffer; its gradient is summed over the group."""
-        whole: Tensor = _Gather.apply(window, _index(self.order, window), self.group)
+        """Return the buffer, of any dtype: it travels as bytes. Its gradient is summed over the group."""
+        whole: Tensor = _Gather.apply(window, self)
         return whole
 
     def cut(self, buffer: Tensor) -> Tensor:
         """Return this GPU's window of a buffer that all of the group have; each gets the gradient of all windows."""
-        window: Tensor = _Window.apply(buffer, _index(self.order, buffer), self)
+        window: Tensor = _Window.apply(buffer, self)
         return window
 
-    def taken(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def in_buffer(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where in the buffer elements of this GPU's window are."""
         found = np.empty(self.size * self.group.size, dtype=np.int64)
         found[self.order] = np.arange(len(self.order))
         return found[self.mine][places]
+
+    def gathered(self, window: Tensor) -> Tensor:
+        """Return the buffer without gradients."""
+        width = window[:1].numel() * window.element_size()
+        if not width:
+            return window.new_empty((len(self.order), *window.shape[1:]))
+        as_bytes = window.reshape(-1).view(torch.uint8).view(self.size, width)
+        found = self.group.all_gather(as_bytes)[self.index(window)]
+        return found.view(-1).view(window.dtype).view(-1, *window.shape[1:])
+
+    def divided(self, buffer: Tensor) -> Tensor:
+        """Return all windows of a buffer, one after the other."""
+        windows = buffer.new_zeros((self.size * self.group.size, *buffer.shape[1:]))
+        windows[self.index(buffer)] = buffer
+        return windows
+
+    def index(self, like: Tensor) -> Tensor:
+        """Return the order where a tensor is."""
+        return torch.from_numpy(self.order).to(like.device)
 
 
 class _Gather(torch.autograd.Function):
     """A GPU's buffer of the windows of its tensor group; backward, what all of them have for its window, summed."""
 
     @staticmethod
-    def forward(ctx: Any, window: Tensor, order: Tensor, group: Collectives) -> Tensor:
-        ctx.save_for_backward(order)
-        ctx.group, ctx.size = group, len(window) * group.size
-        return group.all_gather(window)[order]
+    def forward(ctx: Any, window: Tensor, of: Windows) -> Tensor:
+        ctx.of = of
+        return of.gathered(window)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (order,) = ctx.saved_tensors
-        windows = gradient.new_zeros((ctx.size, *gradient.shape[1:]))
-        windows[order] = gradient
-        return ctx.group.reduce_scatter(windows), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.of.group.reduce_scatter(ctx.of.divided(gradient)), None
 
 
 class _Window(torch.autograd.Function):
     """A GPU's window of a buffer that all of its tensor group have; backward, the buffer of their windows."""
 
     @staticmethod
-    def forward(ctx: Any, buffer: Tensor, order: Tensor, of: Windows) -> Tensor:
-        ctx.save_for_backward(order)
-        ctx.group = of.group
-        windows = buffer.new_zeros((of.size * of.group.size, *buffer.shape[1:]))
-        windows[order] = buffer
-        return windows[of.mine]
+    def forward(ctx: Any, buffer: Tensor, of: Windows) -> Tensor:
+        ctx.of = of
+        return of.divided(buffer)[of.mine]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (order,) = ctx.saved_tensors
-        return ctx.group.all_gather(gradient)[order], None, None
-
-
-def _index(order: NDArray[np.int64], like: Tensor) -> Tensor:
-    return torch.from_numpy(order).to(like.device)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.of.gathered(gradient), None

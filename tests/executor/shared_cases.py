@@ -1,6 +1,7 @@
 """What ranks do in tests of samples that ranks share: every rank knows all payload, and cuts it itself."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from dispatch_cases import dispatcher
 from payloads import batch_of, plain
 
 from balancer import Phase, SequenceGroups, Topology
-from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored
+from balancer.executor import Dispatcher, PrefetchDispatcher, RaggedTensor, anchored, payload
 
 TRAILING = {"ids": (), "features": (3,), "none": (2, 0)}
 DTYPES = {"ids": torch.int64, "features": torch.bfloat16, "none": torch.float32}
@@ -84,6 +85,12 @@ def round_trip(rank, seed, counts, fields, cut, arguments):
         assert plain(back[name]) == plain(batch[name]), name
     _check_slots(rank, out, slots, lengths)
     return out.plan.digest(), out.plan.group_table.degree.tolist()
+
+
+def off_the_host(rank, case, *arguments):
+    """Another case, by the way that copies take where there are no runs of bytes."""
+    with mock.patch.object(payload, "_on_host", return_value=False):
+        return globals()[case](rank, *arguments)
 
 
 def _check_slots(rank, out, slots, lengths):

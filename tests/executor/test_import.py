@@ -35,3 +35,9 @@ def test_without_torch_all_else_works():
 def test_import_balancer_loads_no_torch():
     done = run("import balancer, balancer.compat.verl, sys; print('torch' in sys.modules)")
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_import_of_the_executor_loads_no_compiler():
+    pytest.importorskip("torch")
+    done = run("import torch, torch.utils.data, balancer.executor, sys; print('torch._dynamo' in sys.modules)")
+    assert done.stdout.strip() == "False", done.stderr

@@ -8,8 +8,7 @@ import numpy as np  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from balancer.executor.byte_runs import bytes_of, copy_runs  # noqa: E402
-from balancer.executor.memory import POOLED_FROM, Pool  # noqa: E402
+from balancer.executor.memory import POOLED_FROM, Pool, bytes_of, copy_runs  # noqa: E402
 
 CPU = torch.device("cpu")
 

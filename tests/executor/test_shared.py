@@ -49,6 +49,13 @@ def test_every_kind_of_field_goes_whole_to_every_rank_of_a_group(ranks, kind):
     assert max(results[0][1]) > 1
 
 
+def test_off_the_host(ranks):
+    every = {name[:2]: (name, number % len(DTYPES), 0) for number, name in enumerate(sorted(KINDS))}
+    for cut in (ZIGZAG, {"degrees": (1, 3), "num_slots": 3}):
+        ranks.run(cases.off_the_host, "round_trip", 3, [4, 0, 3, 1], every, cut, {})
+        ranks.run(cases.off_the_host, "phases_agree_with_no_exchange", 1, [3, 2, 0, 4], cut, {})
+
+
 def test_over_nodes(ranks):
     arguments = {"topology": Topology.uniform(4, 2), "exchange": "node_wise"}
     for seed in range(3):

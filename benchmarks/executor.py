@@ -62,7 +62,7 @@ def measured(rank, size, form, placement):
     """Bytes that this rank sends, the part that stays, and seconds by [turn; bare, full, small; CPU, clock]."""
     dispatcher = Dispatcher(length="ids", time_budget=0.001, placement=placement)
     samples = mini_batch(rank, size, form)
-    gathered = dispatcher.tell(dispatcher.read(samples, {}), Status.READY)
+    gathered = dispatcher.gather(dispatcher.read(samples, {}), Status.READY)
     step_plan = agreed_plan(dispatcher.peers, dispatcher.setup, gathered, None)
     plan = step_plan["all"]
     crossing = np.zeros((RANKS, RANKS), dtype=np.int64)
@@ -77,7 +77,7 @@ def measured(rank, size, form, placement):
 
     def full():
         batch = dispatcher.read(samples, {})
-        step = dispatcher.moved(batch, gathered, step_plan, dispatcher.peers, dispatcher.features)
+        step = dispatcher.move(batch, gathered, step_plan, dispatcher.peers, dispatcher.features)
         assert len(step.data) == 3
         step.restore()
 

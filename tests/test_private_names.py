@@ -16,7 +16,6 @@ DOCUMENTED = {"_fields"}  # a NamedTuple's
 # file alone.
 EXCEPTIONS = {
     ("balancer/compat/huggingface.py", "_train_batch_size"),
-    ("balancer/executor/lookout.py", "_get_default_store"),
     ("solvers/_kernel_cache.py", "_cache"),
     ("tools/build_wheel.py", "_cache"),
 }

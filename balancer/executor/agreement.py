@@ -78,11 +78,13 @@ def planned(setup: Setup, gathered: Gathered) -> StepPlan:
 
 def _agreed(peers: Peers, setup: Setup, gathered: Gathered, outcome: StepPlan | Exception | None) -> StepPlan:
     """Compare what all ranks planned with, and their plans, by a digest in one small collective."""
+    # Inputs too: ranks whose inputs differ may find one plan by chance, and would then expect other bytes.
     held = {"package version": __version__, **_inputs(setup, gathered)}
     held["plan"] = outcome.digest() if isinstance(outcome, StepPlan) else None
     digest = np.frombuffer(hashlib.sha256(json.dumps(held).encode()).digest(), dtype="<i8")
     mine = np.concatenate(([not isinstance(outcome, StepPlan)], digest)).astype(np.int64)
     rows = mine[None] if peers.replica is None else peers.replica.gather(mine)
+    # Replica peers that differ among themselves say that they have no plan.
     rows = peers.gather(rows[0] if (rows == rows[0]).all() else np.ones_like(mine))
     if isinstance(outcome, StepPlan) and not rows[:, 0].any() and (rows == rows[0]).all():
         return outcome

@@ -67,6 +67,7 @@ class Collectives:
 
     def gather_ragged(self, words: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the words of all ranks, of any number: one collective, and a second where they outgrow the first."""
+        # Messages of one job are of like size, so that nearly all steps need the first collective alone.
         rows = self.gather(_padded(np.concatenate(([len(words)], words[: self._room])), 1 + self._room))
         sizes, rows = rows[:, 0].tolist(), rows[:, 1:]
         if max(sizes) > self._room:
@@ -170,6 +171,7 @@ class Collectives:
 
     def _wait(self, work: Any) -> None:
         timeout = self.timeout.total_seconds()
+        # Short waits, so that a report of another rank's failure is seen long before this call's own timeout.
         gives_up, pause = time.monotonic() + GIVES_UP * timeout, min(1.0, timeout / 20)
         while True:
             try:
@@ -234,7 +236,8 @@ class NodeWise:
         """Send bytes as :meth:`Collectives.all_to_all` does."""
         nodes, places = self._num_nodes, self._places
         to = np.asarray(sends, dtype=np.int64).reshape(nodes, places)
-        # How much each neighbour hands over for each node: one small collective within the node.
+        # How much each neighbour hands over for each node: one small collective within the node, as an all-to-all
+        # knows only what this rank sends and gets.
         handed = self.inside.gather(np.ascontiguousarray(to.T).reshape(-1)).reshape(places, places, nodes)
         handed = handed[:, self.inside.rank]  # [neighbour, node]
         bundles = _transposed(sent, to)  # by place, then by node

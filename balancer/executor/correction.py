@@ -88,14 +88,14 @@ class Correction:
             self._waiting.append([list(self._online).index(name), *sums, float(value) * pace])
 
     def message(self) -> dict[str, Any]:
-        """Return what this rank's next message has besides."""
+        """Return what this rank says of costs in its next message."""
         observed = []
         while self._waiting:
             observed.append(self._waiting.popleft())
         return {"observed": observed} | ({"costs": self._to_say()} if self._fits else {})
 
-    def heard(self, said: Sequence[Mapping[str, Any]]) -> Setup:
-        """Return what to plan with after the messages of all ranks; who fits learns from them for the next."""
+    def take_in(self, said: Sequence[Mapping[str, Any]]) -> Setup:
+        """Return what to plan with, given what all ranks say; the rank that fits learns from it for the next step."""
         if costs := said[self._planner].get("costs"):
             self._take_over(costs)
         if self._fits:

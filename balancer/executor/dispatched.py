@@ -10,7 +10,7 @@ from torch import Tensor
 
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field, write_field
-from balancer.executor.gathering import Gathered, gather
+from balancer.executor.gathering import Gathered, gather, read_if_leader
 from balancer.executor.inputs import PhaseInputs
 from balancer.executor.message import MiniBatch, Status
 from balancer.executor.payload import Values
@@ -188,18 +188,9 @@ class Dispatched(Mapping[str, Any]):
         return self._streams[phase]
 
     def _results_home(self, results: Mapping[str, Any], stream: HomeStream) -> dict[str, Field]:
-        batch, failure = None, None
-        try:
-            if self.peers.leads:
-                batch = _read_results(results, len(stream.here))
-        except Exception as error:  # whatever it is, the other ranks must hear of it
-            failure = error
-        gathered = gather(self.peers, batch, Status.FAILED if failure else Status.READY, failure)
-        if failure is not None:
-            raise failure
-        routes = {}
-        for name, spec in gathered.specs.items():
-            routes[name] = stream.result_route(spec, gathered.rows[name])
+        batch, failure = read_if_leader(self.peers, lambda: _read_results(results, len(stream.here)))
+        gathered = gather(self.peers, batch, Status.READY, failure)
+        routes = {name: stream.result_route(spec, gathered.rows[name]) for name, spec in gathered.specs.items()}
         return self._moved(routes, {} if batch is None else batch.fields, forth=False)[1]
 
     def _moved(

@@ -1,4 +1,8 @@
-"""The dispatcher: lengths gathered, a plan agreed on, every byte moved once. It decides nothing."""
+"""The dispatcher, which a trainer calls each step. It decides nothing.
+
+A step is: read the mini-batch (``fields.py``), gather all ranks' lengths (``gathering.py``), plan on every rank or on
+one and agree on the plan (``agreement.py``), move every byte once (``dispatched.py``, which also holds the ways back).
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +20,7 @@ from balancer.executor.correction import Correction, CostCorrection, as_online
 from balancer.executor.dispatched import SINGLE_FIELD, Dispatched
 from balancer.executor.features import Features
 from balancer.executor.fields import Field, read_field
-from balancer.executor.gathering import Gathered, gather
+from balancer.executor.gathering import Gathered, gather, read_if_leader
 from balancer.executor.meshes import read_meshes, tensor_groups
 from balancer.executor.message import MiniBatch, Status, as_columns
 from balancer.executor.peers import Peers
@@ -38,7 +42,7 @@ TIMEOUT = timedelta(minutes=2)
 
 
 class Dispatcher:
-    """Rearranges the mini-batches of a data-parallel group, step by step; all its ranks make it at the same time.
+    """Rearranges the mini-batches of a data-parallel group, step by step. All its ranks make it at the same time.
 
     Parameters
     ----------
@@ -47,51 +51,52 @@ class Dispatcher:
     topology : Topology or int, optional
         Nodes of the group, or ranks a node; by default one node.
     phases : sequence of Phase, or mapping of name to items, optional
-        The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. Columns that they name are
-        fields, for their lengths, or given to :meth:`dispatch`. By default one phase that computes whole samples.
+        The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
+        field, of which the lengths count, or one that :meth:`dispatch` is given. By default there is one phase, which
+        computes whole samples.
     fields : mapping of str to str, optional
-        Which phase takes a field: an encoder gets its items; ``"llm:own"`` are the pieces that the samples of that
-        phase bring in besides. Other fields travel with their samples to the last phase.
+        The phase that takes each field. An encoder gets the field's items. ``"llm:own"`` takes the pieces that the
+        samples of that phase bring from home. All other fields go to the last phase, with their samples.
     length : str, optional
         Without phases: the columns whose sum is a sample's length, ``"input_ids"`` or ``"text+image"``; by default
         those of the only ragged field.
     cost : str, CostModel, OnlineCost, or mapping of str to OnlineCost
-        Without phases; as :func:`balancer.balance` takes it. An :class:`balancer.cost.OnlineCost` is corrected by what
-        :meth:`observe` is told. With phases, a mapping of those whose costs are corrected, in place of what they have.
+        Without phases: as :func:`balancer.balance` takes it, or an :class:`balancer.cost.OnlineCost`, which
+        :meth:`observe` corrects. With phases: the costs to correct by phase, in place of those phases' own.
     planning : str
         ``"replicate"``: every rank computes the plan. ``"broadcast"``: one rank does, for methods that read the clock.
     planner_rank : int
-        Who plans for all, and fits costs that are corrected.
+        The rank that plans for all, and that fits costs which are corrected.
     replica_group : ProcessGroup, optional
-        Tensor, context and pipeline peers of this rank. They get the samples and plan of their first rank; theirs are
-        not looked at.
+        Tensor, context and pipeline peers of this rank. All of them get the samples and the plan of their first rank;
+        what the others hand in is not looked at.
     layouts : StepLayout or mapping of str to ModuleLayout or Mesh, optional
-        How the ranks, which are GPUs then, are split for each phase, as :func:`balancer.orchestrate` takes it; in place
-        of a replica group. See :meth:`dispatch`.
+        How the ranks, which then are GPUs, are split for each phase, as :func:`balancer.orchestrate` takes it. It takes
+        the place of a replica group. See :meth:`dispatch`.
     meshes : mapping of str to DeviceMesh or ProcessGroup, optional
-        With `layouts`, of any phases: where the GPUs are, by axes ``pp``, ``dp``, ``cp``, ``sp``, ``tp`` (several that
-        begin alike, as ``dp_shard``, count together); or this rank's tensor group alone. Tensor groups that nobody
-        gives are made.
+        With `layouts`, of any phases: where the GPUs are, by axes ``pp``, ``dp``, ``cp``, ``sp``, ``tp`` (axes that
+        begin alike, as ``dp_shard``, count together); or this rank's tensor group alone. Tensor groups that are not
+        given are made.
     exchange : str
-        ``"direct"``, ``"node_wise"`` (first within the node, then between equal places of all nodes), or ``"auto"``:
+        ``"direct"``; ``"node_wise"``: first within the node, then between equal places of all nodes; or ``"auto"``:
         node-wise from 64 ranks on where nodes are of equal size.
     device : torch.device or str, optional
         Where fields are brought before the exchange; by default they stay where they are. Text stays on the host.
     timeout : timedelta
-        How long a rank is waited for, in any one collective, before it is held lost.
+        How long any one collective waits for a rank before it is taken for lost.
     same_batches : bool
-        True: all ranks draw the same mini-batches on purpose. Else that is an error, as soon as it is seen in three
-        steps: the loader then deals nothing out, and every rank trains on all of the data.
+        True: all ranks draw the same mini-batches on purpose. Otherwise three such steps are an error: the loader deals
+        nothing out, and every rank trains on all of the data.
     settings
         Further keywords of :func:`balancer.balance` or :func:`balancer.orchestrate`: ``method``, ``time_budget``,
         ``stop_at`` (here ``"0.1%"`` by default: a search ends once it has proven so small a gap),
         ``equal_counts``, ``max_tokens_per_rank``, ``min_samples_per_rank``, ``rank_speeds``; and the fields of
-        :class:`balancer.MicroBatches`, as errors call them: ``micro_batch_tokens``, ``schedule``, ``allow_empty``,
-        ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
+        :class:`balancer.MicroBatches`, by the names that errors use: ``micro_batch_tokens``, ``schedule``,
+        ``allow_empty``, ``num_micro_batches``, ``min_micro_batches``, ``micro_batches_multiple_of``, ``over_long``...
         ``sequence_groups=SequenceGroups(...)`` lets ranks share long samples: see :meth:`dispatch`.
-        Those with a value for each sample name columns instead, which are gathered with the lengths:
+        Constraints that need a value for each sample name a column here, which is gathered with the lengths:
         ``keep_together="prompt"``; ``caps={"patches": 60_000, "text+audio": 8192}``, the most of each that a rank gets;
-        ``allowed_ranks="ranks"``, whose column lists the ranks on which a sample may run, or names the one. With
+        ``allowed_ranks="ranks"``, a column of the ranks on which a sample may run, a list or one number a sample. With
         phases, constraints are those of each :class:`balancer.Phase`.
 
     Attributes
@@ -162,7 +167,8 @@ class Dispatcher:
         self._groups = self.peers.groups_of(self.setup.rank_sets())
         self.current: Dispatched | None = None
         self._reports: dict[str, BalanceReport] = {phase.name: BalanceReport() for phase in self.setup.phases}
-        compile_at_once()  # so that no later step waits for it
+        # A kernel that begins as Python is compiled in some later step, and all ranks would wait for it.
+        compile_at_once()
 
     @property
     def rank(self) -> int:
@@ -179,18 +185,17 @@ class Dispatcher:
         return {} if self._correction is None else dict(self._correction.state)
 
     def observe(self, seconds: float | Mapping[str, float | None] | None) -> None:
-        """Tell how long this rank took for :attr:`current`; its cost is corrected by what all ranks tell.
+        """Report how long this rank took for :attr:`current`; costs are corrected by what all ranks report.
 
-        Any rank may leave it out, in any step. It is sent with the lengths of the next step that is made, and counts
-        from the one after that; with the next one made ahead, a step later. A correction is used while it predicts
-        better than the cost that was given; where it is given up, the planner's rank warns. Of replica peers, what the
-        leader tells counts.
+        Any rank may leave it out, in any step. A report is sent with the lengths of the next step that is made, and
+        changes the plan after that one. A correction is used while it predicts better than the cost that was given;
+        when it does not, the planner's rank warns. Of replica peers, the leader's report counts.
 
         Parameters
         ----------
         seconds : float, or mapping of str to float
-            What the rank's own samples took, without waiting for other ranks; of several phases a mapping. With
-            pipeline stages those of the forwards, added up over the stages of the phase. None: nothing is told.
+            What the rank's own samples took, without waiting for other ranks; with several phases, by phase. With
+            pipeline stages, that of the forwards, added up over the stages of the phase. None: no report.
 
         Raises
         ------
@@ -218,40 +223,33 @@ class Dispatcher:
         Returns
         -------
         Dispatched
-            Its fields in the form in which they came. Where ranks share samples, a field whose rows all have the
-            lengths that the plan has of their samples is cut: an entry is a rank's share of a sample, with zeros where
-            the plan pads. Of all other fields every rank of a group gets the whole row. With layouts likewise: an entry
-            of a field that is cut is the share of the GPU's shard, the same on its tensor replicas, which gather it of
-            windows; of fields of ``"llm:own"`` each gets the segments in its own window; all other rows go to all GPUs
-            of the replica, pipeline devices included.
+            Its fields in the form in which they came. Where ranks share samples, a field is cut if each of its rows is
+            as long as the plan says of its sample: an entry then is a rank's share of a sample, with zeros where the
+            plan pads. All other rows go whole to every rank of the group. With layouts, an entry of a field that is cut
+            is the share of the GPU's shard. Tensor replicas have the same share: each gets a window of it, and they
+            gather the rest. Fields of ``"llm:own"`` are cut into the segments in each GPU's own window. All other rows
+            go to all GPUs of the replica, those of all pipeline devices.
 
         Raises
         ------
         PlanMismatchError, FieldMismatchError, PeerError, PeerLostError
             See :mod:`balancer.executor.errors`. Nothing hangs: a call ends within a few timeouts.
         TypeError, ValueError, InfeasibleError, SolverError
-            What this rank handed in cannot be used, or nobody can plan it.
+            What this rank handed in cannot be used, or cannot be planned.
         """
-        batch, failure = None, None
-        try:
-            if self.peers.leads:
-                batch = self.read(samples, lengths or {})
-        except Exception as error:  # whatever it is, the other ranks must hear of it
-            failure = error
-        gathered = self.tell(batch, Status.FAILED if failure else Status.READY, failure)
-        if failure is not None:
-            raise failure
-        return self.hand_out(self.exchanged(batch, gathered, self.peers, self.features))
+        batch, failure = read_if_leader(self.peers, lambda: self.read(samples, lengths or {}))
+        gathered = self.gather(batch, Status.READY, failure)
+        return self.hand_out(self.plan_and_move(batch, gathered, self.peers, self.features))
 
     def hand_out(self, step: Dispatched) -> Dispatched:
-        """Make a step the current one, and count it; one made ahead that nobody takes is not counted."""
+        """Make a step the current one, and count it in the report: steps made ahead count once they are taken."""
         self.current, plan = step, step.step
         for name, phase in plan.phases.items():
             self._reports[name] += BalanceReport.of_plan(phase.plan, plan.runtime_s, step.exchange_s)
         return step
 
     def report(self, phase: str | None = None) -> BalanceReport:
-        """Return what balancing did over the steps that were handed out so far, as their plans say; nothing is sent.
+        """Return what balancing did over the steps handed out so far, as their plans say; nothing is sent.
 
         Parameters
         ----------
@@ -267,24 +265,27 @@ class Dispatcher:
             raise KeyError(f"no phase {phase!r}; phases are {', '.join(self._reports)}")
         return self._reports[phase or list(self._reports)[-1]]
 
-    def tell(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
-        """Gather lengths: the first half of :meth:`dispatch`."""
+    def gather(self, batch: MiniBatch | None, status: Status, failure: Exception | None = None) -> Gathered:
+        """Gather lengths: the first half of :meth:`dispatch`. `status` says why there is no batch."""
         correction = self._correction
         gathered = gather(self.peers, batch, status, failure, None if correction is None else correction.message())
         if correction is not None:
-            self.setup = correction.heard(gathered.besides)
-        self._same_batches.heard(gathered, self.setup)
+            self.setup = correction.take_in(gathered.costs)
+        self._same_batches.check(gathered, self.setup)
         return gathered
 
-    def exchanged(self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features) -> Dispatched:
-        """Plan and exchange: the second half. What comes after goes by the groups of `onward`."""
+    def plan_and_move(
+        self, batch: MiniBatch | None, gathered: Gathered, onward: Peers, features: Features
+    ) -> Dispatched:
+        """Plan and exchange: the second half. Later exchanges of the step go by the groups of `onward`."""
         plan = agreed_plan(self.peers, self.setup, gathered, self._planner)
-        return self.moved(batch, gathered, plan, onward, features)
+        return self.move(batch, gathered, plan, onward, features)
 
-    def moved(
+    def move(
         self, batch: MiniBatch | None, gathered: Gathered, plan: StepPlan, onward: Peers, features: Features
     ) -> Dispatched:
         """Exchange by a plan that all ranks hold."""
+        # Decided from what all ranks said, as one without samples knows no device of its own.
         device = self.device
         if device is None:
             on_cuda = any(spec.device == "cuda" for spec in gathered.specs.values())

@@ -191,6 +191,7 @@ def _sizes(data: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _read_bytes(form: str, data: Sequence[bytes]) -> Field:
+    # A bytearray, as torch has no tensors that must not be written to.
     values = torch.from_numpy(np.frombuffer(bytearray(b"".join(data)), dtype=np.uint8))
     return Field(Spec(form), _sizes(data), values)
 
@@ -215,6 +216,7 @@ def _by_row(name: str, rows: Sequence[Tensor], form: str, counts: NDArray[np.int
 
 def _shapes(name: str, tensors: Sequence[Tensor]) -> list[torch.Size]:
     """Return the shapes; ValueError names the first entry that is not like the first."""
+    # All at once first: mini-batches have thousands of rows, and a loop over them is slow.
     shapes = list(map(attrgetter("shape"), tensors))
     trailing = list(zip(*shapes, strict=False))[1:]
     kinds = set(map(attrgetter("dtype", "device", "layout", "ndim"), tensors))

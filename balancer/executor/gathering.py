@@ -1,6 +1,6 @@
-"""All ranks' mini-batches but for their payload: what they tell each other before a step, checked and put together."""
+"""What all ranks' mini-batches are like, all but their payload: gathered before a step, checked and put together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from balancer.problem.ragged import Ragged
 from balancer.problem.setup import Setup
 from solvers.errors import Named, UsageError, Wording
 
-__all__ = ["Gathered", "gather"]
+__all__ = ["Gathered", "gather", "read_if_leader"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +30,8 @@ class Gathered:
     home: Placement  # of all samples
     specs: Mapping[str, Spec]  # of the fields, as the ranks agree on them
     rows: Mapping[str, Column]  # of each field
-    columns: Mapping[str, Column]  # lengths that callers give besides
-    besides: Sequence[Mapping[str, Any]] = ()  # what each rank says of costs that are corrected
+    columns: Mapping[str, Column]  # further lengths, given by callers
+    costs: Sequence[Mapping[str, Any]] = ()  # of each rank: measured times, and costs corrected by them
 
     def field(self, name: str, rank: int) -> Field:
         """Return what a field is like on one rank."""
@@ -80,19 +80,32 @@ class Gathered:
         return Wording({"over_long='drop'": None, "row": "sample"}, notes={"sample": self.where})
 
 
+def read_if_leader(peers: Peers, read: Callable[[], MiniBatch]) -> tuple[MiniBatch | None, Exception | None]:
+    """Return what the leader of replica peers reads, or why it cannot: the other ranks must hear of any error."""
+    try:
+        return read() if peers.leads else None, None
+    except Exception as error:
+        return None, error
+
+
 def gather(
     peers: Peers, batch: MiniBatch | None, status: Status = Status.READY, failure: Exception | None = None,
-    besides: Mapping[str, Any] | None = None,
+    costs: Mapping[str, Any] | None = None,
 ) -> Gathered:  # fmt: skip
-    """Send all ranks what this one's mini-batch is like, None where `status` says why, and put together what all sent.
+    """Send all ranks what this rank's mini-batch is like, and put together what all of them sent.
 
-    Replica peers are not asked. FieldMismatchError if the fields do not fit together; PeerError if another rank failed,
-    and this one did not.
+    `batch` is None where `status` or the failure says why. Replica peers' own are not looked at. Raises the failure,
+    once the others have heard of it; PeerError if another rank failed; FieldMismatchError if fields do not fit
+    together.
     """
-    messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure, besides))]
+    status = status if failure is None else Status.FAILED
+    messages = [decoded(words) for words in peers.gather_ragged(encoded(batch, status, failure, costs))]
     failed = {rank: message.error for rank, message in enumerate(messages) if message.status is Status.FAILED}
-    if failed and status is not Status.FAILED:
+    if failure is not None:
+        raise failure
+    if failed:
         raise PeerError.of("failed before the exchange", failed)
+    # A rank without samples has no fields to compare; where no rank has any, the first one's message stands for all.
     holders = {rank: message for rank, message in enumerate(messages) if message.num_samples} or {0: messages[0]}
     _check_fields(holders)
     first = next(iter(holders.values()))
@@ -103,7 +116,7 @@ def gather(
         {name: _agreed(name, {rank: message.specs[name] for rank, message in holders.items()}) for name in first.specs},
         {name: _joined([message.rows[name] for message in holders.values()]) for name in first.rows},
         {name: _joined([message.columns[name] for message in holders.values()]) for name in first.columns},
-        [message.besides for message in messages],
+        [message.costs for message in messages],
     )
 
 

@@ -52,7 +52,7 @@ class PhaseInputs:
             counts = np.bincount(parts.sample_of_part, minlength=step.num_samples)
             lengths = grouped_sums(whole.lengths, counts)[plan.target.samples_on_rank(rank)]
             return cls(phase, sizes, Route(leaving(whole, rank), arriving(whole, rank), rank), lengths)
-        # Ranks share samples: segments of each stream, one stream after the other
+        # Ranks share samples: the segments of each stream travel, one stream after the other, and lie among padding.
         of_all = np.concatenate([stream.lengths for stream in streams.values()])
         order, pairs = np.arange(len(of_all)), [(stream.source, stream.target) for stream in streams.values()]
         source, target = (stacked(places, order) for places in zip(*pairs, strict=True))
@@ -113,6 +113,7 @@ class PhaseInputs:
         differentiable: bool,
     ) -> RaggedTensor:  # fmt: skip
         """Bring the tensors, stream after stream, where the phase takes them."""
+        # Tensor shards all have the outputs: each sends its window, so that every row is sent once.
         held = [
             tensor if tensor is None or name not in self.cut else self.cut[name].cut(tensor)
             for name, tensor in zip(self.sizes, tensors, strict=True)

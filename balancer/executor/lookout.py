@@ -32,11 +32,12 @@ class Lookout:
     """
 
     def __init__(self, name: str, members: Mapping[int, int], timeout: timedelta) -> None:
-        # The job's own store: another one needs an address, which a job that is there already does not tell.
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 (no public name)
-        self._store = dist.PrefixStore(f"seqbalancer/{name}", store)
         self.members, self._me, self._timeout = members, dist.get_rank(), timeout.total_seconds()
-        self._answers, self._one_at_a_time = True, threading.Lock()
+        # The job's own store: another one needs an address, which a job that is there already does not tell. Torch
+        # before 2.9 does not give it out; who was lost is then not known.
+        of_job = getattr(dist.group.WORLD, "get_group_store", None)
+        self._store: Any = None if of_job is None else dist.PrefixStore(f"seqbalancer/{name}", of_job())
+        self._answers, self._one_at_a_time = of_job is not None, threading.Lock()
         self._verdict: list[int] | None = None
         self.broken: tuple[str, tuple[int, ...]] | None = None  # what no call can go on after, and whose fault it is
 

@@ -40,22 +40,23 @@ class Pool:
         """Return uint8[size] that nobody else holds."""
         if device.type != "cpu" or size < POOLED_FROM:
             return torch.empty(size, dtype=torch.uint8, device=device)
+        # At most twice as large: else one small field would keep a large block from the next large one.
         fits = [index for index, block in enumerate(self._free) if size <= len(block) <= 2 * size]
         if fits:
             block = self._free.pop(min(fits, key=lambda index: len(self._free[index])))
         else:
-            self._free.clear()
+            self._free.clear()  # sizes have changed: what did not fit now would pile up
             block = np.empty(size + size // 4, dtype=np.uint8)
-        lent = block[:size]  # which lives as long as any tensor in it
-        weakref.finalize(lent, self._free.append, block).atexit = False
-        return torch.from_numpy(lent)
+        part = block[:size]  # lives as long as any tensor in it
+        weakref.finalize(part, self._free.append, block).atexit = False
+        return torch.from_numpy(part)
 
 
 class Memory:
     """What a rank packs into, what arrives in, and what is handed out."""
 
     def __init__(self) -> None:
-        self.sent, self.arrived, self.lent = Scratch(), Scratch(), Pool()
+        self.sent, self.arrived, self.handed_out = Scratch(), Scratch(), Pool()
 
 
 # Runs of bytes: many are copied in one call, as a call for each costs more than its bytes do.

@@ -33,7 +33,7 @@ class MiniBatch:
 
     num_samples: int
     fields: Mapping[str, Field]
-    columns: Mapping[str, Column]  # lengths that the caller gives besides those of the fields
+    columns: Mapping[str, Column]  # further lengths, given by the caller
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class Message:
     specs: dict[str, Spec]  # of its fields, by name in order, as all of these are
     rows: dict[str, Column]  # of each field
     columns: dict[str, Column]
-    besides: Mapping[str, Any]  # what it says of costs that are corrected
+    costs: Mapping[str, Any]  # measured times, and costs corrected by them
 
 
 def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, Column]:
@@ -63,7 +63,7 @@ def as_columns(columns: Mapping[str, ArrayLike | Ragged]) -> dict[str, Column]:
 
 
 def encoded(
-    batch: MiniBatch | None, status: Status, failure: Exception | None, besides: Mapping[str, Any] | None = None
+    batch: MiniBatch | None, status: Status, failure: Exception | None, costs: Mapping[str, Any] | None = None
 ) -> NDArray[np.int64]:
     """Return the message of a rank; `batch` is None where `status` says why there is none."""
     batch = batch or MiniBatch(0, {}, {})
@@ -78,8 +78,9 @@ def encoded(
             for spec in [field.spec]
         ],
         "columns": [[name, isinstance(column, Ragged)] for name, column in columns],
-        **({"besides": besides} if besides else {}),
+        **({"costs": costs} if costs else {}),
     }
+    # Words of 8 bytes, as one collective of integers carries everything: the header's size, the header, the columns.
     text = json.dumps(header, separators=(",", ":")).encode()
     parts = [np.asarray([len(text)]), words_of(text)]
     for column in [field.rows for _, field in fields if not field.spec.fixed] + [column for _, column in columns]:
@@ -106,5 +107,5 @@ def decoded(words: NDArray[np.int64]) -> Message:
         specs[name] = Spec(form, dtype, tuple(trailing), device)
         rows[name] = np.ones(count, dtype=np.int64) if specs[name].fixed else column(is_list)
     columns = {name: column(is_list) for name, is_list in header["columns"]}
-    besides = header.get("besides", {})
-    return Message(Status(header["status"]), header["error"], count, specs, rows, columns, besides)
+    costs = header.get("costs", {})
+    return Message(Status(header["status"]), header["error"], count, specs, rows, columns, costs)

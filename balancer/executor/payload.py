@@ -102,10 +102,12 @@ def exchange_payloads(
             _pack(payload, start, sent)
         elif packed is None:
             _pack_rows(payload, start, sent)
+    # A replica peer sends nothing, and gets by a broadcast what its leader got: so it lays out what arrives likewise.
     outgoing = sent[:0] if payloads[0].values is None else sent[kept:]
     starts, receives, kept = _blocks(payloads, [payload.route.receiving for payload in payloads])
+    # Rows by row stay where they arrive, so that memory is the caller's; otherwise the next step uses it again.
     by_row = any(payload.by_row for payload in payloads)
-    arrived = (memory.lent if by_row else memory.arrived).take(kept + sum(receives), device)
+    arrived = (memory.handed_out if by_row else memory.arrived).take(kept + sum(receives), device)
     values: list[Values] = [[]] * len(payloads)
 
     def meanwhile() -> None:  # rows are cut out of memory that is being filled; those that stay are put there
@@ -116,14 +118,16 @@ def exchange_payloads(
     all_to_all(outgoing, sends, receives, arrived[kept:], meanwhile)
     for index, payload in enumerate(payloads):
         if not payload.by_row:
-            values[index] = _whole(payload, starts[index], arrived, memory.lent)
+            values[index] = _whole(payload, starts[index], arrived, memory.handed_out)
     return arrived, values
 
 
 def _blocks(payloads: Sequence[Payload], ends: Sequence[RouteEnd]) -> tuple[NDArray[np.int64], list[int], int]:
     """Return where each block begins, [payload, rank]; the bytes for each rank; and the bytes of what stays."""
+    # A table [payload, rank], filled column by column: a rank's blocks are one piece, as an all-to-all takes them.
     size = np.array([end.elements * payload.width for payload, end in zip(payloads, ends, strict=True)])
     size = size + (ALIGNMENT - 1) & -ALIGNMENT  # [payload, rank]
+    # What stays is in the buffer only for fields by row, in front, so that what is sent is the rest of the buffer.
     own, stays = payloads[0].route.own, np.zeros(len(payloads), dtype=np.int64)
     if own >= 0:
         stays = size[:, own] * [payload.by_row for payload in payloads]
@@ -148,10 +152,10 @@ def _pack(payload: Payload, start: NDArray[np.int64], memory: Tensor) -> None:
         copy_runs(bytes_of(payload.values), runs.starts * width, memory, put, runs.sizes * width)
 
 
-def _whole(payload: Payload, start: NDArray[np.int64], memory: Tensor, lent: Pool) -> Tensor:
+def _whole(payload: Payload, start: NDArray[np.int64], memory: Tensor, pool: Pool) -> Tensor:
     """Return what the rank has after in one tensor; what stays is taken from where it is, and padding is zeros."""
     width, end = payload.width, payload.route.receiving
-    whole = lent.take(end.total * width, memory.device)
+    whole = pool.take(end.total * width, memory.device)
     if not _on_host(memory):
         return _joined(payload, start, memory, payload.elements(whole, 0, end.total))
     if int(end.sizes.sum()) < end.total:

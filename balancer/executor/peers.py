@@ -79,6 +79,7 @@ class Peers:
     def twin(self) -> "Peers":
         """Return the same peers with groups of their own, for another thread. All peers call this."""
         dp_group, replica_group, topology, exchange, timeout = self._made_of
+        # Two threads must not use one group: their collectives would meet in another order on another rank.
         if self.direct.moves_cuda:  # Collectives makes gloo groups of its own in any case
             dp_group = _copy(self.direct.group)
         if self.replica is not None and self.replica.moves_cuda:
@@ -100,6 +101,7 @@ class Peers:
         common rank, whatever the number of ranks. Replica peers have groups of their own.
         """
         ranks, groups = dist.get_process_group_ranks(self.direct.group), {}
+        # Every rank walks through the same rounds in the same order, or two groups would wait for each other.
         for disjoint in _rounds(rank_sets):
             mine = next((one for one in disjoint if self.rank in one), None)
             others = set(range(self.size)).difference(*disjoint)  # torch names a group by how many its members have:
@@ -122,6 +124,7 @@ class Peers:
             found = self.direct.gather_ragged(words)
             return np.concatenate([list(map(len, found)), *found])
 
+        # A broadcast carries one array: the lengths of all ranks' words, then the words.
         sizes, rest = np.split(self._of_leader(flat), [self.size])
         return np.split(rest, np.cumsum(sizes)[:-1])
 

@@ -130,7 +130,7 @@ class PrefetchDispatcher:
         self.loader, self.dispatcher = loader, dispatcher
         self.lengths, self.depth, self.uneven, self.on_cuda = lengths, depth, uneven, on_cuda
         self._overlap, self._collate = overlap, collate
-        self._may_pad = parse_cost(dispatcher.setup.phases[-1].cost).additive  # and nobody has been told
+        self._may_pad = parse_cost(dispatcher.setup.phases[-1].cost).additive  # and nobody has been warned
         self.maker = dispatcher
         if overlap:
             self.maker = copy.copy(dispatcher)
@@ -173,7 +173,7 @@ class PrefetchDispatcher:
         self._start = replace(self._start, at=replace(self._start.at, epoch=epoch))
         if not self._running:
             self._place = self._start
-        _tell_epoch(self.loader, epoch, set())
+        _set_epoch(self.loader, epoch, set())
 
     # Resuming.
 
@@ -256,11 +256,11 @@ class PrefetchDispatcher:
         self._running = True
         iteration = _Iteration(self, self._start)
         steps = iteration.ahead() if self._overlap else iteration.steps()
-        told: contextlib.AbstractContextManager[Iterator[_Made]] = contextlib.nullcontext(steps)
+        source: contextlib.AbstractContextManager[Iterator[_Made]] = contextlib.nullcontext(steps)
         if hasattr(self.loader, "gradient_state"):  # Accelerate's, which asks the loader that came last for its end
-            told = _told_accelerate(steps)
+            source = _through_accelerate(steps)
         try:
-            with told as all_made:
+            with source as all_made:
                 for made in all_made:
                     if made.failure is not None:
                         raise made.failure
@@ -367,11 +367,11 @@ class _Iteration:
             status, batch, failure = self._draw(batches, place)
             place, step = replace(place, ended=place.ended or status is Status.ENDED), None
             try:
-                gathered = of.maker.tell(batch, status, failure)
-                if failure is None and not self._is_over(gathered):
+                gathered = of.maker.gather(batch, status, failure)
+                if not self._is_over(gathered):
                     if status is Status.READY and of.loader is not None and of.batches is None:
                         place = replace(place, loader=_state_of(of.loader))
-                    step = of.maker.exchanged(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
+                    step = of.maker.plan_and_move(batch, gathered, of.dispatcher.peers, of.dispatcher.features)
                     place = replace(place, at=_behind(place.at, step.step.batch_size))
             except Exception as error:
                 step, failure = None, error
@@ -385,8 +385,8 @@ class _Iteration:
         if self._of.loader is None:
             return Status.READY, None, None
         try:
-            drawn = _NONE if place.ended else next(batches, _NONE)
-            if drawn is _NONE:
+            drawn = _END if place.ended else next(batches, _END)
+            if drawn is _END:
                 return Status.ENDED, None, None
             further = {} if self._of.lengths is None else self._of.lengths(drawn)
             return Status.READY, self._of.maker.read(drawn, further), None
@@ -438,7 +438,7 @@ class _Iteration:
             self._thread.join(2 * self._of.dispatcher.peers.timeout.total_seconds() + 1)
 
 
-_NONE = object()
+_END = object()
 
 
 def _drawn(loader: Any, start: _Place, batches: RankBatches | None) -> Iterator[Any]:
@@ -455,7 +455,7 @@ def _behind(at: Position, samples: int) -> Position:
     return Position(at.epoch, done, 0, at.batches + 1)
 
 
-class _Handed(IterableDataset[_Made]):
+class _StepDataset(IterableDataset[_Made]):
     """Steps as a data set that is read once."""
 
     def __init__(self, steps: Iterator[_Made]) -> None:
@@ -466,12 +466,12 @@ class _Handed(IterableDataset[_Made]):
 
 
 @contextlib.contextmanager
-def _told_accelerate(steps: Iterator[_Made]) -> Iterator[Iterator[_Made]]:
-    """Have a loader of Accelerate's hand out the steps: it tells ``accumulate`` which is the last, having one more."""
+def _through_accelerate(steps: Iterator[_Made]) -> Iterator[Iterator[_Made]]:
+    """Let a loader of Accelerate's hand out the steps: it draws one ahead, and so tells ``accumulate`` the last one."""
     from accelerate.data_loader import prepare_data_loader
 
     first = next(steps)  # the loader that they are drawn from must have begun: the one that begins last is asked
-    loader = DataLoader(_Handed(chain([first], steps)), batch_size=None, generator=torch.Generator())
+    loader = DataLoader(_StepDataset(chain([first], steps)), batch_size=None, generator=torch.Generator())
     prepared = prepare_data_loader(loader, num_processes=1, process_index=0)
     try:
         yield iter(prepared)
@@ -511,15 +511,15 @@ def _length_of(loader: Any) -> int:
         return -1
 
 
-def _tell_epoch(teller: Any, epoch: int, told: set[int]) -> None:
+def _set_epoch(source: Any, epoch: int, seen: set[int]) -> None:
     """Call set_epoch of all that a loader draws from: Accelerate's wrap samplers in others that pass nothing on."""
-    if teller is None or id(teller) in told:
+    if source is None or id(source) in seen:
         return
-    told.add(id(teller))
-    if callable(set_epoch := getattr(teller, "set_epoch", None)):
+    seen.add(id(source))
+    if callable(set_epoch := getattr(source, "set_epoch", None)):
         set_epoch(epoch)
     for name in ("batch_sampler", "sampler", "dataset"):
-        _tell_epoch(getattr(teller, name, None), epoch, told)
+        _set_epoch(getattr(source, name, None), epoch, seen)
 
 
 def samples_of(data: Any) -> list[Any]:

@@ -56,6 +56,7 @@ class RouteEnd:
 
         `rows` says which ones, if not each once. O(num_ranks + k log k) for k of them.
         """
+        # Both ends sort by rank, then by where rows lie at their source: that alone makes them agree on the order.
         order = np.argsort(ranks, kind="stable") if places is None else np.lexsort((places, ranks))
         return cls.of_rows(np.bincount(ranks, minlength=num_ranks), order if rows is None else rows[order], lengths)
 
@@ -150,6 +151,7 @@ class Route:
 
         `chosen` are the rows before, if there are others besides, which are empty.
         """
+        # Fields of the same lengths, such as token ids and labels, share one route with all that is derived from it.
         key = before.tobytes(), after.tobytes()
         if key not in self._by_lengths:
             sending, receiving = self.sending, self.receiving

@@ -31,7 +31,7 @@ class SameBatches:
         self._steps = 0
         self._turns: dict[str, _Turns] = {}
 
-    def heard(self, gathered: Gathered, setup: Setup) -> None:
+    def check(self, gathered: Gathered, setup: Setup) -> None:
         """Take in a step of all ranks; on every rank UsageError if it is one too many of the same."""
         if not self._watches:
             return

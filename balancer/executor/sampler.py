@@ -241,7 +241,7 @@ class PlannedBatchSampler(RankBatches, Sampler[list[int]]):
         for rank in ranks:
             mine = np.flatnonzero(step.rank == rank)
             mine = mine[np.argsort(step.position[mine], kind="stable")]
-            if step.group is not None:  # of a zigzag, both pieces of a sample
+            if step.group is not None:  # of a zigzag, both pieces of a sample are rows of the file: it is read once
                 again = (step.sample[mine][1:] == step.sample[mine][:-1]) & (step.group[mine][1:] >= 0)
                 again &= self.phase not in self._shared  # whose pieces are of several items of a sample
                 mine = mine[np.append(True, ~again)[: len(mine)]]

@@ -1,9 +1,16 @@
-"""Streams: what a step brings from home to its phases; by them the fields of a mini-batch travel.
+"""Streams: how the fields of a mini-batch travel from home to the phases of a step, and back.
 
-Every phase has a stream of its items, and a phase that others feed one of what its samples bring in themselves. A field
-goes one of two ways. Its rows go whole to every rank of their item's group, which is one rank, the ranks that share the
-item, or all GPUs of a replica; they come home from the first of them. Or, where each of its rows has an element for
-each that the plan has of the item, a rank gets its parts of them alone, and these come home put together.
+Every phase has a stream of its items. A phase that others feed has one more, ``"llm:own"``, of the pieces that its
+samples bring from home themselves. Each field belongs to one stream, and travels in one of two ways:
+
+- *whole rows*: a row goes to every rank of its item's group, and comes home from the first of them. A group is one
+  rank, the ranks that share a sample, or all GPUs of a replica.
+- *parts of rows*: a rank gets what it holds of each row, and the parts come home put together. A field travels so if
+  ranks hold parts of items, and each of its rows has an element for each element of its item.
+
+The plan says who holds what; each rank works out its own part of the exchange. :func:`streams_from_home` makes all
+streams of a step, :meth:`HomeStream.field_route` says how a field travels, :meth:`HomeStream.result_route` how results
+come home.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,31 +77,31 @@ class FieldRoute:
 
 
 class Receivers(NamedTuple):
-    """Which ranks get an item whole: all of its group, one rank or several."""
+    """Which ranks get whole rows: all ranks of their item's group."""
 
     group_of_item: NDArray[Any]  # int[n]
-    ranks: Ragged  # of each group
-    first: NDArray[Any]  # int[groups]: the rank from which whole rows come home
+    ranks: Ragged  # the ranks of each group
+    first: NDArray[Any]  # int[groups]: the rank of each group from which rows come home
 
 
 class PartRoutes(NamedTuple):
-    """How elements travel where ranks hold parts of rows."""
+    """How the parts of rows travel."""
 
     forth: Route
     back: Route
-    unpadded: Route  # the way back of rows without padding
-    windows: Windows | None = None
+    unpadded: Route  # the way back of results without padding
+    windows: Windows | None = None  # of tensor shards, as in FieldRoute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What ranks hold of items that they share."""
+    """Which parts of items ranks hold."""
 
     lengths: NDArray[np.int64]  # int64[n]: elements of the items
-    here: NDArray[np.int64]  # int64[k]: elements of each row of this rank, padding included
+    here: NDArray[np.int64]  # int64[k]: elements of each row that this rank holds, padding included
     routes: Callable[[], PartRoutes]  # as finding them takes time, and most steps cut no field of most streams
-    # How many elements the rows of all ranks have, rank after rank, with padding (True) or without: so have results of
-    # tokens
+    # Elements of the rows of all ranks, rank after rank, with padding (True) and without: by their lengths, results are
+    # known to be parts
     everywhere: Callable[[], list[tuple[bool, NDArray[np.int64]]]]
 
 
@@ -104,14 +111,13 @@ class HomeStream:
 
     name: str  # of the phase, or "llm:own" for the pieces that a fed phase takes from home
     rank: int
-    own: int  # the rank, or -1: see Route
-    source: Placement  # of the items
+    own: int  # the rank, or -1 where it sends what stays on it too: see Route
+    source: Placement  # of the items on ranks, before
     sample_of_item: NDArray[np.int64] | None  # None: the items are the samples
-    # The items that each place has after, in order; what ranks have is cut into parts itself where nothing goes whole
-    rows: Ragged
-    place_of_rank: NDArray[Any] | None  # int[ranks]; None: places are ranks
-    receivers: Receivers | None  # None: nothing goes whole
-    parts: Parts | None = None  # None: items are not cut
+    rows: Ragged  # what each rank has after, or with layouts each replica: its items in order, or segments of items
+    replica_of_rank: NDArray[Any] | None  # int[ranks]; None without layouts
+    receivers: Receivers | None  # None: no rows go whole, as ranks have segments
+    parts: Parts | None = None  # None: ranks hold whole items
 
     @cached_property
     def home(self) -> NDArray[np.int64]:
@@ -120,8 +126,8 @@ class HomeStream:
 
     @cached_property
     def here(self) -> NDArray[np.int64]:
-        """The items of this rank after, in order."""
-        return self.rows.row(self.rank if self.place_of_rank is None else int(self.place_of_rank[self.rank]))
+        """The items of this rank after, in order; where no rows go whole, segments of items."""
+        return self.rows.row(self.rank if self.replica_of_rank is None else int(self.replica_of_rank[self.rank]))
 
     def sizes_here(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the elements of each row of this rank after, given the items' lengths."""
@@ -153,7 +159,8 @@ class HomeStream:
                     return self._by_parts(self.parts, home, spec, is_padded)
         if self.receivers is None:
             raise ValueError(f"results of {self.name!r} must be as long as the rows that they are of")
-        rows = self.rows if self.place_of_rank is None else self.rows.take(self.place_of_rank)
+        rows = self.rows if self.replica_of_rank is None else self.rows.take(self.replica_of_rank)
+        # Several ranks may have a result of one item, of other lengths: the first rank of the group says.
         first = self.receivers.first[self.receivers.group_of_item[rows.values]] == rows.row_of_value
         of_item = np.empty(len(self.source.samples), dtype=np.int64)
         of_item[rows.values[first]] = lengths[first]
@@ -190,6 +197,7 @@ class HomeStream:
             RouteEnd.by_rank(first[groups], size, before),
             RouteEnd.by_rank(came_from, size, after, places),
         )
+        # Rows that go to one rank each come home on the same way: then memory can be sent back as it arrived.
         if len(ranks.values) == len(ranks):
             route = Route(to_first, from_all, self.own)
             return route, route
@@ -205,16 +213,16 @@ class HomeStream:
         back = routes.back if padded else routes.unpadded
         return FieldRoute(home, Field(spec, parts.here), routes.forth, back, routes.windows)
 
-    def _is_cut(self, field: str, gathered: Gathered, rows: Column, parts: Parts) -> bool:
-        """Return whether each row has an element for each of its item; ValueError if it must."""
-        spec = gathered.specs[field]
+    def _is_cut(self, field: str, gathered: Gathered, rows: Any, parts: Parts) -> bool:
+        """Return whether a field travels in parts; ValueError if it must, and cannot."""
+        spec, samples = gathered.specs[field], self.sample_of_item
         fits = not isinstance(rows, Ragged) and np.array_equal(rows, parts.lengths)
-        if self.receivers is not None:
+        if self.receivers is not None or samples is None:
             return fits and _of_tokens(spec)
-        if isinstance(rows, Ragged) or self.sample_of_item is None or (fits and not (_is_text(spec) and len(rows))):
+        if fits and not (_is_text(spec) and len(rows)):
             return True
         item = int(np.argmax(rows != parts.lengths))
-        sample = int(self.sample_of_item[item])
+        sample = int(samples[item])
         raise ValueError(
             f"field {field!r} must be no text, and have an element for each that {self.name!r} has, as ranks share "
             f"them; it has {rows[item]} of an item of sample {sample} ({gathered.where(sample)}), {self.name!r} has "
@@ -243,7 +251,7 @@ def _of_tokens(spec: Spec) -> bool:
     return not (spec.fixed or _is_text(spec))
 
 
-# Made of a plan.
+# Streams of a plan.
 
 
 def stream_names(setup: Setup) -> list[str]:
@@ -261,14 +269,15 @@ def streams_from_home(step: StepPlan, peers: Peers) -> Mapping[str, HomeStream]:
 def _stream(step: StepPlan, name: str, peers: Peers) -> HomeStream:
     is_own, laid_out, phase = name not in step.phases, step.setup.layout is not None, name.removesuffix(":own")
     items, plan = step.phases[phase].items, step[phase]
-    samples = None if items.feeds is None or items.fed_by else items.sample_of_item
+    samples = None if items.feeds is None or items.fed_by else items.sample_of_item  # None: of whole samples
     source, target = plan.home, plan.target
     if is_own:
         samples = items.own.row_of_value
-    if laid_out or is_own:
+    if laid_out or is_own:  # a plan's home is one of replicas then, or of samples
         source = step.home if samples is None else step.home.lifted(samples)
     if is_own and not laid_out:
         target = step.streams[name].target
+    # Every item to one rank, a group by itself; streams whose ranks share items differ in what follows.
     ranks = np.arange(target.num_ranks + 1)
     alone = Receivers(target.rank_of_sample, Ragged(ranks[:-1], ranks), ranks[:-1])
     own = peers.rank if peers.replica is None else -1
@@ -281,9 +290,9 @@ def _stream(step: StepPlan, name: str, peers: Peers) -> HomeStream:
 
 
 def _in_segments(stream: HomeStream, step: StepPlan) -> HomeStream:
-    """Return a stream of what samples bring in themselves, where ranks share these: a row here is a segment of an item.
+    """Return the stream of what samples bring in themselves, where ranks share samples: ranks get segments of items.
 
-    With layouts, a GPU's are in its window of its shard.
+    With layouts, a GPU gets those in its window of its shard.
     """
     name, rank, laid_out = stream.name, stream.rank, step.setup.layout is not None
     sent, cut = (each.stream for each in reshard_on(step, rank, name)) if laid_out else [step.streams[name]] * 2
@@ -300,7 +309,7 @@ def _in_segments(stream: HomeStream, step: StepPlan) -> HomeStream:
 
 
 def _in_shares(stream: HomeStream, plan: DispatchPlan) -> HomeStream:
-    """Return a stream of items that ranks share: a row here is a rank's share, of whole rows all of the item's."""
+    """Return the stream of items that ranks share: a rank gets its share of each row, or whole rows."""
     rank, lengths, pieces, (item, place, sizes) = stream.rank, plan.lengths, plan.pieces, plan.shares
     first_share, first_rank = offsets_of(np.bincount(item, minlength=len(lengths))), plan.target.rank_of_sample
     receivers = Receivers(
@@ -309,7 +318,7 @@ def _in_shares(stream: HomeStream, plan: DispatchPlan) -> HomeStream:
     here = sizes[place.samples_on_rank(rank)]
 
     @cache
-    def routes() -> PartRoutes:
+    def routes() -> PartRoutes:  # O(pieces log pieces), over all ranks
         found = segments(stream.name, Pieces.whole(plan.home, lengths), pieces, lengths)
         before, after = leaving(found.stream, rank).parts(), arriving(found.stream, rank)
         unpadded = Route(before, after.parts(), stream.own)
@@ -328,10 +337,10 @@ def _in_shares(stream: HomeStream, plan: DispatchPlan) -> HomeStream:
 
 
 def _in_shards(stream: HomeStream, shards: Shards, peers: Peers) -> HomeStream:
-    """Return a stream of items to the GPUs of a layout: a row here is a shard's share, of whole rows all of the item's.
+    """Return the stream of items to the GPUs of a layout: a GPU has its shard's share of each row, or whole rows.
 
-    Of its shard a GPU gets its window, and gathers the rest in its tensor group. Each composes its own part alone.
-    Whole rows come home from the first GPU of a replica's last pipeline device.
+    Of its shard a GPU gets one window, and gathers the others in its tensor group. Whole rows come home from the first
+    GPU of a replica's last pipeline device. Each GPU composes its own part alone: all parts are as many as GPUs.
     """
     rank, mesh = stream.rank, shards.mesh
     gpus = np.moveaxis(mesh.gpus, 1, 0).reshape(mesh.layout.dp, -1)
@@ -351,7 +360,7 @@ def _in_shards(stream: HomeStream, shards: Shards, peers: Peers) -> HomeStream:
 
         forth = part(range(mesh.layout.pp))
         back = forth if mesh.layout.pp == 1 else part((-1,))
-        if windows is not None:  # its rows are of the whole shard
+        if windows is not None:  # on the way back they are taken out of the shard's buffer, which was gathered
             starts = windows.in_buffer(back.receiving.starts)
             back = Route(back.sending, replace(back.receiving, starts=starts, lengths=here), rank)
         return PartRoutes(forth, back.back, back.back, windows)
@@ -360,7 +369,7 @@ def _in_shards(stream: HomeStream, shards: Shards, peers: Peers) -> HomeStream:
         return [(True, shards.share[stream.rows.take(replica_of_gpu).values])]
 
     parts = Parts(shards.lengths, here, routes, everywhere)
-    return replace(stream, place_of_rank=replica_of_gpu, receivers=receivers, parts=parts)
+    return replace(stream, replica_of_rank=replica_of_gpu, receivers=receivers, parts=parts)
 
 
 def _rows_of(place: Placement) -> Ragged:

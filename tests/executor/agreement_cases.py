@@ -39,14 +39,14 @@ def other_version(rank, odd):
 def other_lengths(rank, odd):
     """Rank `odd` gathered something else, as a faulty link would have it."""
     made = dispatcher(length="tokens")
-    tell = made.tell
+    gather = made.gather
 
     def misheard(batch, status, failure):
-        gathered = tell(batch, status, failure)
+        gathered = gather(batch, status, failure)
         columns = {"tokens": gathered.columns["tokens"] + np.eye(1, 3 * dist.get_world_size(), dtype=np.int64)[0]}
         return replace(gathered, columns=columns)
 
-    with mock.patch.object(made, "tell", misheard if rank == odd else tell), nothing_moves():
+    with mock.patch.object(made, "gather", misheard if rank == odd else gather), nothing_moves():
         step(made, rank)
 
 

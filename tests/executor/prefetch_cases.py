@@ -268,7 +268,9 @@ def skips(rank, sizes, skipped):
     whole = [names(batch) for batch in made(Shard(batches_of(rank, sizes[rank])))]
     loader = made(Shard(batches_of(rank, sizes[rank])))
     assert len(loader.dataset) == sum(sizes[rank])
-    with mock.patch.object(Dispatcher, "exchanged", autospec=True, side_effect=Dispatcher.exchanged) as exchange:
+    with mock.patch.object(
+        Dispatcher, "plan_and_move", autospec=True, side_effect=Dispatcher.plan_and_move
+    ) as exchange:
         again = torch.utils.data.DataLoader(
             loader.dataset,
             batch_sampler=SkipFirst(loader.batch_sampler, skipped),

@@ -84,7 +84,7 @@ def loads() -> tuple[str, float, float]:
     """Load of every rank in three phases, before and after."""
     data = PageData()
     for plan in plan_log(open_log(LOG), LogSettings(Setup(Topology.uniform(64, 8), tuple(PHASES.values())), 16)):
-        data.add(plan)
+        data.add(plan, plan.batch_size < 64 * 16)
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 3, sharey=True)
@@ -244,8 +244,9 @@ def in_flight() -> tuple[str, float, float]:
 
 
 def split() -> tuple[str, float, float]:
-    """Compute, waiting and exchange of a step on 64 H100s, by strategy."""
-    peak, names = CLUSTERS["h100"].peak_flops, dict(zip(PHASES, MODELS, strict=True))
+    """Compute, waiting and exchange of a step on 64 nodes of 8 H100s, a rank each, by strategy."""
+    cluster = CLUSTERS["h100"].with_ranks_of(8)
+    peak, names = cluster.peak_flops, dict(zip(PHASES, MODELS, strict=True))
     models = {
         name: PhaseModel.on(model, peak, 0.5, piece=1024 if name == "vision" else None, checkpointing=True)
         for name, model in names.items()
@@ -255,8 +256,8 @@ def split() -> tuple[str, float, float]:
         replace(phase, cost=models[name].cost_model(), bytes_in=moved[name][0], bytes_out=moved[name][1])
         for name, phase in PHASES.items()
     )
-    settings = LogSettings(Setup(CLUSTERS["h100"].topology(64), phases), 16)
-    found = simulate_log(open_log(LOG), settings, models, CLUSTERS["h100"], num_steps=100)
+    settings = LogSettings(Setup(cluster.topology(64), phases), 16)
+    found = simulate_log(open_log(LOG), settings, models, cluster, num_steps=100)
     return svg_of("split", lambda figure: time_split(figure, found.strategies), 3, WIDTH), WIDTH, 3
 
 

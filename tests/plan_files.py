@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 
 from balancer.offline.description import PlanDigest, describe
 from balancer.offline.engines import Serial
-from balancer.offline.run import is_folder, plan_run
+from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
+from balancer.offline.target import is_parts
 from balancer.plan.rows import append_phase, open_writer
 from balancer.report.summary import RunSummary
 
@@ -18,8 +19,8 @@ from balancer.report.summary import RunSummary
 def write_plan(path, log, settings):
     """Plan a log, write the plan file, which may be of no steps, or a folder of parts, and return the step plans."""
     digest, row, plans = PlanDigest(settings.steps_per_part), 0, list(plan_log(log, settings))
-    if is_folder(str(path)):
-        plan_run(log, settings, RunSummary, str(path), engine=Serial())
+    if is_parts(str(path)):
+        plan_run(log, settings, RunSummary, str(path), engine=Serial(), overwrite=True)
         return plans
     with open_writer(path, settings.setup) as writer:
         for step, plan in enumerate(plans):

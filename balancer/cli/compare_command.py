@@ -6,24 +6,25 @@ from typing import Any
 
 import click
 
-from balancer.cli.options import comparison_options, json_option, planning_options
+from balancer.cli.options import comparison_options, json_option, log_argument, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import progress, table_console
 from balancer.cli.settings import chosen_strategies, open_job, unconstrained
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
 from balancer.offline.steps import compare_log
-from balancer.report.summary import RunSummary
+from balancer.report.summary import JSON_VERSION, RunSummary
 
 __all__ = ["compare_command"]
 
 
 @command("compare", short_help="Plan a log by several strategies, side by side.")
-@click.argument("log", type=click.Path())
+@log_argument
 @planning_options
 @comparison_options("Plan only the first K steps.")
 @json_option
 def compare_command(
-    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
+    log: LogPath, strategies: str | None, steps: int | None, window: int, as_json: bool, **options: Any
 ) -> None:
     """Plan LOG by several strategies: imbalance of every phase, and what crosses nodes.
 
@@ -38,22 +39,26 @@ def compare_command(
     summaries = {strategy: RunSummary() for strategy in chosen}
     with progress(as_json) as tick:
         for strategy, plan in compare_log(job.log, settings, chosen, steps, window):
-            summaries[strategy].add_step(plan)
+            summaries[strategy].add_step(plan, plan.batch_size < settings.samples_per_step)
             tick(plan.num_samples)
     runtime_s = time.perf_counter() - started
     first = summaries[chosen[0]]
     if not first.steps:
-        raise InputError(f"{log}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps")
+        raise InputError(
+            f"{job.log.path}: holds fewer rows than one global batch of {settings.samples_per_step}: no steps"
+        )
     if as_json:
         document = {
+            "version": JSON_VERSION,
+            "log": [str(file) for file in job.log.files],
             "steps": first.steps,
             "samples": first.samples,
             "runtime_s": runtime_s,
             "strategies": {
                 name: {
-                    "phases": {phase: part.as_json() for phase, part in summary.phases.items()},
+                    **{key: told for key, told in summary.as_json(0.0).items() if key in ("phases", "short_steps")},
                     "streams": {stream: part.as_json() for stream, part in summary.streams.items()},
-                    "inter_node_bytes": summary.inter_node_bytes,
+                    "crosses_nodes_bytes": summary.inter_node_bytes,
                 }
                 for name, summary in summaries.items()
             },

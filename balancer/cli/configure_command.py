@@ -10,13 +10,15 @@ from typing import Any
 import click
 
 from balancer.cli.layouts import layout_arguments
-from balancer.cli.options import add_options, cluster_option, json_option, module_options, rate_options
+from balancer.cli.options import add_options, cluster_option, json_option, log_argument, module_options, rate_options
 from balancer.cli.parser import command
 from balancer.cli.pictures import PictureFiles
 from balancer.cli.run import bar_of, table_console
 from balancer.cli.settings import by_phase
 from balancer.errors import InputError
 from balancer.io._atomic import target_of, write_whole
+from balancer.io.log_files import LogPath
+from balancer.io.logs import open_log
 from balancer.problem.layout import LAYOUT_MODES, StepLayout
 from balancer.report.text import printable
 from balancer.simulate.configure import LAST_S, Configuration, configure
@@ -66,10 +68,10 @@ def _own_options(command: Any) -> Any:
 
 
 @command("configure", short_help="Choose how the GPUs of a cluster are split.")
-@click.argument("log", type=click.Path())
+@log_argument
 @_own_options
 @json_option
-def configure_command(log: str, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
+def configure_command(log: LogPath, as_json: bool, out: str | None, page: str | None, **options: Any) -> None:
     """Choose tensor, pipeline, context and data ranks for every module, and where encoders run, for steps of LOG.
 
     \b
@@ -77,16 +79,17 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
         --model vision=internvit-6b --pieces vision=1024 --phase llm=text_tokens+image_tokens --model llm=qwen2-72b
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, None, None)
+    paths = [log] if isinstance(log, str) else [str(path) for path in log]  # type: ignore[union-attr]
     if out is not None:
         target_of(out, _DOING)
-        for what, path in (("log", log), ("page", page)):
+        for what, path in (*(("log", path) for path in paths), ("page", page)):
             if path is not None and os.path.realpath(path) == os.path.realpath(out):
                 raise InputError(f"{out}: the layout would overwrite the {what}; choose another --out")
     own = {name: options[name] for name in ("num_gpus", "batch", "cluster", "mode", "num_steps", "time_budget")}
     asked = own | layout_arguments(options) | {"generators": options["generators"]}
     started = time.perf_counter()
     with bar_of("layouts scheduled", None, as_json) as tick:
-        found = configure(log, tick=tick, **asked)
+        found = configure(paths[0] if len(paths) == 1 else open_log(paths), tick=tick, **asked)
     runtime_s = time.perf_counter() - started
     if out is not None:
         text = json.dumps(found.winner.layout.to_json() | {"found": _told(found)}, indent=2) + "\n"
@@ -94,7 +97,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     if page is not None:
         from balancer.report.layout_page import write_layout_page
 
-        write_layout_page(page, found, log)
+        write_layout_page(page, found, paths[0])
     if as_json:
         click.echo(json.dumps({**found.to_json(), "runtime_s": runtime_s}, indent=2))
         return
@@ -103,7 +106,7 @@ def configure_command(log: str, as_json: bool, out: str | None, page: str | None
     print_configuration(table_console(), found, runtime_s)
     if out is not None:
         click.echo(printable(f"layout written to {out}"))
-        for what, words in _next_commands(log, found, out, options):
+        for what, words in _next_commands(paths, found, out, options):
             click.echo(printable(f"{what}:\n  {shlex.join(map(str, words))}"))
     files.say(as_json)
 
@@ -115,12 +118,12 @@ def _told(found: Configuration) -> dict[str, Any]:
 
 
 def _next_commands(
-    log: str, found: Configuration, out: str, options: dict[str, Any]
+    logs: list[str], found: Configuration, out: str, options: dict[str, Any]
 ) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
     """Yield commands to go on with, and what for: to price the winner at the same samples, and to plan by it."""
     layout = found.winner.layout
     ranks = layout.llm.dp if options["batch"] % layout.llm.dp == 0 else 1
-    words = _begun("simulate", log, out, ranks, options["batch"], options)
+    words = _begun("simulate", logs, out, ranks, options["batch"], options)
     words += ["--cluster", options["cluster"]]
     for name, values in (("model", options["models"]), ("pieces", options["pieces"]),
                          ("throughput", options["curves"]), ("frozen", options["frozen"])):  # fmt: skip
@@ -137,7 +140,7 @@ def _next_commands(
         what += " (with --outputs of every encoder it says what moves, too)"
     elif layout.mode == "before" and layout.num_gpus != ranks:
         what += f" (with --outputs of every encoder also --ranks {layout.num_gpus}, its GPUs: all modules are planned)"
-    words = _begun("plan", log, out, ranks, ranks * each, options)
+    words = _begun("plan", logs, out, ranks, ranks * each, options)
     words += ["--time-budget", LAST_S] if layout.times is not None else _costs(layout, options)  # as was searched here
     yield what, [*words, "--out", f"{os.path.splitext(out)[0]}-plan.parquet"]
 
@@ -157,9 +160,9 @@ def _costs(layout: StepLayout, options: dict[str, Any]) -> list[Any]:
     return words + ["--over-long", "own"] * (layout.micro_batch_tokens is not None)
 
 
-def _begun(name: str, log: str, out: str, ranks: int, samples: int, options: dict[str, Any]) -> list[Any]:
+def _begun(name: str, logs: list[str], out: str, ranks: int, samples: int, options: dict[str, Any]) -> list[Any]:
     """Return what all commands have that take the layout."""
-    words = ["balancer", name, log, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
+    words = ["balancer", name, *logs, "--ranks", ranks, "--batch-per-rank", samples // ranks, "--layout", out]
     for option, values in (("phase", options["phases"]), ("items", options["items"])):
         words += [word for value in values for word in (f"--{option}", value)]
     return words

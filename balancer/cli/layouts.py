@@ -12,6 +12,8 @@ from balancer.cli.settings import by_phase, read_pieces
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost.throughput import ThroughputCurve
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
+from balancer.io.logs import open_log
 from balancer.problem.cluster import Cluster
 from balancer.problem.layout import read_layout
 from balancer.problem.phases import Phase
@@ -66,7 +68,7 @@ def _refuse_others() -> None:
         )
 
 
-def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
+def compare_layouts(log: LogPath, options: dict[str, Any], cluster: Cluster, num_steps: int, as_json: bool) -> None:
     """Print what steps of the same samples take by each of some layouts."""
     _refuse_others()
     started = time.perf_counter()
@@ -81,7 +83,8 @@ def compare_layouts(log: str, options: dict[str, Any], cluster: Cluster, num_ste
         told = " and ".join(", ".join(names) or "none" for names in (first, odd[0]))
         raise InputError(f"--layout: files must have the same generators to be compared, got {told}")
     given = given_of(
-        log, max(layout.num_gpus for layout in layouts.values()), batch=options["ranks"] * options["batch_per_rank"],
+        log if isinstance(log, str) else open_log(log),
+        max(layout.num_gpus for layout in layouts.values()), batch=options["ranks"] * options["batch_per_rank"],
         cluster=cluster, num_steps=num_steps, generators=first, **asked,
     )  # fmt: skip
     found: dict[str, Priced | None] = {}

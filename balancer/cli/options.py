@@ -1,36 +1,76 @@
 """The options that several commands share, with their help texts."""
 
+import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import click
 
 from balancer.cli.parser import NamedFlag
 from balancer.cost import EXCHANGES
+from balancer.errors import InputError
+from balancer.io.log_files import LogPath
 from balancer.offline.engines import ENGINES
 from balancer.planning.strategies import SHARING, STRATEGIES
 from balancer.problem.batch import HOMES
 from balancer.problem.cluster import CLUSTERS
 from balancer.problem.cuts.micro_batches import OVER_LONG, SCHEDULES
 from balancer.problem.settings import EPS, METHODS, MODES, OBJECTIVES, PLACEMENTS
+from solvers.arguments import as_share
+from solvers.errors import ArgumentError
 
-__all__ = ["add_options", "budget_option", "cluster_option", "comparison_options", "engine_options", "json_option",
-           "method_option", "module_options", "planning_options", "rate_options"]  # fmt: skip
+__all__ = ["Tolerance", "add_options", "budget_option", "cluster_option", "comparison_options", "engine_options",
+           "json_option", "log_argument", "method_option", "module_options", "planning_options",
+           "rate_options"]  # fmt: skip
 
 _SEVERAL: dict[str, Any] = {"multiple": True}
 
 
-class _Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
-    """A number; of a word that 0.2.0 took it is said what to give."""
+class Tolerance(click.ParamType):  # type: ignore[type-arg] # takes no argument before click 8.2
+    """A share below 1, 0.001 or 0.1%; of a word that 0.2.0 took it is said what to give."""
 
     name = "tolerance"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | Fraction:
+        """Read a number or a percentage; one that no float is stays exact."""
+        if value == "knee":
+            self.fail("must be a number, got 'knee'; knee is gone (see the change log), 0.003 is near it", param, ctx)
+        text = str(value).replace(" ", "")
         try:
-            return float(value)
+            float(text.removesuffix("%"))
         except ValueError:
-            gone = "; knee is gone (see the change log), 0.003 is near it" if value == "knee" else ""
-            self.fail(f"must be a number, got {value!r}{gone}", param, ctx)
+            self.fail(f"must be a number, got {value!r}", param, ctx)
+        share = as_share("eps", text)
+        if share >= 1:
+            percent = f"; {value} percent is {value}%" if 1 <= share <= 100 and "%" not in text else ""
+            raise ArgumentError("eps", f"be < 1, a share of the makespan{percent}", value)
+        return float(share) if as_share("eps", float(share)) == share else share
+
+
+def _log_of(context: click.Context, _: click.Parameter, paths: tuple[str, ...]) -> LogPath:
+    """Return the path of a log, or those that a shell has made of a pattern; - is what standard input holds."""
+    found = tuple(_standard_input(context) if path == "-" else path for path in paths)
+    return found[0] if len(found) == 1 else found
+
+
+def _standard_input(context: click.Context) -> str:
+    """Copy standard input to a file, which is there as long as the command runs: a log is read more than once."""
+    stream = None if sys.stdin is None else getattr(sys.stdin, "buffer", None)
+    if stream is None or stream.isatty():
+        raise InputError("-: there is no standard input to read a log from: pipe one into the command")
+    folder = context.with_resource(tempfile.TemporaryDirectory(prefix="seqbalancer-log-"))
+    path = os.path.join(folder, "stdin")
+    with open(path, "wb") as file:
+        shutil.copyfileobj(stream, file)
+    return path
+
+
+log_argument = click.argument("log", nargs=-1, required=True, type=click.Path(), metavar="LOG...", callback=_log_of)
+"""The log: one path, several, or - for standard input."""
 
 
 def add_options(command: Any, options: Iterable[Any]) -> Any:
@@ -145,8 +185,8 @@ def _batch_options(command: Any) -> Any:
             "the most that one rank sends to other nodes) [default: sum].",
         ),
         click.option(
-            "--eps", type=_Tolerance(), default=EPS, show_default=True, metavar="E",
-            help="With relocate, how much larger the makespan may be so that less moves, as a fraction.",
+            "--eps", type=Tolerance(), default=EPS, show_default=True, metavar="E",
+            help="With relocate, how much larger the makespan may be so that less moves: 0.001 or 0.1%.",
         ),
     )  # fmt: skip
     return add_options(command, options)

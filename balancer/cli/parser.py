@@ -1,5 +1,6 @@
 """How command-line words become options: a class of commands in place of click's own."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -10,9 +11,13 @@ import click
 from balancer.cli.run import COMPILED, Compiled
 from balancer.cli.wording import GIVEN_IN
 from balancer.errors import InputError
+from balancer.io.columns import LengthUnknownError
 from solvers.errors import WordedError, Wording
 
 __all__ = ["BARE", "Command", "NamedFlag", "command"]
+
+_WORDS = "balancer.words"
+"""Where a command's context keeps the words that it was given."""
 
 BARE = ""
 """The value of a :class:`NamedFlag` without a name."""
@@ -29,6 +34,14 @@ class NamedFlag(click.Option):
         super().__init__(*declarations, **{"multiple": True, "metavar": "[NAME]", **attributes})
 
 
+def _with_command(ctx: click.Context, error: LengthUnknownError) -> Exception:
+    """Return the error with the command to paste, where something in the log looks like a length."""
+    if not error.likely or "length" not in ctx.params:
+        return error
+    words = [*ctx.command_path.split(), *ctx.meta[_WORDS], "--length", error.likely]
+    return InputError(f"{error.what}\nsay which, such as: {shlex.join(words)}")
+
+
 class Command(click.Command):
     """A command whose options with one value are given once: click would take the last and say nothing."""
 
@@ -37,6 +50,7 @@ class Command(click.Command):
         for word in args:
             if "\0" in word:
                 raise InputError(f"{word!r:.200} holds a null byte, which no name can have")
+        ctx.meta[_WORDS] = list(args)
         flags = {word for option in self.params if isinstance(option, NamedFlag) for word in option.opts}
         args = _with_names(args, flags) if flags else args
         given = Counter(self.make_parser(ctx).parse_args(list(args))[2])
@@ -52,6 +66,8 @@ class Command(click.Command):
             ctx.meta[COMPILED] = compiled
             try:
                 return super().invoke(ctx)
+            except LengthUnknownError as error:
+                raise _with_command(ctx, error) from None
             except WordedError as error:
                 raise error.in_words(ctx.meta.get(GIVEN_IN, Wording())) from error.__cause__
 

@@ -80,10 +80,10 @@ class Pictures:
         """Check the options, before the work."""
         return cls(PictureFiles(page, plot, step), PageData(step))
 
-    def add(self, plan: StepPlan) -> None:
+    def add(self, plan: StepPlan, short: bool) -> None:
         """Take in the next step, if anything is drawn."""
         if self.files:
-            self.data.add(plan)
+            self.data.add(plan, short)
 
     def write(self, summary: RunSummary, source: str, log: str | None) -> None:
         """Write what was asked for, of a plan and the log that it was made from, if there is one."""

@@ -1,25 +1,29 @@
 """``balancer plan``: every global batch of a log planned, and the plan written."""
 
 import os
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from balancer.cli.options import engine_options, json_option, planning_options
+from balancer.cli.options import engine_options, json_option, log_argument, planning_options
 from balancer.cli.parser import command
 from balancer.cli.run import print_run, progress, timed
 from balancer.cli.settings import Job, engine_of, open_job, refuse
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
 from balancer.io.logs import rows_of_files
 from balancer.io.store import is_remote
 from balancer.offline.continued import left_of
 from balancer.offline.engines import Engine, LostWorkerError
-from balancer.offline.run import is_folder, plan_run
+from balancer.offline.run import plan_run
 from balancer.offline.steps import plan_log
+from balancer.offline.target import is_parts
 from balancer.problem.settings import PLACEMENTS
 from balancer.report.summary import RunSummary
+from balancer.report.text import printable
 
 __all__ = ["plan_command"]
 
@@ -27,7 +31,7 @@ _FEW_FILES = 100
 
 
 @command("plan", short_help="Plan every global batch of a length log.")
-@click.argument("log", type=click.Path())
+@log_argument
 @planning_options
 @click.option("--compare-placements", is_flag=True, help="Also plan with the other placements, and compare.")
 @click.option("--epochs", type=int, metavar="E", help="Plan the log so many times, one after the other [default: 1].")
@@ -41,17 +45,18 @@ _FEW_FILES = 100
 )
 @click.option("--at-step", type=int, metavar="S", help="Steps of PLAN that were trained.")
 @click.option("--out", metavar="FILE|DIR/", help="Write the plan: one Parquet file, or parts in a folder.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there, if it is anything but the plan asked for.")
 @click.option("--resume", is_flag=True, help="Go on from the parts that a killed run has left in the folder.")
 @engine_options
 @json_option
 def plan_command(
-    log: str, out: str | None, resume: bool, as_json: bool, compare_placements: bool, continued: str | None,
-    at_step: int | None, **options: Any,
+    log: LogPath, out: str | None, overwrite: bool, resume: bool, as_json: bool, compare_placements: bool,
+    continued: str | None, at_step: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Plan every global batch of LOG: which sample goes to which rank.
 
-    LOG is a file (Parquet, CSV, JSONL, Arrow, NumPy, Megatron's .idx), a pattern of such files, or a folder of Parquet
-    files or of a data set that Hugging Face's save_to_disk wrote.
+    LOG is a file (Parquet, CSV, JSON lines, one number a line, Arrow, NumPy, Megatron's .idx; text may be .gz or .zst),
+    several of one kind, a pattern or a folder of them, what Hugging Face's save_to_disk wrote, or - (standard input).
 
     \b
     balancer plan log.parquet --ranks 64 --ranks-per-node 8 --batch-per-rank 16 --length text_tokens+image_tokens
@@ -61,7 +66,7 @@ def plan_command(
     if compare_placements:
         refuse(options, ("phases",), "--compare-placements; balancer compare has strategies to compare")
     engine = engine_of(options)
-    if resume and (out is None or not is_folder(out)):
+    if resume and (out is None or not is_parts(out)):
         raise InputError(f"--resume needs the folder that the killed run wrote: --out DIR{os.sep}")
     if (continued is None) != (at_step is None):
         raise InputError("--continue PLAN and --at-step S, the steps of PLAN that were trained, need each other")
@@ -70,29 +75,49 @@ def plan_command(
         options |= left_of(continued, log, at_step)
     job = open_job(log, options)
     with timed() as seconds:
-        summary, kept = _planned(job, out, engine, resume, as_json)
+        summary, kept = _planned(job, out, engine, resume, overwrite, as_json)
     others = _other_placements(job) if compare_placements else {}
-    print_run(summary, job.title, seconds[0], as_json, out, others, kept)
+    print_run(summary, job.title, seconds[0], as_json, others, kept, more=_about(job))
+    if out is not None and not as_json:
+        for line in (f"plan written to {out}", *_next_steps(out)):
+            click.echo(printable(line))
 
 
-def _is_same(file: Path, out: str) -> bool:
-    if is_remote(file) or is_remote(out):
-        return str(file) == out
-    return os.path.exists(out) and os.path.samefile(file, out)
+def _about(job: Job) -> dict[str, Any]:
+    """Return what was planned, as the document has it."""
+    settings = job.settings
+    topology, phases = settings.setup.topology, settings.setup.phases
+    return {
+        "log": [str(file) for file in job.log.files],
+        "ranks": topology.num_ranks,
+        "node_sizes": list(topology.node_sizes),
+        "batch_per_rank": settings.batch_per_rank,
+        "cost": {phase.name: str(phase.cost) for phase in phases},
+    }
 
 
-def _planned(job: Job, out: str | None, engine: Engine | None, resume: bool, as_json: bool) -> tuple[RunSummary, int]:
+def _next_steps(out: str) -> Iterator[str]:
+    """Say what to do with a plan that was written."""
+    yield "to check it, and see what it gains:"
+    yield f"  {shlex.join(['balancer', 'report', out, '--html', f'{os.path.splitext(out.rstrip(os.sep))[0]}.html'])}"
+    yield "to train by it, in place of the loader's own sampler:"
+    yield "  from balancer.executor import PlannedBatchSampler"
+    yield f"  loader = DataLoader(dataset, batch_sampler=PlannedBatchSampler({out!r}, rank))"
+
+
+def _planned(
+    job: Job, out: str | None, engine: Engine | None, resume: bool, overwrite: bool, as_json: bool
+) -> tuple[RunSummary, int]:
     """Plan every step of a log, and write the plan if asked to; also returns how many samples were planned before."""
-    if out is not None and any(_is_same(file, out) for file in job.log.files):
-        raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
     kept: list[int] = []
     try:
         with progress(as_json, _num_samples(job), job.settings.samples_per_step) as tick:
             found = plan_run(
-                job.log, job.settings, RunSummary, out, engine=engine, resume=resume, tick=tick, kept=kept.append
-            )
+                job.log, job.settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite, tick=tick,
+                kept=kept.append,
+            )  # fmt: skip
     except (KeyboardInterrupt, LostWorkerError) as error:
-        if out is None or not is_folder(out):
+        if out is None or not is_parts(out):
             raise
         remedy = f"the same command with --resume goes on from the parts in {out}"
         raise type(error)("; ".join((*error.args, remedy))) from None
@@ -115,5 +140,5 @@ def _other_placements(job: Job) -> dict[str, RunSummary]:
             others[placement] = RunSummary()
             settings = replace(setup.settings, placement=placement, objective="sum")
             for plan in plan_log(job.log, replace(job.settings, setup=replace(setup, settings=settings))):
-                others[placement].add_step(plan)
+                others[placement].add_step(plan, plan.batch_size < job.settings.samples_per_step)
     return others

@@ -45,8 +45,8 @@ def report_command(
         )
     steps = MeasuredSteps(measured or "", {} if measured is None else read_rank_times(measured))
 
-    def each(of_step: StepPlan) -> None:
-        pictures.add(of_step)
+    def each(of_step: StepPlan, short: bool) -> None:
+        pictures.add(of_step, short)
         steps.add(of_step)
 
     with timed() as seconds:
@@ -55,7 +55,7 @@ def report_command(
         pictures.write(summary, plan, log or log_of(plan))
     fit = None if measured is None else steps.fit()
     more = None if fit is None else {"measured": fit.as_json()}
-    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, None, more=more)
+    print_run(summary, f"{plan}: complete, checked", seconds[0], as_json, more=more, doing="checked")
     for line in () if fit is None or as_json else fit.lines(os.path.basename(measured or "")):
         click.echo(printable(line))
     pictures.files.say(as_json)

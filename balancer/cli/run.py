@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from balancer.report.remarks import warnings_of
 from balancer.report.summary import RunSummary
 from balancer.report.text import counted, make_safe
 from solvers import USES_CLOCK
@@ -126,20 +127,22 @@ def print_run(
     title: str,
     runtime_s: float,
     as_json: bool,
-    out: str | None,
     others: dict[str, RunSummary] | None = None,
     kept: int = 0,
     more: dict[str, Any] | None = None,
+    doing: str = "planned",
 ) -> None:
     """Print a run's summary as a table or as JSON; what all kernels took to compile is not in `runtime_s`.
 
-    So many samples were `kept` from a run before. JSON has what is `more`, too.
+    So many samples were `kept` from a run before. JSON has what is `more`, too. `doing` is what took the seconds.
     """
     compile_s = click.get_current_context().meta[COMPILED].seconds
     if as_json:
         document = summary.as_json(runtime_s) | ({"compile_s": compile_s} if compile_s else {}) | (more or {})
-        if kept:
-            document["samples_per_second"] = (summary.samples - kept) / runtime_s or None
+        document |= {"peak_memory_mb": _peak_memory_mb(), "warnings": list(warnings_of(summary))}
+        samples = summary.samples - kept
+        document[f"{doing}_samples_per_second"] = samples / runtime_s or None if runtime_s else None
+        document[f"{doing}_ms_a_step"] = 1000 * runtime_s / summary.steps if summary.steps and samples else None
         if others:
             document["other_placements"] = {name: other.as_json(0)["phases"] for name, other in others.items()}
         click.echo(json.dumps(document, indent=2))
@@ -147,11 +150,19 @@ def print_run(
     from balancer.report.table import print_placements, print_summary
 
     console = table_console()
-    print_summary(console, summary, title, runtime_s, compile_s, kept)
+    print_summary(console, summary, title, runtime_s, compile_s, kept, _peak_memory_mb(), doing)
     if others:
         print_placements(console, {"": summary, **others})
-    if out is not None:
-        console.print(f"plan written to {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _peak_memory_mb() -> float | None:
+    """Return the most memory that this process has held, as a rank that plans by itself would; None on Windows."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    of_system = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB; on macOS in bytes
+    return of_system / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
 def table_console() -> Any:

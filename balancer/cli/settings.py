@@ -14,6 +14,7 @@ from balancer.cli.run import READY_BUDGET, make_ready
 from balancer.cli.wording import GIVEN_IN, of_layout
 from balancer.cost import parse_cost
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
 from balancer.io.logs import LengthLog, choose_length, default_columns, open_log
 from balancer.offline.engines import ENGINES, Cluster, Engine, Processes, Serial
 from balancer.offline.settings import LogSettings
@@ -402,7 +403,7 @@ _OF_ORDER = ("epochs", "shuffle", "first_epoch", "first_sample")
 """Which samples of a log are planned, in which order."""
 
 
-def open_job(log: str, options: dict[str, Any]) -> Job:
+def open_job(log: LogPath, options: dict[str, Any]) -> Job:
     """Read the options that say how a log is planned, and make its first plan, so that kernels are ready."""
     topology = Topology.uniform(options.pop("ranks"), options.pop("ranks_per_node"))
     columns, length = by_phase("--phase", options.pop("phases")), options.pop("length")
@@ -484,7 +485,8 @@ def _title_of(log: LengthLog, settings: LogSettings, first: StepPlan | None) -> 
     """Return what is planned, in a line, and what is assumed for want of options, on lines of their own."""
     phases = settings.setup.phases
     num_ranks = settings.setup.topology.num_ranks
-    name, ranks = log.path.name, f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
+    several = f" and {len(log.files) - 1:,} more" * (log.path == log.files[0] and len(log.files) > 1)
+    name, ranks = f"{log.path.name}{several}", f"{counted(num_ranks, 'rank')} x {settings.batch_per_rank}"
     if settings.first_epoch or settings.first_sample:
         ranks += f", from sample {settings.first_sample:,} of epoch {settings.first_epoch} on"
     if settings.epochs > 1 or settings.shuffle is not None:

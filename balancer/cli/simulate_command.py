@@ -1,8 +1,10 @@
 """``balancer simulate``: what a log's steps would take on a cluster, by each strategy, side by side."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,7 @@ from balancer.cli.options import (
     cluster_option,
     comparison_options,
     json_option,
+    log_argument,
     module_options,
     planning_options,
     rate_options,
@@ -33,11 +36,13 @@ from balancer.cli.settings import (
 from balancer.cost import EXCHANGES, flops, module
 from balancer.cost.throughput import SaturatingThroughput, Throughput, ThroughputCurve
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
+from balancer.plan.step_plan import StepPlan
 from balancer.problem.cuts.sequence_groups import LongShort
 from balancer.report.simulation_data import SimulationData
-from balancer.report.summary import as_range
+from balancer.report.summary import JSON_VERSION, as_range
 from balancer.report.text import counted, printable
-from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, read_cluster, simulate_log
+from balancer.simulate import WAITS, Cluster, PhaseModel, Simulation, StepTime, read_cluster, simulate_log
 
 if TYPE_CHECKING:
     from balancer.report.simulation_page import Assumptions
@@ -62,7 +67,7 @@ def _model_options(command: Any) -> Any:
 
 
 @command("simulate", short_help="Predict step time and MFU on a cluster, by strategy.")
-@click.argument("log", type=click.Path())
+@log_argument
 @planning_options
 @_model_options
 @comparison_options(
@@ -71,14 +76,14 @@ def _model_options(command: Any) -> Any:
 @picture_options("what a step's seconds are spent on", "0")
 @json_option
 def simulate_command(
-    log: str, strategies: str | None, steps: int | None, window: int, as_json: bool,
+    log: LogPath, strategies: str | None, steps: int | None, window: int, as_json: bool,
     page: str | None, plot: str | None, step: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Predict what steps of LOG take on a cluster: compute, waiting, exchange; MFU, samples a second, memory.
 
     \b
-    balancer simulate log.parquet --cluster h100 --ranks 64 --batch-per-rank 16 --phase vision=image_patches \\
-        --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
+    balancer simulate log.parquet --cluster h100 --ranks 64 --gpus-per-rank 8 --batch-per-rank 16 \\
+        --phase vision=image_patches --outputs vision=image_tokens --model vision=internvit-6b --pieces vision=1024 \\
         --phase llm=text_tokens+image_tokens --model llm=qwen2-72b --bytes vision=1176,16384 --bytes llm=4
     """  # noqa: D301 (click's mark, not an escape)
     files = PictureFiles(page, plot, step)
@@ -107,11 +112,17 @@ def simulate_command(
         raise InputError("--strategies: a layout with encoders in gaps is priced without: leave --strategies out")
     chosen = chosen_strategies(strategies, settings.setup)
     started = time.perf_counter()
-    data = SimulationData(waits, step or 0)
+    data, taken = SimulationData(waits, step or 0), dict[str, list[float]]()
+
+    def watch(strategy: str, plan: StepPlan, time_of: StepTime) -> None:
+        taken.setdefault(strategy, []).append(time_of.seconds)
+        if files:
+            data.add(strategy, plan, time_of)
+
     with progress(as_json) as tick:
         found = simulate_log(
             job.log, settings, models, cluster, strategies=chosen, num_steps=steps, window=window, overlap=overlap,
-            waits=waits, tick=tick, watch=data.add if files else None,
+            waits=waits, tick=tick, watch=watch,
         )  # fmt: skip
     runtime_s = time.perf_counter() - started
     if files:
@@ -121,11 +132,11 @@ def simulate_command(
             cluster_name, cluster, settings, model_names, parameters, models, assumed["checkpointing"], overlap, waits,
             assumed["bytes_given"],
         )  # fmt: skip
-        _write(files, found, data, stated, log)
+        _write(files, found, data, stated, str(job.log.path))
     if as_json:
-        click.echo(json.dumps(_document(found, assumed, runtime_s), indent=2))
+        click.echo(json.dumps(_document(found, assumed, _paired(taken), runtime_s), indent=2))
         return
-    _print(found, cluster, assumed, job.title, runtime_s)
+    _print(found, cluster, assumed, _paired(taken), job.title, runtime_s)
     for line in unconstrained(settings, chosen):
         click.echo(printable(line))
     files.say(as_json)
@@ -211,25 +222,47 @@ def _models(
     return models, parameters
 
 
-def _document(found: Simulation, assumed: Mapping[str, Any], runtime_s: float) -> dict[str, Any]:
+_Saved = Mapping[str, tuple[float, float]]
+"""Of strategies that compute the same batches as the first: seconds saved a step, mean and standard error."""
+
+
+def _paired(taken: Mapping[str, list[float]]) -> _Saved:
+    """Compare steps of the same samples, whose seconds differ by far less than those of one strategy's steps."""
+    names = [name for name in taken if name != "sorted_batches"]
+    saved: dict[str, tuple[float, float]] = {}
+    for name in names[1:]:
+        apart = [before - after for before, after in zip(taken[names[0]], taken[name], strict=True)]
+        error = stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
+        saved[name] = fmean(apart), error
+    return saved
+
+
+def _document(found: Simulation, assumed: Mapping[str, Any], saved: _Saved, runtime_s: float) -> dict[str, Any]:
+    pairs = {name: {"mean": mean, "standard_error": error} for name, (mean, error) in saved.items()}
     return {
+        "version": JSON_VERSION,
         "steps": found.steps,
         "rows": found.rows,
         "passes": found.passes,
         "runtime_s": runtime_s,
         "assumed": {name: value for name, value in assumed.items() if name != "bytes_given"},
-        "strategies": {name: totals.as_json() for name, totals in found.strategies.items()},
+        "strategies": {
+            name: totals.as_json() | ({"saved_s": pairs[name]} if name in pairs else {})
+            for name, totals in found.strategies.items()
+        },
     }
 
 
-def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], title: str, runtime_s: float) -> None:
+def _print(
+    found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], saved: _Saved, title: str, runtime_s: float
+) -> None:
     """Print a row a strategy of what a step takes, one of what it holds, and what was assumed."""
     from balancer.report.table import as_alike
 
     console = table_console()
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     first = next(iter(found.strategies.values()))
-    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster"))
+    times = _table("seconds a step", ("all", "±", "compute", "waits", "exchange", "MFU", "faster", "saves, paired"))
     cut = any(run.most_slots > 1 for run in found.strategies.values())
     peaks = _table("most at a time", (*first.phases, "GiB a GPU", *["micro-batches"] * cut, "samples/s"))
     runs = found.strategies.values()
@@ -243,7 +276,8 @@ def _print(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any], titl
     rates = as_alike([run.samples_per_s for run in runs], 4)
     for i, (name, run) in enumerate(found.strategies.items()):
         faster = run.samples_per_s / first.samples_per_s if first.samples_per_s else 1.0
-        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x")
+        gain = f"{saved[name][0]:.3g} ± {saved[name][1]:.1g}" if name in saved else ""
+        times.add_row(name, *[part[i] for part in parts], f"{run.mfu:.1%}".replace("%", " %"), f"{faster:.2f}x", gain)
         tokens = [f"{phase.peak_tokens:,}" for phase in run.phases.values()]
         slots = [as_range(run.fewest_slots, run.most_slots)] * cut
         peaks.add_row(name, *tokens, f"{run.activation_bytes / 2**30:,.1f}", *slots, rates[i])
@@ -268,7 +302,10 @@ def _table(first: str, headers: Iterable[str]) -> Any:
 def _remarks(found: Simulation, cluster: Cluster, assumed: Mapping[str, Any]) -> Iterator[str]:
     """Say how many steps, what was assumed, and what cannot be so."""
     again = f"; the log's {found.rows:,} rows were read {found.passes:.3g} times" if found.passes > 1 else ""
-    yield f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps."
+    yield (
+        f"{counted(found.steps, 'step')} by each strategy{again}. ± is the standard deviation over steps; what a step "
+        "saves is of the same samples by the first strategy, with its standard error."
+    )
     yield (
         f"Assumed: computing at {assumed['efficiency']:.0%} of the peak where no --throughput says, "
         f"{assumed['overlap']:.0%} of exchanges hidden, ranks wait for each other each {assumed['waits']}; the "

@@ -16,7 +16,7 @@ OPTIONS = Wording({
         for name in (
             *CONSTRAINTS, "ranks_per_node", "batch_per_rank", "epochs", "shuffle", "time_budget",
             "micro_batch_tokens", "schedule", "min_micro_batches", "micro_batches_multiple_of", "pipeline_stages",
-            "over_long", "encoders", "group_size", "gpus_per_rank", "overlap",
+            "over_long", "encoders", "overwrite", "group_size", "gpus_per_rank", "overlap",
             "efficiency",
             "stages", "chunks", "frozen", "in_flight_tokens", "outputs", "own", "sequence_parallel",
             "eps", "objective", "placement", "mode", "method", "steps", "window", "jobs",

@@ -32,6 +32,7 @@ from balancer.problem.layout import ModuleLayout, StepLayout
 from balancer.problem.mesh import Mesh
 from balancer.problem.phases import Phase
 from balancer.problem.ragged import Ragged
+from balancer.problem.setup import as_topology
 from balancer.problem.topology import Topology
 from solvers._jit import compile_at_once
 from solvers.arguments import as_index
@@ -48,12 +49,14 @@ class Dispatcher:
     ----------
     dp_group : ProcessGroup, optional
         The data-parallel group; by default all ranks.
-    topology : Topology or int, optional
-        Nodes of the group, or ranks a node; by default one node.
+    ranks_per_node : int, optional
+        Must divide the ranks of the group; by default all share one node.
     phases : sequence of Phase, or mapping of name to items, optional
         The modules of a multimodal model, as :func:`balancer.orchestrate` takes them. A column that they name is a
         field, of which the lengths count, or one that :meth:`dispatch` is given. By default there is one phase, which
         computes whole samples.
+    topology : Topology, optional
+        In place of `ranks_per_node`, for nodes of unequal size.
     fields : mapping of str to str, optional
         The phase that takes each field. An encoder gets the field's items. ``"llm:own"`` takes the pieces that the
         samples of that phase bring from home. All other fields go to the last phase, with their samples.
@@ -113,9 +116,10 @@ class Dispatcher:
     def __init__(
         self,
         dp_group: Any = None,
-        topology: Topology | int | None = None,
+        ranks_per_node: int | None = None,
         phases: Sequence[Phase] | Mapping[str, str] | None = None,
         *,
+        topology: Topology | None = None,
         fields: Mapping[str, str] | None = None,
         length: str | None = None,
         cost: str | CostModel | OnlineCost | Mapping[str, OnlineCost] = "linear",
@@ -133,8 +137,7 @@ class Dispatcher:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise RuntimeError("call torch.distributed.init_process_group before making a Dispatcher")
         size = torch.distributed.get_world_size(dp_group)
-        if not isinstance(topology, Topology):
-            topology = Topology.uniform(size, topology)
+        topology = as_topology(size if topology is None else None, ranks_per_node, topology)
         online = as_online(cost, phases)
         fixed = "linear" if isinstance(cost, OnlineCost | Mapping) else cost
         if layouts is not None and replica_group is not None:

@@ -6,6 +6,7 @@ or about the column if its type cannot hold lengths.
 """
 
 import decimal
+import difflib
 import math
 import re
 from collections import Counter
@@ -33,8 +34,8 @@ class LengthLog:
     """What the head of a log tells about it."""
 
     path: Path  # the file, folder or pattern
-    format: str  # one of ``parquet``, ``csv``, ``jsonl``, ``arrow``, ``npy``, ``idx``
-    columns: tuple[str, ...]  # every column, in file order; ``("length",)`` for a plain 1-D ``.npy``
+    format: str  # one of ``parquet``, ``csv``, ``text``, ``jsonl``, ``arrow``, ``npy``, ``idx``
+    columns: tuple[str, ...]  # every column, in file order; ``("length",)`` for lengths alone
     integer_columns: tuple[str, ...]  # The columns that hold integers. For CSV and JSON lines the first rows decide.
     is_manifest: bool  # true for JSON lines whose rows have a ``duration``, as speech manifests have, in seconds
     float_columns: tuple[str, ...] = ()  # the columns that hold floats; as for ``integer_columns``
@@ -66,9 +67,11 @@ def default_length(log: LengthLog) -> tuple[str, ...]:
         return ("duration",)
     if _TOKENS in log.list_columns and not (len(log.integer_columns) == 1 and is_named_so(log.integer_columns[0])):
         return (_TOKENS,)
-    if len(log.integer_columns) != 1:
-        count = len(log.integer_columns) or "no"
-        raise not_told(log, f"{count} columns of integers, so which one is the length is open")
+    if len(log.integer_columns) > 1:
+        count = len(log.integer_columns)
+        raise not_told(log, f"{count} columns of integers, so which one is the length is open", among_integers=True)
+    if not log.integer_columns:
+        raise not_told(log, "no columns of integers, so which one is the length is open")
     (name,) = log.integer_columns
     if _NAMES_OF_ROWS.fullmatch(_last_word(name)):
         raise not_told(log, f"the only column of integers, {name!r}, is by its name an identifier, not a length")
@@ -86,15 +89,36 @@ def _last_word(name: str) -> str:
     return words[-1].lower() if words else ""
 
 
-def not_told(log: LengthLog, why: str) -> InputError:
+class LengthUnknownError(InputError):
+    """A log whose length column is not known: `what` is so, and `likely` it is these columns, if any look like it."""
+
+    what: str
+    likely: str
+
+
+def not_told(log: LengthLog, why: str, among_integers: bool = False) -> LengthUnknownError:
     """Return the error about a log whose length column is not known, with what to type."""
-    say = "say which with --length COLUMN[+COLUMN...]"
-    if log.float_columns:
+    likely = "+".join(_likely(log.integer_columns)) if among_integers else ""
+    say = "say which with --length COLUMN[+COLUMN...]" + f", such as --length {likely}" * bool(likely)
+    if log.float_columns and not among_integers:
         say += (
             f"; floats ({listed(log.float_columns, 5)}) are lengths only where they are whole numbers: write seconds "
             "as frames, or as JSON lines with a 'duration', which become frames of 10 ms"
         )
-    return InputError(f"{log.path}: {why}; columns there are: {listed(log.columns)}\n{say}")
+    columns = (
+        f"they are: {listed(log.integer_columns)}" if among_integers else f"columns there are: {listed(log.columns)}"
+    )
+    what = f"{log.path}: {why}; {columns}"
+    error = LengthUnknownError(f"{what}\n{say}")
+    error.what, error.likely = what, likely
+    return error
+
+
+def _likely(columns: Sequence[str]) -> list[str]:
+    """Return the columns whose sum a length may be: all that count tokens, or else one that is named like a length."""
+    tokens = [name for name in columns if _last_word(name) in ("token", "tokens")]
+    named = [name for name in columns if is_named_so(name)]
+    return tokens or named[:1]
 
 
 def parse_length(expression: str) -> tuple[str, ...]:
@@ -151,9 +175,23 @@ def check_columns(log: LengthLog, columns: Sequence[str]) -> None:
 def check_column(log: LengthLog, name: str) -> None:
     """Refuse a column that is not there, or is there twice."""
     if name not in log.columns:
-        raise InputError(f"{log.path}: no column {name!r}; columns there are: {listed(log.columns)}")
+        meant = did_you_mean(name, log.columns)
+        raise InputError(f"{log.path}: no column {name!r}{meant}; columns there are: {listed(log.columns)}")
     if log.columns.count(name) > 1:
         raise InputError(f"{log.path}: {log.columns.count(name)} columns are named {name!r}; rename all but one")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the words that name what was probably meant; none where nothing known is spelled alike.
+
+    Examples
+    --------
+    >>> did_you_mean("text_token", ["text_tokens", "image_tokens"])
+    "; did you mean 'text_tokens'?"
+    """
+    folded = {each.casefold(): each for each in reversed(known)}
+    alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.75)
+    return f"; did you mean {folded[alike[0]]!r}?" if alike else ""
 
 
 class NoRowsError(InputError):

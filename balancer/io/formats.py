@@ -5,12 +5,14 @@ that names the file. The table of formats is at the end.
 """
 
 import gzip
+import io
 import json
 import os
 import re
 import tokenize
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -43,10 +45,9 @@ _NPY_ROWS = 1 << 20
 
 _IPC_FILE = b"ARROW1"
 _GZIP = b"\x1f\x8b"
+_CODECS = {_GZIP: "gzip", b"(\xb5/\xfd": "zstd"}
 _MAGIC = {INDEX_MAGIC: "idx", b"PAR1": "parquet", _IPC_FILE: "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
 _NO_LOG = {
-    _GZIP: "is compressed with gzip, which only JSON lines (.jsonl.gz) may be; decompress it first",
-    b"(\xb5/\xfd": "is compressed with zstd; decompress it first",
     b"BZh": "is compressed with bzip2; decompress it first",
     b"\xfd7zXZ\0": "is compressed with xz; decompress it first",
     b"PK\x03\x04": "is a zip archive (or .npz); a log is one plain file: unpack it first",
@@ -62,7 +63,10 @@ _SUFFIXES = {
     ".npy": "npy",
     ".idx": "idx",
 }
+_TEXT = ("csv", "jsonl", "text")
+"""The formats that may be compressed with gzip or zstd."""
 _BOM = b"\xef\xbb\xbf"
+_NUMBER = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 # What pyarrow and numpy raise on damaged files; numpy parses its header as Python source.
 _LIBRARY_ERRORS = (
@@ -138,8 +142,8 @@ def _format_of(path: Path, head: bytes) -> str:
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return kind
-    if head.startswith(_GZIP) and path.suffix.lower() == ".gz" and _SUFFIXES.get(Path(path.stem).suffix) == "jsonl":
-        return "jsonl"
+    if (codec := _codec_of(head)) is not None:
+        return _compressed_format(path, codec)
     if path.suffix == ".bin" and exists(path.with_suffix(".idx")):
         raise InputError(f"{path}: holds the tokens of a Megatron data set; name its index, {path.with_suffix('.idx')}")
     for magic, problem in _NO_LOG.items():
@@ -150,7 +154,60 @@ def _format_of(path: Path, head: bytes) -> str:
         title = FORMATS[str(named)].title
         article = "an" if title[0] in "AEIOU" else "a"
         raise InputError(f"{path}: does not begin as {article} {title} file does; it is damaged, or its name is wrong")
-    return named or ("jsonl" if head.removeprefix(_BOM).lstrip().startswith(b"{") else "csv")
+    return _text_format(named, head)
+
+
+def _text_format(named: str | None, head: bytes) -> str:
+    """Tell the format of a text by its name, if that says it, or by its first line."""
+    text = head.removeprefix(_BOM).lstrip()
+    first = text.splitlines()[0].decode("utf-8", errors="replace") if text else ""
+    if named in (None, "csv") and _NUMBER.fullmatch(first):
+        return "text"
+    return named or ("jsonl" if text.startswith(b"{") else "csv")
+
+
+def _codec_of(head: bytes) -> str | None:
+    return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+
+
+def _compressed_format(path: Path, codec: str) -> str:
+    """Tell the format of what is compressed, which must be text."""
+    named = _SUFFIXES.get(_plain_suffix(path))
+    try:
+        with _opened(path) as handle:
+            head = handle.read(_HEAD_BYTES)
+    except _LIBRARY_ERRORS as error:
+        title = FORMATS[named].title if named else codec
+        raise InputError(
+            f"{path}: cannot be read as {title}, it may be truncated or damaged: {_first_line(error)}"
+        ) from error
+    if named not in (*_TEXT, None) or any(head.startswith(magic) for magic in _MAGIC):
+        raise InputError(
+            f"{path}: is compressed with {codec}, which only text may be (.csv, .jsonl, one number a line); decompress "
+            "it first"
+        )
+    if not head.removeprefix(_BOM).strip():
+        raise no_rows(path)
+    return _text_format(named, head)
+
+
+def _plain_suffix(path: Path) -> str:
+    """Return the suffix of a file's name, without that of its compression."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in (".gz", ".zst", ".zstd") else suffix
+
+
+@contextmanager
+def _decompressed(path: Path) -> Iterator[Any]:
+    """Open a text for Arrow, decompressed."""
+    with opened(path) as source:
+        codec = _codec_of(source.read(4))
+        source.seek(0)
+        if codec is None:
+            yield source
+        else:
+            with pa.CompressedInputStream(source, codec) as stream:
+                yield stream
 
 
 def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
@@ -168,7 +225,7 @@ def _damaged(path: Path, kind: str, error: BaseException) -> InputError:
 def _row_over(path: Path, size: int) -> int | None:
     """Return the line, from 1, on which the first row with more bytes begins, if there is one."""
     first, length, quoted = 1, 0, False
-    with text_reader(path) as handle:
+    with _opened(path) as handle:
         for number, line in enumerate(handle, 1):
             if not quoted:
                 first, length = number, 0
@@ -273,29 +330,28 @@ def _count_ipc(path: Path) -> int | None:
         return sum(batch.num_rows for batch in _open_ipc(source)[1]) if is_file else None
 
 
-def _open_csv(source: Any, path: Path, **convert: Any) -> Any:
+def _open_csv(source: Any, path: Path, names: _Names | None = None, **convert: Any) -> Any:
+    """Open a CSV for Arrow; given the `names` of its columns, it has no line of them."""
+    delimiter = "\t" if _plain_suffix(path) == ".tsv" else ","
     return pacsv.open_csv(
         source,
         # On one thread Arrow knows the row that it complains about, and reads no further ahead than it must.
-        read_options=pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES),
-        parse_options=pacsv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
-        ),
+        read_options=pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES, column_names=names),
+        parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pacsv.ConvertOptions(**convert),
     )
 
 
 def _inspect_csv(path: Path) -> _Columns:
-    with opened(path) as source:
-        head = source.read(_HEAD_BYTES)
-        source.seek(0)
-        if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
-            raise no_rows(path)
-        with _open_csv(source, path) as reader:
-            columns, integers, floats, _ = _arrow_columns(reader.schema)
-    if all(re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", name, re.IGNORECASE) for name in columns):
+    with _opened(path) as handle:
+        head = handle.read(_HEAD_BYTES)
+    if len(head) < _HEAD_BYTES and len(head.strip().splitlines()) == 1:
+        raise no_rows(path)
+    with _decompressed(path) as source, _open_csv(source, path) as reader:
+        columns, integers, floats, _ = _arrow_columns(reader.schema)
+    if number := next((name for name in columns if _NUMBER.fullmatch(name)), None):
         raise InputError(
-            f"{path}: the first line reads {shown(','.join(columns))}, which looks like data; "
+            f"{path}: the first line reads {shown(','.join(columns))}, which looks like data, as {number} is a number; "
             "a CSV log begins with a line that names its columns"
         )
     if len(columns) == 1 and not integers and (other := re.search(r"[;\t|]", columns[0])):
@@ -308,10 +364,28 @@ def _inspect_csv(path: Path) -> _Columns:
 
 def _read_csv(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
     # Read as text: a type that Arrow infers from the first block may not hold what stands in a later one.
-    as_text = {"include_columns": list(columns), "column_types": dict.fromkeys(columns, pa.string())}
-    with opened(log.path) as source, _open_csv(source, log.path, **as_text) as reader:
+    types = dict.fromkeys(columns, pa.string())
+    with (
+        _decompressed(log.path) as source,
+        _open_csv(source, log.path, include_columns=list(columns), column_types=types) as reader,
+    ):
         for batch in reader:
             yield {name: batch.column(name) for name in columns}, None
+
+
+_LENGTH = ("length",)
+"""The columns of a file of lengths alone."""
+
+
+def _inspect_text(path: Path) -> _Columns:
+    return _LENGTH, _LENGTH, (), ()
+
+
+def _read_text(log: LengthLog, columns: _Names, most_rows: int, first: int) -> Iterator[RawBlock]:
+    as_text = {"length": pa.string()}
+    with _decompressed(log.path) as source, _open_csv(source, log.path, _LENGTH, column_types=as_text) as reader:
+        for batch in reader:
+            yield {"length": batch.column("length")}, None
 
 
 def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -343,10 +417,12 @@ def json_rows(path: Path, parse_float: Callable[[str], Any] = Decimal) -> Iterat
 
 
 def _opened(path: Path) -> Any:
-    """Open a file of JSON lines, gzipped or not."""
+    """Open a text, compressed or not, to be read line by line."""
     with text_reader(path) as handle:
-        compressed = handle.read(len(_GZIP)) == _GZIP
-    return gzip.open(text_reader(path) if is_remote(path) else path) if compressed else text_reader(path)
+        codec = _codec_of(handle.read(4))
+    if codec == "gzip":
+        return gzip.open(text_reader(path) if is_remote(path) else path)
+    return text_reader(path) if codec is None else io.BufferedReader(pa.CompressedInputStream(raw_reader(path), codec))
 
 
 def _with_duration(row: dict[str, Any]) -> dict[str, Any]:
@@ -474,6 +550,7 @@ FORMATS = {
         "Arrow IPC", _inspect_ipc, _read_ipc, _count_ipc, lengths_from_arrow, keys_from_arrow, lists_from_arrow
     ),
     "csv": Format("CSV", _inspect_csv, _read_csv, _no_count, from_text, keys_from_text, None),
+    "text": Format("text of one number a line", _inspect_text, _read_text, _no_count, from_text, keys_from_text, None),
     "jsonl": Format(
         "JSON lines", _inspect_json, _read_json, _no_count, lengths_from_python, keys_from_python, lists_from_python
     ),

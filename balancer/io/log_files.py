@@ -1,28 +1,42 @@
-"""Which files a log is: one, those that a pattern matches, or those of a folder that holds one data set."""
+"""Which files a log is: one, several, those that a pattern matches, or those of a folder that holds one data set."""
 
 import glob
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from balancer.errors import InputError
 from balancer.io.store import as_path, find, is_folder, is_remote
 
-__all__ = ["files_of"]
+__all__ = ["LogPath", "files_of"]
+
+LogPath = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""What names a log: a path, or several whose rows follow one another."""
 
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
+_KINDS = {
+    ".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".tsv": "CSV", ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines", ".arrow": "Arrow", ".arrows": "Arrow", ".feather": "Arrow", ".ipc": "Arrow",
+    ".npy": "NumPy",
+}  # fmt: skip
+"""Names of files that make a folder a log. Not .json and .txt, as what is told of a data set is called."""
+_COMPRESSED = re.compile(r"\.(gz|zst|zstd)$", re.IGNORECASE)
 
 
-def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+def files_of(path: LogPath) -> tuple[Path, ...]:
     """Return the files of a log in the order of their rows; nothing of their contents is read.
 
     The path is a file or a URI, which need not be there; a pattern such as ``logs/*.parquet``; or a folder: what
-    Hugging Face's ``save_to_disk`` wrote or its cache holds, or Parquet files, in folders of it too, in the order of
-    their names.
+    Hugging Face's ``save_to_disk`` wrote or its cache holds, or files of one kind (Parquet, CSV, JSON lines, Arrow,
+    NumPy), in folders of it too, in the order of their names. Several paths have their files one after the other.
     """
+    if not isinstance(path, str | os.PathLike):
+        return tuple(file for each in path for file in files_of(each))
+    if "\0" in os.fspath(path):
+        return (Path(path),)  # which is complained of where it is opened
     if is_remote(path):
         return _in_store(path)
     where = Path(path)
@@ -37,7 +51,7 @@ def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def _in_store(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Return the files of a store: one, those of a pattern, or the Parquet files below a folder."""
+    """Return the files of a store: one, those of a pattern, or those of one kind below a folder."""
     where = as_path(path)
     if glob.has_magic(os.fspath(path)):
         found = find(path)
@@ -45,14 +59,9 @@ def _in_store(path: str | os.PathLike[str]) -> tuple[Path, ...]:
             raise InputError(f"{path}: no file matches this pattern")
     elif os.fspath(path).endswith("/") or (not where.suffix and is_folder(path)):
         below = find(path)
-        found = [
-            file for file in below
-            if file.suffix == ".parquet" and not any(n.startswith((".", "_")) for n in file.relative_to(where).parts)
-        ]  # fmt: skip
         if str(where / "manifest.json") in map(str, below):
             raise InputError(f"{path}: is the folder of a plan, or of something else with a manifest.json, and no log")
-        if not found:
-            raise InputError(f"{path}: there are no Parquet files below this folder")
+        return tuple(map(as_path, _of_one_kind(where, below)))
     else:
         return (where,)
     return tuple(as_path(file) for file in found)
@@ -69,17 +78,25 @@ def _of_folder(folder: Path) -> tuple[Path, ...]:
         return _cached(folder, arrow)
     if (folder / "manifest.json").is_file():
         raise InputError(f"{folder}: is the folder of a plan, or of something else with a manifest.json, and no log")
-    parquet = sorted(
-        file for file in folder.rglob("*.parquet") if not any(n.startswith((".", "_")) for n in _below(folder, file))
-    )
-    if not parquet:
-        rule = "a log is one file, a pattern, or a folder of Parquet files or of a data set of Hugging Face's"
-        raise InputError(f"{folder}: is a directory without any; {rule}, so name a file in it")
-    return tuple(parquet)
+    return tuple(_of_one_kind(folder, (file for file in folder.rglob("*") if file.is_file())))
 
 
-def _below(folder: Path, file: Path) -> Sequence[str]:
-    return file.relative_to(folder).parts
+def _of_one_kind(folder: Path, files: Iterable[Any]) -> list[Path]:
+    """Return which of the files below a folder are a log, in the order of their names; two kinds are refused."""
+    kinds: dict[str, list[Path]] = {}
+    for file in sorted(files):
+        kind = _KINDS.get(Path(_COMPRESSED.sub("", file.name)).suffix.lower())
+        if kind is not None and not any(name.startswith((".", "_")) for name in file.relative_to(folder).parts):
+            kinds.setdefault(kind, []).append(file)
+    if not kinds:
+        known = ", ".join(dict.fromkeys(_KINDS.values()))
+        rule = f"a log is a file, a pattern, or a folder of files of one kind ({known})"
+        raise InputError(f"{folder}: is a directory without any log; {rule}, so name a file in it")
+    if len(kinds) > 1:
+        shown = " and ".join(f"{kind} ({len(of)}, such as {of[0].relative_to(folder)})" for kind, of in kinds.items())
+        pattern = folder / "**" / f"*{next(iter(kinds.values()))[0].suffix}"
+        raise InputError(f"{folder}: holds files of several kinds: {shown}; a log is of one: name it, as '{pattern}'")
+    return next(iter(kinds.values()))
 
 
 def _saved_to_disk(folder: Path) -> tuple[Path, ...]:

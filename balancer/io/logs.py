@@ -1,9 +1,9 @@
 """Logs of sequence lengths: what they are, and their columns block by block in one pass.
 
-A log is one file of Parquet, CSV, JSON lines (gzipped or not), Arrow IPC (file, Feather v2 or stream) or NumPy, the
-index of a Megatron data set, or several files of one kind. Content tells the format where it can, else the name does.
-Memory depends on the size of a block, never on that of the log. Rows are numbered from 0; blank lines of CSV and JSON
-lines are no rows.
+A log is one file of Parquet, CSV, JSON lines or one number a line (compressed or not), Arrow IPC (file, Feather v2 or
+stream) or NumPy, the index of a Megatron data set, or several files of one kind. Content tells the format where it can,
+else the name does. Memory depends on the size of a block, never on that of the log. Rows are numbered from 0; blank
+lines of text are no rows.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from balancer.io.columns import (
 )
 from balancer.io.formats import FORMATS, count_rows, open_file, raw_blocks
 from balancer.io.keys import KEY_RULE
-from balancer.io.log_files import files_of
+from balancer.io.log_files import LogPath, files_of
 from balancer.io.store import as_path, opened
 from balancer.problem.block import Block
 
@@ -78,20 +78,22 @@ class Span(NamedTuple):
         return cls(first, tuple(pieces))
 
 
-def open_log(path: str | os.PathLike[str]) -> LengthLog:
+def open_log(path: LogPath) -> LengthLog:
     """Find format and columns of a log from its head; of several files, those of the first that holds rows.
 
-    `path` may be a folder or a pattern, as :func:`balancer.io.log_files.files_of` has them.
+    `path` may be a folder or a pattern, as :func:`balancer.io.log_files.files_of` has them, or several paths: their
+    rows follow one another, and the log is called as the first is.
     """
-    if not os.fspath(path):
+    paths = [path] if isinstance(path, str | os.PathLike) else path
+    if not paths or not all(map(os.fspath, paths)):
         raise InputError("the name of the log is empty")
-    files = (Path(path),) if "\0" in os.fspath(path) else files_of(path)
+    files, called = files_of(path), as_path(paths[0])
     for file in files:
         try:
-            return replace(open_file(file), path=as_path(path), files=files)
+            return replace(open_file(file), path=called, files=files)
         except NoRowsError:
             continue
-    raise no_rows(as_path(path))
+    raise no_rows(called)
 
 
 def default_columns(log: LengthLog) -> tuple[str, ...]:

@@ -26,27 +26,29 @@ __all__ = ["check_run"]
 
 def check_run(
     path: str, totals: type[SomeTotals], log: str | os.PathLike[str] | None = None, *, engine: Engine | None = None,
-    tick: Tick = lambda _: None, each: Callable[[StepPlan], None] = lambda _: None,
+    tick: Tick = lambda _: None, each: Callable[[StepPlan, bool], None] = lambda *_: None,
 ) -> SomeTotals:  # fmt: skip
     """Replay every step of a plan from its log, check it, and return what the plan adds up to.
 
     `totals` and `tick` are as for :func:`balancer.offline.run.plan_run`. By default this process checks; other engines
-    need a folder of parts, and a log whose rows can be counted. `each` is called with every step plan, in order; by
-    this process alone.
+    need a folder of parts, and a log whose rows can be counted. `each` is called with every step plan, and
+    whether it is short of samples, in order; by this process alone.
     """
     if engine is not None and not isinstance(engine, Serial):
         return _in_parts(path, totals, log, engine, tick)
     claims = Claims(open_plan(path))
-    per_part, begins = None, 0
+    per_part, begins, full = None, 0, 0
     if not claims.is_saved:
         settings = claims.settings
         per_part, begins = settings.steps_per_part, settings.first_sample  # what was trained lies before its rows
+        full = settings.samples_per_step
     plans, summary = load_steps(path, log), totals()
     for plan in plans:
         part = totals(first_row=begins + summary.rows)
         for step in chain([plan], islice(plans, None if per_part is None else per_part - 1)):
-            part.add_step(step)
-            each(step)
+            short = step.batch_size < full
+            part.add_step(step, short)
+            each(step, short)
             tick(step.num_samples)
         summary.join(part)
     return summary
@@ -116,7 +118,7 @@ def _check_part(task: _Task, tick: Tick = lambda _: None) -> dict[str, Any]:
     digest, totals = PlanDigest(first_step=task.part.first_step), task.totals(first_row=first.first_row)
     for plan in replayed(Claims(task.plan_file), task.log, task.settings, chain([first], rows)):
         digest.add(plan)
-        totals.add_step(plan)
+        totals.add_step(plan, plan.batch_size < task.settings.samples_per_step)
         tick(plan.num_samples)
     if (found := digest.hexdigest()) != task.digest:
         raise PlanError(f"{task.plan_file.parts[0]}: the digest of its steps is {found}, not {task.digest:.80}")

@@ -131,17 +131,18 @@ class Claims:
             return PlanEpochs.from_description(self.said)
 
     @property
-    def sources(self) -> tuple[str, list[dict[str, object]]]:
-        """The log that it was made from, and what tells the contents of each of the log's files."""
+    def sources(self) -> tuple[list[str], list[dict[str, object]]]:
+        """The paths of the log that it was made from, and what tells the contents of each of the log's files."""
         sources, log = self.said.get("sources"), self.said.get("log")
         try:
             files = [{name: source[name] for name in _CONTENTS if name in source} for source in sources or ()]
-            log = sources[0]["file"] if log is None and sources is not None and len(files) == 1 else log
+            paths = [source["file"] for source in sources or ()]
+            named: list[Any] = paths if log == paths[0] or (log is None and len(paths) == 1) else [log]
         except (AttributeError, LookupError, TypeError):
-            log = None
-        if not isinstance(log, str) or not files:
+            named = []
+        if not files or not named or not all(isinstance(path, str) for path in named):
             raise InputError(f"{self.plan_file.path}: its description does not name the log it was made from")
-        return log, files
+        return named, files
 
     def of_step(self, step: int) -> Mapping[str, FileClaim]:
         """Return what it says of the phases of a step, of which it says something; steps are asked for in order."""

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from balancer.errors import InputError
+from balancer.io.log_files import LogPath
 from balancer.io.plan_reader import open_plan
 from balancer.offline.claims import Claims
 from balancer.offline.load import source_of
@@ -11,7 +12,7 @@ from balancer.offline.load import source_of
 __all__ = ["left_of"]
 
 
-def left_of(plan: str | os.PathLike[str], log: str | os.PathLike[str], at_step: int) -> dict[str, Any]:
+def left_of(plan: str | os.PathLike[str], log: LogPath, at_step: int) -> dict[str, Any]:
     """Return, as settings of a log have them, the epochs that are left behind the first `at_step` steps of a plan.
 
     Steps have consecutive samples of an epoch's order, so that those trained are the ones before a place in it.

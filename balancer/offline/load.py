@@ -7,7 +7,7 @@ from pathlib import Path
 
 from balancer.errors import InputError, PlanError, on_a_line
 from balancer.io._atomic import check_regular
-from balancer.io.log_files import files_of
+from balancer.io.log_files import LogPath, files_of
 from balancer.io.logs import LengthLog, open_log, rows_of_files
 from balancer.io.plan_reader import open_plan
 from balancer.io.plan_rows import PlanStep
@@ -151,18 +151,19 @@ def load_plan(
 def log_of(path: str | os.PathLike[str]) -> str | None:
     """Return the log that a plan file says it was made from; None where it holds its own lengths."""
     claims = Claims(open_plan(path))
-    return None if claims.is_saved else claims.sources[0]
+    return None if claims.is_saved else claims.sources[0][0]
 
 
-def source_of(claims: Claims, log: str | os.PathLike[str] | None) -> LengthLog:
+def source_of(claims: Claims, log: LogPath | None) -> LengthLog:
     """Open the log that a plan file was made from, which must be the same to the byte."""
-    (name, wanted), path = claims.sources, claims.plan_file.path
+    (named, wanted), path = claims.sources, claims.plan_file.path
     if log is None:
-        recorded = as_path(name)
-        beside = as_path(path).parent / recorded.name
-        log = recorded if _is_there(recorded) else beside
-        if not _is_there(log):
-            raise InputError(f"{path}: the log it was made from, {on_a_line(recorded)}, is not there; give it as --log")
+        recorded = [as_path(name) for name in named]
+        beside = [as_path(path).parent / one.name for one in recorded]
+        log = recorded if all(map(_is_there, recorded)) else beside
+        if not all(map(_is_there, log)):
+            raise InputError(f"{path}: the log it was made from, {on_a_line(named[0])}, is not there; give it as --log")
+    shown = on_a_line(log if isinstance(log, str | os.PathLike) else log[0])
     # Before anything of a file is read that an error could quote: a plan may name any file there is.
     files = files_of(log)
     same = len(files) == len(wanted)
@@ -173,9 +174,9 @@ def source_of(claims: Claims, log: str | os.PathLike[str] | None) -> LengthLog:
                 same = same and file.stat().st_size == contents.get("size")
             same = same and contents_of(file) == contents
     except OSError as error:
-        raise InputError(f"{path}: its log {on_a_line(log)} cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: its log {shown} cannot be read: {error.strerror}") from None
     if not same:
-        raise InputError(f"{path}: was not made from {on_a_line(log)}: {_DIFFERS}")
+        raise InputError(f"{path}: was not made from {shown}: {_DIFFERS}")
     return open_log(log)
 
 

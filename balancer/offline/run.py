@@ -20,17 +20,17 @@ from balancer.io.logs import LengthLog, rows_of_files
 from balancer.io.plan_folder import PlanFolder
 from balancer.io.plan_format import VERSION, to_json
 from balancer.io.plan_writer import PlanWriter
-from balancer.io.store import is_remote
 from balancer.offline.description import PlanDigest, describe, sources_of
 from balancer.offline.engines import Cluster, Engine, Processes, Serial, Tick, cores
 from balancer.offline.parts import Part, fitted, num_parts, parts_of
 from balancer.offline.scatter import is_large, scattered
 from balancer.offline.settings import LogSettings
 from balancer.offline.steps import Rows, plan_rows, reader_of, rows_of_steps
+from balancer.offline.target import check_target, is_parts
 from balancer.offline.totals import SomeTotals, Totals
 from balancer.plan.rows import append_phase, open_writer
 
-__all__ = ["NOT_COUNTED", "is_folder", "plan_run", "sorted_rows"]
+__all__ = ["NOT_COUNTED", "plan_run", "sorted_rows"]
 
 NOT_COUNTED = (
     "its rows cannot be counted without reading them, so its steps cannot be dealt out; write the log as Parquet, or "
@@ -52,14 +52,10 @@ class _Task:
     file: str | None = None
 
 
-def is_folder(out: str) -> bool:
-    """Whether a plan written to `out` is a folder of parts."""
-    return out.endswith((os.sep, "/")) or (not is_remote(out) and os.path.isdir(out))
-
-
 def plan_run(
     log: LengthLog, settings: LogSettings, totals: type[SomeTotals], out: str | None = None, *,
-    engine: Engine | None = None, resume: bool = False, tick: Tick = lambda _: None, kept: Tick = lambda _: None,
+    engine: Engine | None = None, resume: bool = False, overwrite: bool = False, tick: Tick = lambda _: None,
+    kept: Tick = lambda _: None,
 ) -> SomeTotals:  # fmt: skip
     """Plan every step of a log, write the plan if `out` says where, and return what it adds up to.
 
@@ -67,10 +63,13 @@ def plan_run(
     killed run has left there are kept. By default processes on all cores plan a long log that can be cut, and else this
     process. Other engines than this process write parts, and so no file, and take only logs whose rows can be counted
     without reading them. Tasks make what is added up, so `totals` must be a class that other processes can import.
-    `tick` is called with the samples that were planned since; `kept`, too, with those of a part that was there.
+    `tick` is called with the samples that were planned since; `kept`, too, with those of a part that was there. What is
+    at `out`, and is not the plan of the same request, is replaced only to `overwrite` it.
     """
     settings = fitted(log, settings)
-    if out is None or is_folder(out):
+    if out is not None:
+        check_target(out, log, settings, overwrite or resume)
+    if out is None or is_parts(out):
         counts = None if isinstance(engine, Serial) and settings.shuffle is None else rows_of_files(log)
         engine = engine or _suited(counts, settings)
         return _in_parts(log, settings, totals, out, engine, counts, resume, tick, kept)
@@ -249,7 +248,7 @@ def _planned(task: _Task, steps: Iterator[Rows], writer: PlanWriter | None, tick
             digest.add(plan)
             for phase in plan.phases.values():
                 append_phase(writer, rows.number, rows.first_row, plan.batch, phase.items, phase.plan, setup)
-        totals.add_step(plan)
+        totals.add_step(plan, len(rows) < task.settings.samples_per_step)
         tick(plan.num_samples)
     held = (totals or task.totals()).stored()
     return {"key": task.key, "part": task.part.number, "totals": held} | digest.stored()

@@ -17,8 +17,8 @@ class Totals(Protocol):
     def rows(self) -> int:
         """Rows of the log that the steps so far have used."""
 
-    def add_step(self, plan: StepPlan, /) -> None:
-        """Take in the next step."""
+    def add_step(self, plan: StepPlan, /, short: bool = False) -> None:
+        """Take in the next step, which may be short of samples."""
 
     def join(self, later: Self, /) -> None:
         """Take in all steps of another one, which come after these."""

@@ -28,7 +28,7 @@ from balancer.problem.cuts import Cut, MicroBatches, SequenceGroups, as_cut
 from balancer.problem.cuts.micro_batches import as_micro_batches
 from balancer.problem.problem import Problem
 from balancer.problem.settings import EPS, PlanSettings, default_placement
-from balancer.problem.topology import Topology
+from balancer.problem.topology import Topology, check_topology
 from solvers.bounds import Bound
 
 __all__ = ["PLANNERS", "Planner", "balance", "plan_problem", "replay_plan"]
@@ -97,8 +97,8 @@ def balance(
         Samples with equal keys run on one rank, adjacent or not: the responses to one prompt, say.
     caps : mapping of str to (int64[n], int), optional
         Further quantities by name: what each sample has of it, and the cap on a rank's sum, never exceeded.
-    allowed_ranks : bool[n, num_ranks], optional
-        Where each sample may run.
+    allowed_ranks : sequence of n lists of int, or bool[n, num_ranks], optional
+        Where each sample may run: the ranks, None for all of them; or a matrix.
     initial_loads : int64[num_ranks], optional
         Load in cost units that ranks have already.
     rank_speeds : int64[num_ranks], optional
@@ -157,10 +157,11 @@ def balance(
     )  # fmt: skip
     if topology is None:
         topology = Topology.uniform(num_ranks, ranks_per_node)
-    elif ranks_per_node is not None or topology.num_ranks != num_ranks:
-        raise ValueError(
-            f"topology has {topology.num_ranks} ranks: give the same num_ranks (got {num_ranks}) and no ranks_per_node"
-        )
+    else:
+        check_topology(topology)
+        if ranks_per_node is not None or topology.num_ranks != num_ranks:
+            ranks = f"{topology.num_ranks} ranks: give the same num_ranks (got {num_ranks})"
+            raise ValueError(f"topology has {ranks} and no ranks_per_node")
     batch = GlobalBatch.from_lengths(lengths, topology.num_ranks, home_rank)
     constraints = Constraints.from_given(
         len(batch.lengths),

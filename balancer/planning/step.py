@@ -127,8 +127,10 @@ def _wording(items: PhaseItems, numbers: NDArray[np.int64]) -> Wording:
 def orchestrate(
     batch: Columns,
     phases: Sequence[Phase] | Mapping[str, str],
-    topology: Topology | int,
+    num_ranks: Topology | int | None = None,
+    ranks_per_node: int | None = None,
     *,
+    topology: Topology | None = None,
     home_rank: ArrayLike | None = None,
     method: str = "auto",
     placement: str = "relocate",
@@ -152,8 +154,12 @@ def orchestrate(
         The columns of the global batch: a number, or a list of numbers, for each of n samples.
     phases : sequence of Phase, or mapping of name to items
         In the order in which they compute; the others feed the last one unless they say otherwise.
-    topology : Topology or int
-        Ranks and nodes; a number is a single node with this number of ranks.
+    num_ranks : int
+        Data-parallel ranks.
+    ranks_per_node : int, optional
+        Must divide `num_ranks`; by default all ranks share one node.
+    topology : Topology, optional
+        In place of both, for nodes of unequal size; `num_ranks` may be one, too.
     home_rank : int32[n], optional
         Where each sample lies before the step; by default equal contiguous shares.
     method, placement, eps, time_budget, objective, stop_at
@@ -208,7 +214,7 @@ def orchestrate(
     """
     given = as_cut(cut, micro_batches, sequence_groups)
     settings = PlanSettings(method, placement, objective, eps, time_budget, mode, group_size, given, stop_at)
-    setup = Setup(as_topology(topology), as_phases(phases), settings, *as_layout(layouts))
+    setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings, *as_layout(layouts))
     return plan_step(make_step(setup, batch, home_rank), part_order)
 
 

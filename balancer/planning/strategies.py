@@ -208,8 +208,10 @@ def plan_with(
     strategy: str,
     batch: Columns,
     phases: Sequence[Phase] | Mapping[str, str],
-    topology: Topology | int,
+    num_ranks: Topology | int | None = None,
+    ranks_per_node: int | None = None,
     *,
+    topology: Topology | None = None,
     home_rank: ArrayLike | None = None,
     micro_batches: MicroBatches | None = None,
     sequence_groups: SequenceGroups | None = None,
@@ -231,7 +233,8 @@ def plan_with(
     [128, 256] [120, 120]
     """
     settings = PlanSettings(cut=as_cut(cut, micro_batches, sequence_groups), **planned)
-    return chosen(strategy)(make_step(Setup(as_topology(topology), as_phases(phases), settings), batch, home_rank))
+    setup = Setup(as_topology(num_ranks, ranks_per_node, topology), as_phases(phases), settings)
+    return chosen(strategy)(make_step(setup, batch, home_rank))
 
 
 def chosen(strategy: str) -> Callable[[Step], StepPlan]:

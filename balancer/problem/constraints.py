@@ -1,6 +1,6 @@
 """What a plan must keep to on every rank, beyond holding each sample once."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -70,12 +70,39 @@ def _as_cap(name: str, of: tuple[ArrayLike, int], num_samples: int) -> Cap:
     return Cap(name, array, as_integer(f"the limit of caps[{name!r}]", limit, 1))
 
 
-def _as_mask(name: str, mask: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
-    array = np.asarray(mask)
+def _as_mask(name: str, allowed: ArrayLike, num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
+    """Read a matrix, or of each sample the ranks on which it may run; None: on all."""
+    if isinstance(allowed, Sequence) and not isinstance(allowed, str) and not all(map(_is_row, allowed)):
+        return _mask_of_lists(name, allowed, num_samples, num_ranks)
+    array = np.asarray(allowed)
     if array.dtype != np.bool_ or array.shape != (num_samples, num_ranks):
         shape = f"({num_samples}, {num_ranks})"
         raise ArgumentError(name, f"be bool of shape {shape}", f"{array.dtype} of {array.shape}")
     return array
+
+
+def _is_row(row: Any) -> bool:
+    """Whether this is a row of a matrix, and no list of ranks."""
+    if isinstance(row, np.ndarray):
+        return bool(row.dtype == np.bool_)
+    return isinstance(row, Sequence) and all(type(value) is bool for value in row)
+
+
+def _mask_of_lists(name: str, allowed: Sequence[Any], num_samples: int, num_ranks: int) -> NDArray[np.bool_]:
+    if len(allowed) != num_samples:
+        raise ArgumentError(name, f"have a list of ranks, or None, for each of {num_samples} samples", len(allowed))
+    mask = np.zeros((num_samples, num_ranks), dtype=np.bool_)
+    for sample, ranks in enumerate(allowed):
+        if ranks is None:
+            mask[sample] = True
+            continue
+        if isinstance(ranks, str) or not isinstance(ranks, Sequence | np.ndarray):
+            raise ArgumentTypeError(name, "be a list of ranks, or None for all", repr(ranks), sample)
+        array = as_int64(f"{name}[{sample}]", ranks)
+        if (outside := (array < 0) | (array >= num_ranks)).any():
+            raise ArgumentError(f"{name}[{sample}]", f"be ranks within 0..{num_ranks - 1}", array[outside][0])
+        mask[sample, array] = True
+    return mask
 
 
 def _per_rank(least: int) -> Read:
@@ -166,7 +193,7 @@ class Constraints:
     caps : tuple of Cap
         Further quantities, each with its cap.
     allowed_ranks : bool[n, ranks] or None
-        Where each sample may run.
+        Where each sample may run; lists of ranks are taken too.
     initial_loads : int64[ranks] or None
         Load in cost units that a rank has before it gets anything.
     rank_speeds : int64[ranks] or None

@@ -15,7 +15,7 @@ from balancer.problem.phases import Phase, PhaseItems, columns_of_none, of_phase
 from balancer.problem.placement import Placement
 from balancer.problem.problem import check_padded
 from balancer.problem.settings import PlanSettings, check_method
-from balancer.problem.topology import Topology
+from balancer.problem.topology import Topology, check_topology
 from solvers.errors import ArgumentError, ArgumentTypeError, UsageError, braced
 
 __all__ = ["Setup", "as_layout", "as_phases", "as_topology"]
@@ -32,9 +32,21 @@ def as_phases(phases: Sequence[Phase] | Mapping[str, str]) -> tuple[Phase, ...]:
     return found
 
 
-def as_topology(topology: Topology | int) -> Topology:
-    """Read what a caller gives: a number is a single node with this number of ranks."""
-    return topology if isinstance(topology, Topology) else Topology.uniform(topology, None)
+def as_topology(
+    num_ranks: Topology | int | None, ranks_per_node: int | None = None, topology: Topology | None = None
+) -> Topology:
+    """Read what a caller gives: ranks, in one node unless it says how many a node has; or a topology, as either."""
+    given = num_ranks if isinstance(num_ranks, Topology) else topology
+    if given is None:
+        return Topology.uniform(num_ranks, ranks_per_node)  # type: ignore[arg-type] # refused by name
+    check_topology(given)
+    if ranks_per_node is not None or num_ranks not in (None, given, given.num_ranks):
+        raise ArgumentError(
+            "topology",
+            "say the number of ranks and nodes alone: leave {num_ranks} and {ranks_per_node} out",
+            repr(given),
+        )
+    return given
 
 
 def as_layout(

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.arguments import as_count
-from solvers.errors import ArgumentError, UsageError
+from solvers.errors import ArgumentError, ArgumentTypeError, UsageError
 
-__all__ = ["MAX_RANKS", "Topology"]
+__all__ = ["MAX_RANKS", "Topology", "check_topology"]
 
 MAX_RANKS = 2**22  # a hundred times the largest clusters; a typing error should not allocate gigabytes
 
@@ -72,3 +72,13 @@ class Topology:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.node_sizes)
+
+
+def check_topology(topology: object) -> None:
+    """Refuse a number, which some took for ranks and some for ranks a node."""
+    if not isinstance(topology, Topology):
+        raise ArgumentTypeError(
+            "topology",
+            "be a Topology, of nodes of unequal size: give {num_ranks} and {ranks_per_node} for others",
+            repr(topology),
+        )

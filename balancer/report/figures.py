@@ -21,14 +21,13 @@ _MOST_TICKS = 6
 
 
 def profile(figure: Any, phase: PhaseData, colors: Colors = IN_PAGE, axis: Any = None) -> None:
-    """Draw load over mean load, ranks busiest first, mean of the steps."""
+    """Draw load over mean load, ranks busiest first, of all steps together."""
     axis = axis or figure.subplots()
-    steps = len(phase.ratios)
-    share = np.linspace(0, 100, len(phase.profile_before) + 1)
+    before, after, bound = phase.profiles()
+    share = np.linspace(0, 100, len(before) + 1)
     ends = {"baseline": None, "linewidth": 2}
-    axis.stairs(phase.profile_before / steps, share, color=colors.before, linestyle="--", label="before", **ends)
-    axis.stairs(phase.profile_after / steps, share, color=colors.after, label="after", **ends)
-    bound = float(np.mean([ratio[2] for ratio in phase.ratios]))
+    axis.stairs(before, share, color=colors.before, linestyle="--", label="before", **ends)
+    axis.stairs(after, share, color=colors.after, label="after", **ends)
     axis.axhline(bound, color=colors.ink, linestyle=":", linewidth=1.2, label="proven bound on the first")
     axis.set(xlabel="ranks, busiest first, %", ylabel="load / mean load", xlim=(0, 100), ylim=0)
     axis.legend()

@@ -23,8 +23,9 @@ def _table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 def profile(phase: PhaseData) -> str:
     """Return load over mean load, by share of the ranks."""
-    steps, share = len(phase.ratios), np.linspace(0, 100, len(phase.profile_before) + 1)
-    rows = zip(share[1:], phase.profile_before / steps, phase.profile_after / steps, strict=True)
+    before, after, _ = phase.profiles()
+    share = np.linspace(0, 100, len(before) + 1)
+    rows = zip(share[1:], before, after, strict=True)
     return _table(("ranks, %", "before", "after"), [(f"{a:.1f}", f"{b:.3f}", f"{c:.3f}") for a, b, c in rows])
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer.plan.balance_report import even_rank_time
 from balancer.plan.dispatch_plan import DispatchPlan
 from balancer.plan.gaps import Between
 from balancer.plan.step_plan import StepPlan
@@ -50,9 +51,13 @@ class WorstStep:
 class PhaseData:
     """One phase over all steps."""
 
-    # float64[at most MOST_POINTS]: sums over the steps of load over mean load, ranks busiest first
+    # float64[at most MOST_POINTS]: sums over the steps of loads, ranks busiest first; and of mean loads, so that long
+    # steps count for more, as they do in the ratios of a summary
     profile_before: Floats = field(default_factory=lambda: np.zeros(0))
     profile_after: Floats = field(default_factory=lambda: np.zeros(0))
+    mean_before: float = 0.0
+    mean_after: float = 0.0
+    at_bound: float = 0.0  # the same sum at the proven bound
     # imbalance ratio of each step: before, after, at the bound
     ratios: list[tuple[float, float, float]] = field(default_factory=list)
     # int64[]: items by length: bin b holds lengths from 2**(b / BINS_AN_OCTAVE); zeros are counted apart
@@ -60,14 +65,16 @@ class PhaseData:
     zeros: int = 0  # items of length 0
     worst: list[WorstStep] = field(default_factory=list)  # a heap of the most uneven steps
 
-    def add(self, plan: DispatchPlan, row_of_item: NDArray[np.int64]) -> None:
-        """Take in the next step, of which each item is of a row of the log."""
+    def add(self, plan: DispatchPlan, row_of_item: NDArray[np.int64], step: int) -> None:
+        """Take in the next full step and its number; each item is of a row of the log."""
         before, after = relative_loads(plan)
-        step = len(self.ratios)
-        self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS))
-        self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS))
+        means = [float(even_rank_time(plan, home)) / plan.num_ranks for home in (True, False)]
+        self.profile_before = _added(self.profile_before, coarse(np.sort(before)[::-1], MOST_POINTS) * means[0])
+        self.profile_after = _added(self.profile_after, coarse(np.sort(after)[::-1], MOST_POINTS) * means[1])
+        self.mean_before, self.mean_after = self.mean_before + means[0], self.mean_after + means[1]
         total, share = plan.perfect()
         bound = plan.lower_bound * share / total if total else 1.0
+        self.at_bound += bound * means[1]
         self.ratios.append((plan.home_imbalance_ratio, plan.imbalance_ratio, bound))
         there = plan.lengths[plan.lengths > 0]
         self.zeros += len(plan.lengths) - len(there)
@@ -81,6 +88,13 @@ class PhaseData:
         heapq.heappush(self.worst, worst)
         if len(self.worst) > MOST_WORST:
             heapq.heappop(self.worst)
+
+    def profiles(self) -> tuple[Floats, Floats, float]:
+        """Return load over mean load, ranks busiest first: before, after, and at the bound; of all steps."""
+        if not self.mean_before or not self.mean_after:  # all loads are 0
+            return np.ones_like(self.profile_before), np.ones_like(self.profile_after), 1.0
+        bound = self.at_bound / self.mean_after
+        return self.profile_before / self.mean_before, self.profile_after / self.mean_after, bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +167,26 @@ class PageData:
         """Nodes per row of the heat map."""
         return -(-self.num_nodes // MOST_NODES)
 
-    def add(self, plan: StepPlan) -> None:
-        """Take in the next step. O(items + ranks log ranks)."""
+    def add(self, plan: StepPlan, short: bool = False) -> None:
+        """Take in the next step; a `short` one only where it is asked for, or the first. O(items + ranks log ranks)."""
+        plans = {name: phase.plan for name, phase in plan.phases.items()}
+        if short and self._steps:  # a log of one short step has no other to show
+            if self._steps == self.asked_step:
+                self._draw(plans)
+            self._pass_over(plan)
+            return
         rows = plan.batch.kept + self._rows
         if plan.encoders_in_pipeline:
             self.following = set(list(plan.phases)[:-1])
         for name, phase in plan.phases.items():
             self.asked.setdefault(name, asked_for(phase.plan, _encoder_slots(plan, name)))
-            self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item])
+            self.phases.setdefault(name, PhaseData()).add(phase.plan, rows[phase.items.sample_of_item], self._steps)
         self.of_bytes, self.num_ranks = not plan.is_single, plan.num_ranks
         self._add_traffic(list(plan.streams.values()), plan.topology)
-        self._maybe_draw({name: phase.plan for name, phase in plan.phases.items()})
+        self._maybe_draw(plans)
+        self._pass_over(plan)
+
+    def _pass_over(self, plan: StepPlan) -> None:
         self._steps += 1
         self._rows += plan.batch_size
 
@@ -188,6 +211,10 @@ class PageData:
         if not wanted:
             return
         self._most_saved = saved
+        self._draw(plans)
+
+    def _draw(self, plans: dict[str, DispatchPlan]) -> None:
+        """Keep this step as the one to draw."""
         rows = {}
         for name, plan in plans.items():
             before, after = relative_loads(plan)

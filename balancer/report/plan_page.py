@@ -7,8 +7,9 @@ from balancer.report import figures, numbers
 from balancer.report.canvas import svg_of
 from balancer.report.page_data import PageData, PhaseData, StepPicture, WorstStep
 from balancer.report.pipeline_figure import pipeline_section
-from balancer.report.skeleton import card, chart, document, keys, named, section, table, write_document
-from balancer.report.summary import PhaseSummary, RunSummary, as_range
+from balancer.report.remarks import warnings_of
+from balancer.report.skeleton import card, chart, document, facts, keys, named, section, table, write_document
+from balancer.report.summary import PhaseSummary, RunSummary, as_range, waiting
 from balancer.report.table import (
     as_bytes,
     as_percent,
@@ -18,9 +19,11 @@ from balancer.report.table import (
     left_out,
     why_not_relocated,
 )
-from balancer.report.text import counted
+from balancer.report.text import counted, escaped
 
 __all__ = ["page", "write_page"]
+
+_MOST_IN_LEAD = 3
 
 LONGEST_REASONS = 1000
 """Characters that are shown of what was asked for, and of why samples were not relocated."""
@@ -47,27 +50,48 @@ def page(summary: RunSummary, data: PageData, source: str) -> str:
 
 
 def _lead(summary: RunSummary) -> str:
-    """Return what a plan is worth in one sentence, by the phase in which it saves most."""
+    """Return what a plan is worth in one sentence, and what it assumes."""
     phases = {name: phase for name, phase in summary.phases.items() if not phase.follows}
-    name, phase = max(phases.items(), key=lambda found: found[1].ratio_before / found[1].ratio_after)
-    waiting, left, least = (
-        as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
-    )
-    where = f"In {named(name, 40)}, where it saves most, this plan" if len(phases) > 1 else "This plan"
-    who = "stages" if phase.num_stages else "ranks"
-    proof = "proven to be the least possible" if left == least else f"proven: at least {least} under any plan"
+    if len(phases) > 1 and not summary.priced_before:
+        return _lead_of_phases(phases)
+    assumed = "If time is proportional to cost, and what moves costs none, this plan"
+    if len(phases) > 1:
+        saved = 1 - summary.priced_after / summary.priced_before
+        assumed = "If time is proportional to cost, in one unit for all phases, and what moves costs none, this plan"
+        return f"{assumed} makes a step take <strong>{as_percent(max(0.0, saved))} less time</strong>."
+    phase = next(iter(phases.values()))
     saved = 1 - phase.ratio_after / phase.ratio_before
+    who = "stages" if phase.num_stages else "ranks"
+    waited, left, least = (
+        as_percent(waiting(ratio)) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
+    )
+    proof = "proven to be the least possible" if left == least else f"proven: at least {least} under any plan"
     if saved < 0.0005:
-        return f"{where} saves no time: {who} wait {left} of theirs, as before ({proof})."
+        return f"{assumed} saves no time: {who} wait {left} of theirs, as before ({proof})."
     return (
-        f"{where} makes a step take <strong>{as_percent(saved)} less time</strong>: {who} wait "
-        f'<span class="after">{left}</span> of theirs in place of <span class="before">{waiting}</span> ({proof}).'
+        f"{assumed} makes a step take <strong>{as_percent(saved)} less time</strong>: {who} wait "
+        f'<span class="after">{left}</span> of theirs in place of <span class="before">{waited}</span> ({proof}).'
+    )
+
+
+def _lead_of_phases(phases: dict[str, PhaseSummary]) -> str:
+    """Return what a plan is worth in every phase, where costs of phases cannot be added up."""
+    most = sorted(phases.items(), key=lambda found: found[1].ratio_after / found[1].ratio_before)[:_MOST_IN_LEAD]
+    each = ", ".join(
+        f'in {named(name, 40)} <span class="after">{as_percent(waiting(phase.ratio_after))}</span> in place of '
+        f'<span class="before">{as_percent(waiting(phase.ratio_before))}</span>'
+        for name, phase in most
+    )
+    return (
+        f"With this plan ranks wait {each} of the phase's time, if that is proportional to cost. What a step saves "
+        "depends on how long each phase takes: <code>balancer simulate</code> prices it."
     )
 
 
 def _about(summary: RunSummary, data: PageData) -> str:
     shape = counted(data.num_ranks, "rank") + f" on {data.num_nodes:,} nodes" * (data.num_nodes > 1)
-    dropped = f" {left_out(summary)}" if summary.dropped else ""
+    dropped = "".join(f" {escaped(line)}" for line in warnings_of(summary))
+    dropped += f" {left_out(summary)}" if summary.dropped else ""
     before = f" {before_slots(summary).capitalize()}" if summary.in_slots else ""
     return f"{how_many(summary)}, {shape}.{dropped}{before}"
 
@@ -75,7 +99,7 @@ def _about(summary: RunSummary, data: PageData) -> str:
 def _headline(name: str, phase: PhaseSummary) -> str:
     """Return the card of one phase: what waiting costs before and after."""
     before, after, bound = (
-        as_percent(1 - 1 / ratio) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
+        as_percent(waiting(ratio)) for ratio in (phase.ratio_before, phase.ratio_after, phase.ratio_bound)
     )
     if phase.follows:
         words = "imbalance ratio before and after, in the pipeline with the last phase"
@@ -87,12 +111,12 @@ def _headline(name: str, phase: PhaseSummary) -> str:
     rows = {
         "imbalance ratio": f"{ratios[0]} → {ratios[1]}",
         "best possible, proven": ratios[2],
-        "mean gap to the bound": as_percent(numbers["gap_mean"]),
-        "largest gap": as_percent(numbers["gap_max"]),
+        "gap, mean": as_percent(numbers["gap_mean"]),
+        "gap, largest": as_percent(numbers["gap_largest"]),
         "steps proven optimal": f"{phase.proven_optimal_steps:,} of {phase.steps:,}",
     }
     if phase.eps and phase.placement == "relocate":
-        rows[f"steps within {as_percent(phase.eps)}"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
+        rows[f"steps within eps ({as_percent(phase.eps)})"] = f"{phase.within_eps_steps:,} of {phase.steps:,}"
     if phase.schedule is not None:
         rows[f"micro-batches ({phase.schedule})"] = as_range(phase.fewest_slots, phase.most_slots)
     if phase.items_volume:
@@ -125,10 +149,10 @@ def _traffic_headline(summary: RunSummary) -> list[str]:
         if not phase.several_nodes:
             return []
         numbers = phase.as_json()
-        rows = [("within nodes", as_percent(numbers["intra_node_fraction"]))]
+        rows = [("moves within nodes", as_percent(numbers["moves_within_nodes"]))]
         if phase.inter_node_bound:
-            rows.append(("must cross, proven", as_percent(numbers["inter_node_bound"])))
-        big, what = as_percent(numbers["inter_node_fraction"]), "of all volume crosses nodes"
+            rows.append(("must cross nodes, proven", as_percent(numbers["must_cross_nodes"])))
+        big, what = as_percent(numbers["crosses_nodes"]), "of all volume crosses nodes"
     return [card("traffic", big, what, rows)]
 
 
@@ -136,13 +160,13 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     """Yield the parts below the headline."""
     more = " Where ranks meet in micro-batches, they wait for more than these sums show." if summary.in_slots else ""
     words = (
-        "Load of each rank over the mean, ranks from the busiest to the idlest, mean of all steps. A phase lasts as "
-        f"long as its busiest rank; below its load, all others wait.{more}"
+        "Load of each rank over the mean, ranks from the busiest to the idlest, of all full steps together. A phase "
+        f"lasts as long as its busiest rank; below its load, all others wait.{more}"
     )
     if summary.in_pipeline:
         words = (
             "Time of each replica's pipeline over that of the mean one without bubbles, from the longest to the "
-            "shortest, mean of all steps. A step lasts as long as the longest."
+            "shortest, of all full steps together. A step lasts as long as the longest."
         )
     yield section(
         "Where ranks wait",
@@ -162,6 +186,7 @@ def _sections(summary: RunSummary, data: PageData) -> Iterator[str]:
     )
     yield _worst(data)
     yield _asked(summary, data)
+    yield _assumed(summary, data)
     yield section(
         "How long items are",
         "Items by length, on a logarithmic axis. The longest set what no plan can mend.",
@@ -179,7 +204,7 @@ def _what_is_uneven(summary: RunSummary) -> str:
 
 
 def _of_profile(phase: PhaseData) -> str:
-    before, after = (loads[0] / len(phase.ratios) for loads in (phase.profile_before, phase.profile_after))
+    before, after = (loads[0] for loads in phase.profiles()[:2])
     return f"Load of ranks over the mean: the busiest {before:.2f} before, {after:.2f} after"
 
 
@@ -298,6 +323,19 @@ def _asked(summary: RunSummary, data: PageData) -> str:
     if missed:
         after += f"<p>What could not be had:</p><ul>{missed}</ul>"
     return section("What was asked for", "Of each phase, by the plan of the first step.", after=after)
+
+
+def _assumed(summary: RunSummary, data: PageData) -> str:
+    """Return the section that says what the numbers take for granted."""
+    compute = [("time of a rank", "proportional to the cost of what it holds, the same on all ranks")]
+    if len(data.phases) > 1:
+        compute.append(("phases", "one after the other; a phase ends when its slowest rank does"))
+    compute.append(("exchange of samples", "takes no time; what it moves is told by itself"))
+    apart = f"full ones; {counted(summary.short_steps, 'short one')} apart"
+    steps = [("steps", apart if summary.short_steps else "all")]
+    steps.append(("weights", "a long step counts for more than a short one: ratios are of rank-time"))
+    words = "Waiting and time follow from costs alone. <code>balancer simulate</code> prices steps on a cluster."
+    return section("Assumed", words, after=facts([("Time", compute), ("Steps", steps)]))
 
 
 def _worst_row(worst: WorstStep, ratios: tuple[str, ...]) -> tuple[str, ...]:

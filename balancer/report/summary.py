@@ -17,7 +17,10 @@ from balancer.plan.reasons import Reasons
 from balancer.plan.step_plan import PhasePlan, StepPlan
 from balancer.plan.stream import Traffic
 
-__all__ = ["PhaseSummary", "RunSummary", "StreamSummary", "as_range"]
+__all__ = ["JSON_VERSION", "PhaseSummary", "RunSummary", "StreamSummary", "as_range", "waiting"]
+
+JSON_VERSION = 2
+"""Of the documents that ``--json`` prints; it rises when a name in them changes its meaning or goes."""
 
 
 @dataclass(slots=True)
@@ -69,8 +72,9 @@ class PhaseSummary:
     most_dummy_ranks: int = 0
 
     def add(
-        self, plan: DispatchPlan, row_of_item: Callable[[int], int], before_slots: bool = False, single: bool = False
-    ) -> None:
+        self, plan: DispatchPlan, row_of_item: Callable[[int], int], step: int, before_slots: bool = False,
+        single: bool = False,
+    ) -> None:  # fmt: skip
         """Take in the next step.
 
         Parameters
@@ -78,6 +82,8 @@ class PhaseSummary:
         plan : DispatchPlan
         row_of_item : callable
             From an item to the row of the log that it is of.
+        step : int
+            Its number, among all steps.
         before_slots : bool
             For an encoder that computes before the first micro-batch: ignore the micro-batches of its plan.
         single : bool
@@ -112,7 +118,7 @@ class PhaseSummary:
             self.capped_steps += 1
             ratio = ratio_of(plan.lower_bound * ranks, worked)
             if ratio > self.cap_ratio:
-                self.cap_ratio, self.cap_step = ratio, self.steps
+                self.cap_ratio, self.cap_step = ratio, step
                 self.cap_row = row_of_item(plan.binding_sample)
                 self.cap_length = int(plan.lengths[plan.binding_sample])
         self.steps += 1
@@ -139,10 +145,10 @@ class PhaseSummary:
         if phase.items.phase.every_rank_nonempty:
             self.most_dummy_ranks = max(self.most_dummy_ranks, idle)
 
-    def join(self, later: "PhaseSummary") -> None:
-        """Take in all steps of another summary, which come after these."""
+    def join(self, later: "PhaseSummary", steps_before: int) -> None:
+        """Take in all steps of another summary, which come after so many of all phases' steps."""
         if later.cap_ratio > self.cap_ratio:
-            self.cap_ratio, self.cap_step = later.cap_ratio, self.steps + later.cap_step
+            self.cap_ratio, self.cap_step = later.cap_ratio, steps_before + later.cap_step
             self.cap_row, self.cap_length = later.cap_row, later.cap_length
         self.fewest_slots = min(self.fewest_slots or later.fewest_slots, later.fewest_slots or self.fewest_slots)
         self.fell_back.join(later.fell_back.stored())
@@ -192,36 +198,36 @@ class PhaseSummary:
         return volume / self.volume if self.volume else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON object; an infinite gap is null."""
+        """Return a JSON object, by the names of the table; an infinite gap is null."""
         document: dict[str, Any] = {
             "imbalance_ratio_before": self.ratio_before,
             "imbalance_ratio_after": self.ratio_after,
-            "imbalance_ratio_bound": self.ratio_bound,
-            "idle_fraction_before": 1 - 1 / self.ratio_before,
-            "idle_fraction_after": 1 - 1 / self.ratio_after,
+            "imbalance_ratio_best_possible": self.ratio_bound,
+            "waiting_before": waiting(self.ratio_before),
+            "waiting_after": waiting(self.ratio_after),
+            "waiting_best_possible": waiting(self.ratio_bound),
             "gap_mean": _finite(self.gap_sum / self.steps if self.steps else 0.0),
-            "gap_max": _finite(self.gap_max),
-            "proven_optimal_steps": self.proven_optimal_steps,
-            "within_eps_steps": self.within_eps_steps,
+            "gap_largest": _finite(self.gap_max),
+            "steps_proven_optimal": self.proven_optimal_steps,
+            "steps_within_eps": self.within_eps_steps,
             "eps": self.eps,
             "placement": self.placement,
             "fell_back": dict(self.fell_back.counted()),
-            "inter_node_fraction": self._share(self.inter_node_volume),
-            "inter_node_bound": self._share(self.inter_node_bound),
-            "intra_node_fraction": self._share(self.intra_node_volume),
-            "max_rank_send": self.largest_send,
             "capped_steps": self.capped_steps,
             "capping_sample": None,
         }
         if self.of_several:
-            for name in ("inter_node_fraction", "inter_node_bound", "intra_node_fraction", "max_rank_send"):
-                del document[name]
             document["items"] = self.items
             document["idle_ranks_mean"] = self.idle_ranks / self.steps if self.steps else 0.0
-            document["idle_ranks_max"], document["dummy_ranks_max"] = self.most_idle_ranks, self.most_dummy_ranks
+            document["idle_ranks_most"], document["dummy_ranks_most"] = self.most_idle_ranks, self.most_dummy_ranks
+        else:
+            document["crosses_nodes"] = self._share(self.inter_node_volume)
+            document["must_cross_nodes"] = self._share(self.inter_node_bound)
+            document["moves_within_nodes"] = self._share(self.intra_node_volume)
+            document["largest_send"] = self.largest_send
         if self.schedule is not None:
             document["schedule"] = self.schedule
-            document["micro_batches_min"], document["micro_batches_max"] = self.fewest_slots, self.most_slots
+            document["micro_batches_fewest"], document["micro_batches_most"] = self.fewest_slots, self.most_slots
         if self.num_stages:
             document["pipeline_stages"] = self.num_stages
         if self.follows:
@@ -233,11 +239,26 @@ class PhaseSummary:
         if self.capped_steps:
             document["capping_sample"] = {
                 "step": self.cap_step,
-                "sample": self.cap_row,
+                "row": self.cap_row,
                 "length": self.cap_length,
-                "imbalance_ratio_bound": self.cap_ratio,
+                "imbalance_ratio_best_possible": self.cap_ratio,
             }
         return document
+
+
+def _priced(plan: StepPlan) -> tuple[int, int]:
+    """Return what a step takes before and after, in units of cost, as ranks do not wait between encoders."""
+    *encoders, last = (phase.plan for phase in plan.phases.values())
+    before, after = (
+        int(np.sum([loads(each) for each in encoders], axis=0).max())
+        for loads in (lambda each: each.home_loads, lambda each: each.loads)
+    )
+    return before + int(last.home_makespan), after + int(last.makespan)
+
+
+def waiting(ratio: float) -> float:
+    """Return the share of rank-time that is waiting, at an imbalance ratio; a bound may be under 1."""
+    return max(0.0, 1 - 1 / ratio) if ratio else 0.0
 
 
 def as_range(fewest: int, most: int) -> str:
@@ -286,7 +307,7 @@ def _restored(kind: Any, stored: Mapping[str, Any]) -> Any:
         elif isinstance(held, float):
             setattr(summary, name, float(value))
         elif isinstance(value, dict) and name != "groups":
-            part = PhaseSummary if name == "phases" else StreamSummary
+            part = StreamSummary if name == "streams" else PhaseSummary
             setattr(summary, name, {key: _restored(part, of) for key, of in value.items()})
         elif isinstance(held, int) and isinstance(value, str):
             setattr(summary, name, Fraction(value))
@@ -335,12 +356,12 @@ class StreamSummary:
         """Return a JSON object; the largest ones are of one rank in one step, across nodes."""
         return {
             "bytes": self.total,
-            "inter_node_bytes": self.inter_node,
-            "intra_node_bytes": self.intra_node,
-            "inter_node_fraction": self.inter_node_fraction,
+            "crosses_nodes_bytes": self.inter_node,
+            "within_nodes_bytes": self.intra_node,
+            "crosses_nodes": self.inter_node_fraction,
             "largest_send_bytes": self.largest_send,
             "largest_receive_bytes": self.largest_receive,
-            **({"inter_node_bound_bytes": self.inter_node_bound} if self.bounded else {}),
+            **({"must_cross_nodes_bytes": self.inter_node_bound} if self.bounded else {}),
         }
 
 
@@ -348,8 +369,10 @@ class StreamSummary:
 class RunSummary:
     """Steps, samples, one :class:`PhaseSummary` a phase and one :class:`StreamSummary` a stream.
 
-    Samples that a plan leaves out are counted as dropped; the first of them is a row of the log. The first step begins
-    at `first_row` of the log, unless steps say themselves which rows they have.
+    Plans are judged by full steps. A short one, such as an epoch's last, is uneven as it lies, and is summed up apart;
+    by them a log is judged that has no others. Samples that a plan leaves out are counted as dropped; the first of them
+    is a row of the log. The first step begins at `first_row` of the log, unless steps say themselves which rows they
+    have.
     """
 
     first_row: int = 0
@@ -360,18 +383,39 @@ class RunSummary:
     kept_volume: int = 0
     dropped_volume: int = 0
     longest_dropped: int = 0
-    phases: dict[str, PhaseSummary] = field(default_factory=dict)
+    short_steps: int = 0
+    short_samples: int = 0
+    # What full steps take where costs have one unit, as joint balancing is told: the largest sum of a rank's encoders,
+    # and then the last phase
+    priced_before: int = 0
+    priced_after: int = 0
+    full: dict[str, PhaseSummary] = field(default_factory=dict)
+    short: dict[str, PhaseSummary] = field(default_factory=dict)
     streams: dict[str, StreamSummary] = field(default_factory=dict)
 
-    def add_step(self, plan: StepPlan) -> None:
-        """Take in the next step."""
+    @property
+    def phases(self) -> dict[str, PhaseSummary]:
+        """What plans are judged by: full steps, if there are any."""
+        return self.full or self.short
+
+    @property
+    def full_steps(self) -> int:
+        """Steps that plans are judged by."""
+        return self.steps - self.short_steps or self.steps
+
+    def add_step(self, plan: StepPlan, short: bool = False) -> None:
+        """Take in the next step, which may be `short` of samples."""
         single, *others, last = plan.is_single, *plan.phases
-        early = plan.encoders_first
+        early, phases = plan.encoders_first, self.short if short else self.full
+        if plan.setup.settings.mode != "separate" and plan.setup.layout is None and not (single or short):
+            before, after = _priced(plan)
+            self.priced_before += before
+            self.priced_after += after
         for name, phase in plan.phases.items():
-            if (summary := self.phases.get(name)) is None:
+            if (summary := phases.get(name)) is None:
                 follows = plan.encoders_in_pipeline and name != last
-                summary = self.phases[name] = PhaseSummary(of_several=not single, follows=follows)
-            summary.add(phase.plan, partial(self._row_of, plan, phase), early and name in others, single)
+                summary = phases[name] = PhaseSummary(of_several=not single, follows=follows)
+            summary.add(phase.plan, partial(self._row_of, plan, phase), self.steps, early and name in others, single)
             if not single:
                 summary.add_items(phase)
         for name in dict.fromkeys((*plan.stream_names, *plan.detour)) if not single else ():
@@ -379,13 +423,16 @@ class RunSummary:
         self._add_dropped(plan)
         self.steps += 1
         self.samples += plan.num_samples
+        self.short_steps += short
+        self.short_samples += plan.num_samples * short
 
     def join(self, later: "RunSummary") -> None:
         """Take in all steps of another summary, which come after these."""
         if not self.dropped:
             self.first_dropped = later.first_dropped
-        for name, phase in later.phases.items():
-            self.phases.setdefault(name, PhaseSummary(of_several=phase.of_several)).join(phase)
+        for mine, theirs in ((self.full, later.full), (self.short, later.short)):
+            for name, phase in theirs.items():
+                mine.setdefault(name, PhaseSummary(of_several=phase.of_several)).join(phase, self.steps)
         for name, stream in later.streams.items():
             self.streams.setdefault(name, StreamSummary()).join(stream)
         _join(self, later, ("longest_dropped",), ("first_row", "first_dropped"))
@@ -401,10 +448,10 @@ class RunSummary:
 
     def in_order(self, names: Iterable[str]) -> "RunSummary":
         """Return it with phases, and their streams, in the order of these names; parts read back have another."""
-        phases = {name: self.phases[name] for name in names if name in self.phases}
-        place = list(phases)
+        place = list(names)
+        full, short = ({name: of[name] for name in place if name in of} for of in (self.full, self.short))
         streams = sorted(self.streams, key=lambda each: (place.index(each.rpartition(":")[0]), each))
-        return replace(self, phases=phases, streams={name: self.streams[name] for name in streams})
+        return replace(self, full=full, short=short, streams={name: self.streams[name] for name in streams})
 
     def _row_of(self, plan: StepPlan, phase: PhasePlan, item: int) -> int:
         sample = plan.batch.kept[phase.items.sample_of_item[item]]
@@ -449,15 +496,21 @@ class RunSummary:
         return sum(stream.inter_node for stream in self.streams.values()) + alone
 
     def as_json(self, runtime_s: float) -> dict[str, Any]:
-        """Return a JSON object, with the run's seconds as given."""
+        """Return a JSON object, with the run's seconds as given; `phases` are of full steps, if there are any."""
         document: dict[str, Any] = {
+            "version": JSON_VERSION,
             "steps": self.steps,
             "samples": self.samples,
             "runtime_s": runtime_s,
             "fell_back_steps": sum(len(phase.fell_back) for phase in self.phases.values()),
-            "samples_per_second": self.samples / runtime_s if runtime_s else None,
             "phases": {name: phase.as_json() for name, phase in self.phases.items()},
         }
+        if self.short_steps:
+            document["short_steps"] = {
+                "steps": self.short_steps,
+                "samples": self.short_samples,
+                "phases": {name: phase.as_json() for name, phase in self.short.items()},
+            }
         if self.dropped:
             document["dropped"] = {
                 "samples": self.dropped,

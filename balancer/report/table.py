@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from balancer.errors import on_a_line
-from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range
+from balancer.report.remarks import warnings_of
+from balancer.report.summary import PhaseSummary, RunSummary, StreamSummary, as_range, waiting
 from balancer.report.text import counted
 
 __all__ = [
@@ -42,11 +43,12 @@ BEFORE_STAGES = "before: each rank's samples as they lie, cut into as many micro
 
 
 def print_summary(
-    console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0
-) -> None:
-    """Print one row a phase, what caps the plan, and the speed, with what compiling took on top of it.
+    console: Console, summary: RunSummary, title: str, runtime_s: float, compile_s: float = 0.0, kept: int = 0,
+    memory_mb: float | None = None, doing: str = "planned",
+) -> None:  # fmt: skip
+    """Print one row a phase, what caps the plan, and what planning took, with what compiling took on top of it.
 
-    So many samples were `kept` from a run before.
+    So many samples were `kept` from a run before; `doing` is what the seconds were spent on.
     """
     console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -64,6 +66,8 @@ def print_summary(
         console.print(f"{before_slots(summary)}\n", highlight=False)
     if summary.streams:
         _print_streams(console, summary.streams, summary.steps)
+    for line in warnings_of(summary):
+        console.print(f"{line}\n", highlight=False, markup=False)
     for name, phase in summary.phases.items():
         if phase.capped_steps:
             console.print(_what_caps(name, phase), highlight=False, markup=False)
@@ -76,11 +80,13 @@ def print_summary(
     if summary.dropped:
         console.print(f"{left_out(summary)}\n", highlight=False, markup=False)
     planned = summary.samples - kept
-    speed = f", {_rounded(planned / runtime_s)} samples a second" if runtime_s > 0 else ""
+    steps = summary.steps * planned / max(1, summary.samples)
+    speed = f": {_rounded(1000 * runtime_s / steps)} ms a step" if steps else ""
+    memory = "" if memory_mb is None else f", in {_rounded(memory_mb)} MB of memory"
     there = f"; {kept:,} of them were planned before" if kept else ""
-    rate = f"{speed}{there}" if planned else "; all parts were there already"
+    rate = f"{speed}{memory}{there}" if planned else "; all parts were there already"
     compiled = f"; kernels compiled, which are kept: {compile_s:.0f} s" if compile_s >= 0.5 else ""
-    console.print(f"{how_many(summary)}, {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
+    console.print(f"{how_many(summary)}, {doing} in {runtime_s:.2f} s{rate}{compiled}", highlight=False, soft_wrap=True)
 
 
 def print_comparison(console: Console, summaries: Mapping[str, RunSummary], title: str, runtime_s: float) -> None:
@@ -201,7 +207,7 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
     """Print one row a placement: how even, and what moves."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("placement", no_wrap=True)
-    for header in ("imbalance", "crosses nodes", "at least", "within nodes", "largest send"):
+    for header in ("imbalance ratio", "crosses nodes", "must cross", "within nodes", "largest send"):
         table.add_column(header, justify="right")
     rows = {phase.placement: phase for run in runs.values() for phase in run.phases.values()}
     ratios = as_ratios(phase.ratio_after for phase in rows.values())
@@ -210,9 +216,9 @@ def print_placements(console: Console, runs: Mapping[str, RunSummary]) -> None:
         table.add_row(
             name,
             ratio,
-            as_percent(numbers["inter_node_fraction"]),
-            as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else "",
-            as_percent(numbers["intra_node_fraction"]),
+            as_percent(numbers["crosses_nodes"]),
+            as_percent(numbers["must_cross_nodes"]) if phase.inter_node_bound else "",
+            as_percent(numbers["moves_within_nodes"]),
             f"{phase.largest_send:,}",
         )
     console.print(table)
@@ -227,13 +233,13 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
     if phase.follows:
         yield "imbalance ratio, in the pipeline", *ratios[:2], ""
         return
-    idle = [1 - 1 / ratio for ratio in _ratios(phase)]
+    idle = [waiting(ratio) for ratio in _ratios(phase)]
     yield "imbalance ratio", *ratios
-    yield "bubble" if phase.num_stages else "wasted rank-time", *map(as_percent, idle)
-    yield "gap to the bound, mean", "", as_percent(numbers["gap_mean"]), ""
-    yield "gap to the bound, largest", "", as_percent(numbers["gap_max"]), ""
+    yield "waiting (bubble)" if phase.num_stages else "waiting", *map(as_percent, idle)
+    yield "gap, mean", "", as_percent(numbers["gap_mean"]), ""
+    yield "gap, largest", "", as_percent(numbers["gap_largest"]), ""
     if phase.eps and phase.placement == "relocate":
-        yield f"steps proven within {as_percent(phase.eps)}", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
+        yield f"steps within eps ({as_percent(phase.eps)})", "", f"{phase.within_eps_steps:,} of {phase.steps:,}", ""
     else:
         yield "steps proven optimal", "", f"{phase.proven_optimal_steps:,} of {phase.steps:,}", ""
     if phase.schedule is not None:
@@ -247,9 +253,10 @@ def _rows(phase: PhaseSummary, ratios: Sequence[str]) -> Iterator[Sequence[str]]
         mean = f"{phase.idle_ranks / phase.steps:,.3g}"
         yield "idle ranks, mean and most", "", f"{mean}, {phase.most_idle_ranks:,}", ""
     if phase.several_nodes:
-        least = as_percent(numbers["inter_node_bound"]) if phase.inter_node_bound else ""
-        yield "volume that crosses nodes", "", as_percent(numbers["inter_node_fraction"]), least
-        yield "volume that moves within nodes", "", as_percent(numbers["intra_node_fraction"]), ""
+        yield "crosses nodes", "", as_percent(numbers["crosses_nodes"]), ""
+        if phase.inter_node_bound:
+            yield "must cross nodes", "", as_percent(numbers["must_cross_nodes"]), ""
+        yield "moves within nodes", "", as_percent(numbers["moves_within_nodes"]), ""
 
 
 def groups_of(phase: PhaseSummary) -> str:
@@ -268,25 +275,28 @@ def groups_of(phase: PhaseSummary) -> str:
 def as_ratios(values: Iterable[float]) -> list[str]:
     """Show ratios with equally many decimals, enough that none looks perfect that is not."""
     values = list(values)
-    decimals = 6 if any(1 + 1e-9 < value < 1.0005 for value in values) else 3
+    closest = min((value - 1 for value in values if value > 1 + 1e-9), default=1.0)
+    decimals = next((digits for digits in (3, 4, 5) if closest >= 0.5 * 10.0**-digits), 6)
     return [f"{value:.{decimals}f}" for value in values]
 
 
 def as_percent(value: float | None) -> str:
-    """Show a fraction as per cent, a small one as parts per million; None is infinite.
+    """Show a fraction as per cent, a small one in one digit; None is infinite.
 
     Under a thousandth of a part per million is what rounding to whole units leaves: none.
 
     Examples
     --------
-    >>> as_percent(0.05), as_percent(2e-6), as_percent(6e-12)
-    ('5.0 %', '2 ppm', '0 %')
+    >>> as_percent(0.05), as_percent(0.0005), as_percent(2e-6), as_percent(6e-12)
+    ('5.0 %', '0.05 %', 'under 0.001 %', '0 %')
     """
     if value is None:
         return "unbounded"
     if value < 1e-9:
         return "0 %"
-    return f"{value:.1%}".replace("%", " %") if value >= 0.000995 else f"{_rounded(value * 1e6)} ppm"
+    if value < 1e-5:
+        return "under 0.001 %"
+    return f"{100 * value:.1f} %" if value >= 0.00095 else f"{float(f'{100 * value:.1g}')} %"
 
 
 def _rounded(value: float) -> str:

@@ -34,20 +34,22 @@ def snapshot(folder):
     return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
-def planned(log, settings, out, engine=None, resume=False):
-    summary = plan_run(open_log(log), settings, RunSummary, f"{out}{os.sep}", engine=engine or Serial(), resume=resume)
+def planned(log, settings, out, engine=None, resume=False, overwrite=False):
+    engine = engine or Serial()
+    out = f"{out}{os.sep}"
+    summary = plan_run(open_log(log), settings, RunSummary, out, engine=engine, resume=resume, overwrite=overwrite)
     return snapshot(out), summary
 
 
 class Fatal(RunSummary):
     """Kills the worker that plans step 20, as often as a file says."""
 
-    def add_step(self, plan):
+    def add_step(self, plan, short=False):
         counter = Path(os.environ["FATAL"])
         if self.rows + self.first_row == 20 * 32 and (left := int(counter.read_text())):
             counter.write_text(str(left - 1))
             os.kill(os.getpid(), signal.SIGKILL)
-        super().add_step(plan)
+        super().add_step(plan, short)
 
 
 class Killed(RunSummary):
@@ -55,14 +57,14 @@ class Killed(RunSummary):
 
     parts = 0  # that this process has begun
 
-    def add_step(self, plan):
+    def add_step(self, plan, short=False):
         Killed.parts += self.rows == 0
         if Killed.parts > 1 and Path(os.environ["FATAL"]).exists():
             if multiprocessing.parent_process() is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
             while multiprocessing.active_children():
                 time.sleep(0.01)
-        super().add_step(plan)
+        super().add_step(plan, short)
 
 
 class Held(RunSummary):
@@ -70,19 +72,19 @@ class Held(RunSummary):
 
     parts = 0  # that this process has begun
 
-    def add_step(self, plan):
+    def add_step(self, plan, short=False):
         Held.parts += self.rows == 0
         while Held.parts > 1 and Path(os.environ["HELD"]).exists():
             time.sleep(0.01)
-        super().add_step(plan)
+        super().add_step(plan, short)
 
 
 class Slow(RunSummary):
     """Leaves others time to begin: a driver would have planned all before they are there."""
 
-    def add_step(self, plan):
+    def add_step(self, plan, short=False):
         time.sleep(0.2)
-        super().add_step(plan)
+        super().add_step(plan, short)
 
 
 DRIVER = """

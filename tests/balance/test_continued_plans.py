@@ -30,7 +30,17 @@ def log(tmp_path_factory):
 
 
 def planned(log, out, ranks, *arguments, batch=4, exit_code=0):
-    shape = ["--ranks", str(ranks), "--batch-per-rank", str(batch), "--length", "tokens", "--out", str(out)]
+    shape = [
+        "--ranks",
+        str(ranks),
+        "--batch-per-rank",
+        str(batch),
+        "--length",
+        "tokens",
+        "--overwrite",
+        "--out",
+        str(out),
+    ]
     with pytest.raises(SystemExit, match=str(exit_code)):
         main(["plan", str(log), *shape, *map(str, arguments)])
     return out

@@ -21,7 +21,7 @@ def planned(folder, *arguments, exit_code=0, ranks=2):
         {"tokens": int(n), "key": n % 5, "images": found} for n, found in zip(LENGTHS.tolist(), images, strict=True)
     ]
     log.write_text("\n".join(map(json.dumps, rows)))
-    shape = ["plan", str(log), "--ranks", str(ranks), "--batch-per-rank", "4", "--out", str(out)]
+    shape = ["plan", str(log), "--ranks", str(ranks), "--batch-per-rank", "4", "--overwrite", "--out", str(out)]
     with pytest.raises(SystemExit, match=str(exit_code)):
         main([*shape, *arguments])
     return out

@@ -101,11 +101,11 @@ def until(found):
 class Meeting(RunSummary):
     """Notes which process plans, and waits in its first step until another one does."""
 
-    def add_step(self, plan):
+    def add_step(self, plan, short=False):
         there = Path(os.environ["MEETING"])
         (there / str(os.getpid())).touch()
         until(lambda: len(list(there.iterdir())) > 1)
-        super().add_step(plan)
+        super().add_step(plan, short)
 
 
 def test_a_worker_gets_its_part_while_this_process_is_at_its_own(folder, tmp_path, monkeypatch):
@@ -177,7 +177,9 @@ def plan_command(folder, tmp_path, *words):
     """The command, which waits in each process's second part, of one step each, while ``held`` is there."""
     asked = ["--ranks", "8", "--batch-per-rank", "4", "--length", "tokens", "--method", "lpt", "--placement", "any"]
     os.environ["HELD"] = str(tmp_path / "held")
-    return command(COMMAND, tmp_path, "plan", folder / "log.parquet", *asked, "--out", f"{tmp_path}/out/", *words)
+    return command(
+        COMMAND, tmp_path, "plan", folder / "log.parquet", *asked, "--overwrite", "--out", f"{tmp_path}/out/", *words
+    )
 
 
 @pytest.fixture(scope="module")

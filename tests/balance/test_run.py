@@ -321,7 +321,7 @@ def test_what_is_not_of_the_plan_is_refused_by_name(folder, tmp_path, what):
 
 def test_without_resuming_the_new_plan_takes_the_place_of_the_old_and_its_parts(folder, tmp_path):
     planned(folder / "log.parquet", settings_of(), tmp_path / "out")
-    again, _ = planned(folder / "log.parquet", settings_of(steps_per_part=11), tmp_path / "out")
+    again, _ = planned(folder / "log.parquet", settings_of(steps_per_part=11), tmp_path / "out", overwrite=True)
     assert len(again) == 4
 
 

@@ -259,7 +259,7 @@ OPTIONS = {
     "counts of a phase": ([*SHAPE, "--equal-counts=llm"], ["--equal-counts llm", "--phase NAME="]),
     "cap of 0": ([*SHAPE, "--cap", "tokens=0"], ["--cap 'tokens=0'", "MAX must be >= 1"]),
     "cap twice": ([*SHAPE, "--cap", "tokens=9", "--cap", "tokens=8"], ["--cap names 'tokens' twice"]),
-    "eps nan": ([*SHAPE, "--eps", "nan"], ["--eps must be a finite number or Fraction, got nan"]),
+    "eps nan": ([*SHAPE, "--eps", "nan"], ["--eps must be a finite number or Fraction, got 'nan'"]),
     "unknown option": ([*SHAPE, "--rnaks", 3], ["--rnaks"]),
     "extra argument": ([*SHAPE, "second.csv"], ["second.csv"]),
 }

@@ -26,7 +26,7 @@ def plan(command, tmp_path):
     write_csv(tmp_path / "log.csv", [5, 40, 3, 22, 9, 1, 17, 8, 30])
 
     def run(*options, out="plan.parquet"):
-        outcome = command("plan", "log.csv", *SHAPE, *options, "--out", out)
+        outcome = command("plan", "log.csv", *SHAPE, *options, "--overwrite", "--out", out)
         assert outcome.code == 0, outcome.err
         return tmp_path / out
 

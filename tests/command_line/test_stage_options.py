@@ -23,8 +23,8 @@ def test_plan_and_report_know_the_pipeline(command, log):
     found = command("plan", log, *ASKED, *PHASES, *STAGES, "--out", "plan.parquet", "--json")
     phases = json.loads(found.out)["phases"]
     llm = phases["llm"]
-    assert (llm["schedule"], llm["pipeline_stages"], llm["micro_batches_max"]) == ("pipeline", 4, 4)
-    assert 1 < llm["imbalance_ratio_bound"] <= llm["imbalance_ratio_after"] < llm["imbalance_ratio_before"]
+    assert (llm["schedule"], llm["pipeline_stages"], llm["micro_batches_most"]) == ("pipeline", 4, 4)
+    assert 1 < llm["imbalance_ratio_best_possible"] <= llm["imbalance_ratio_after"] < llm["imbalance_ratio_before"]
     assert phases["vision"]["in_pipeline"]
     report = command("report", "plan.parquet", "--log", log, "--json", "--html", "page.html")
     assert json.loads(report.out)["phases"]["llm"] == llm

@@ -23,7 +23,7 @@ SHAPE = ("--ranks", 2, "--batch-per-rank", 4, "--length", "tokens")
 MODEL = ("--phase", "llm=tokens", "--model", "llm=qwen2-7b", "--cluster", "h200")
 # Every option that writes a file: what it is given to, and what its file is called
 OPTIONS = {
-    ("plan", "--out"): (("log.csv", *SHAPE), "new.parquet"),
+    ("plan", "--out"): (("log.csv", *SHAPE, "--overwrite"), "new.parquet"),
     ("report", "--html"): (("plan.parquet",), "new.html"),
     ("report", "--plot"): (("plan.parquet",), "new.svg"),
     ("simulate", "--html"): (("log.csv", *MODEL, "--ranks", 2, "--batch-per-rank", 4), "new.html"),

@@ -18,7 +18,7 @@ made = None
 def prepares(rank, prefetches, exchange):
     """Make what must be there before a rank may be lost: groups are made with the store's own timeouts."""
     global made
-    made = Dispatcher(topology=2, phases=PHASES, fields=FIELDS, timeout=TIMEOUT, exchange=exchange)
+    made = Dispatcher(ranks_per_node=2, phases=PHASES, fields=FIELDS, timeout=TIMEOUT, exchange=exchange)
     if prefetches:
         made = PrefetchDispatcher(_Batches(rank), made, lengths=lambda batch: batch.lengths)
     next(_steps(rank))

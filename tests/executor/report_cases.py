@@ -23,7 +23,7 @@ def numbers_of(report):
 
 def dispatches(rank, steps, options):
     """Return what is reported, and of each step the rank that each sample came to, as it was found by its fields."""
-    dispatcher = Dispatcher(length="ids", topology=2, **options)
+    dispatcher = Dispatcher(length="ids", ranks_per_node=2, **options)
     assert dispatcher.report().steps == 0
     held = []
     for step in range(steps):
@@ -34,7 +34,7 @@ def dispatches(rank, steps, options):
 
 def takes_some(rank, steps, taken):
     """Make steps ahead, of which not all are taken."""
-    dispatcher = Dispatcher(length="ids", topology=2)
+    dispatcher = Dispatcher(length="ids", ranks_per_node=2)
     loop = iter(PrefetchDispatcher([batch_of(step, rank) for step in range(steps)], dispatcher))
     held = []
     for _ in range(taken):

@@ -53,7 +53,19 @@ def test_a_data_loader_reads_a_planned_log_once(tmp_path):
     log, out = tmp_path / "log.csv", tmp_path / "plan.parquet"
     lengths = np.random.default_rng(0).integers(1, 90, 100)
     log.write_text("tokens\n" + "\n".join(map(str, lengths)))
-    arguments = ["plan", str(log), "--ranks", "4", "--batch-per-rank", "8", "--length", "tokens", "--out", str(out)]
+    arguments = [
+        "plan",
+        str(log),
+        "--ranks",
+        "4",
+        "--batch-per-rank",
+        "8",
+        "--length",
+        "tokens",
+        "--overwrite",
+        "--out",
+        str(out),
+    ]
     with pytest.raises(SystemExit, match="0"):
         main(arguments)
     data = [(row, int(length)) for row, length in enumerate(lengths)]
@@ -71,7 +83,7 @@ def test_a_data_loader_reads_a_planned_log_once(tmp_path):
 
 def planned(tmp_path, text, *arguments):
     (tmp_path / "log.csv").write_text(text)
-    shape = ["--ranks", "2", "--batch-per-rank", "1", "--out", str(tmp_path / "plan.parquet")]
+    shape = ["--ranks", "2", "--batch-per-rank", "1", "--overwrite", "--out", str(tmp_path / "plan.parquet")]
     with pytest.raises(SystemExit, match="0"):
         main(["plan", str(tmp_path / "log.csv"), *shape, *arguments])
     return tmp_path / "plan.parquet"
@@ -96,7 +108,7 @@ def test_all_phases_have_as_many_micro_batches_and_steps(tmp_path, most):
     """In the second step there is no image; in the first and third they are all in the first slot."""
     images = [[2], [3], [], [], [], [], [], [], [1], [1], [], []]
     rows = [{"images": found, "tokens": 3 + (row % 4 > 1)} for row, found in enumerate(images)]
-    shape = ["--ranks", "2", "--batch-per-rank", "2", "--out", str(tmp_path / "plan.parquet")]
+    shape = ["--ranks", "2", "--batch-per-rank", "2", "--overwrite", "--out", str(tmp_path / "plan.parquet")]
     phases = ["--phase", "vision=lengths(images)", "--phase", "llm=tokens", "--micro-batch-tokens", str(most)]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit, match="0"):

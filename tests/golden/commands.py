@@ -22,8 +22,13 @@ from golden.told import rounded, sha
 
 import balancer
 
-_CLOCK = ("runtime_s", "compile_s", "samples_per_second")
-_SECONDS = re.compile(r"\b[0-9.,]+ s(, [0-9,]+ samples a second)?(; kernels compiled, which are kept: [0-9]+ s)?$")
+_CLOCK = (
+    "runtime_s", "compile_s", "peak_memory_mb", "planned_samples_per_second", "planned_ms_a_step",
+    "checked_samples_per_second", "checked_ms_a_step",
+)  # fmt: skip
+_SECONDS = re.compile(
+    r"\b[0-9.,]+ s(: [0-9.,]+ ms a step, in [0-9.,]+ MB of memory)?(; kernels compiled, which are kept: [0-9]+ s)?$"
+)
 _BY_THE_CLOCK = ("balancer: compil", '{"progress":')
 _TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1"}
 _COLUMNS = ("step", "phase", "sample", "item", "rank", "slot", "position")
@@ -44,7 +49,7 @@ def _told_of(command, folder):
     code, out, err = _run(words, stdin)
     told = {"code": code, "err": _lines(err, folder)}
     if code == 0 and "--json" in words:
-        told["json"] = rounded(_without_clock(json.loads(out)))
+        told["json"] = rounded(_without_clock(json.loads(out.replace(str(DATA), "{data}"))))
     else:
         told["out"] = _lines(out, folder)
     if code == 0 and "--out" in words:

@@ -29,7 +29,7 @@ _THREE = "--phase first=images_total --feeds first=middle --phase middle=images_
 
 def _planned(command):
     """A plan as a file and a document, and the report of it."""
-    return [f"plan {command} --out plan.parquet --json", "report plan.parquet --json"]
+    return [f"plan {command} --out plan.parquet --overwrite --json", "report plan.parquet --json"]
 
 
 def _planned_each(log, *options):
@@ -49,9 +49,9 @@ ONE_PHASE = {
         "report plan.parquet --log omni.parquet",
         f"plan {_OMNI} {_SUM} --compare-placements",
         f"plan {_OMNI} {_SUM} --compare-placements --json",
-        f"plan {_ROLLOUTS} --micro-batch-tokens 6000 --over-long own --out plan.parquet",
+        f"plan {_ROLLOUTS} --micro-batch-tokens 6000 --over-long own --out plan.parquet --overwrite",
         "report plan.parquet",
-        f"plan {_ROLLOUTS} --micro-batch-tokens 3000 --over-long drop --out plan.parquet",
+        f"plan {_ROLLOUTS} --micro-batch-tokens 3000 --over-long drop --out plan.parquet --overwrite",
         "report plan.parquet",
         f"plan {_ROLLOUTS} --cap kv_blocks=1200 --keep-together prompt",
     ],
@@ -125,7 +125,7 @@ SEVERAL_PHASES = {
     "several phases, as a person sees them": [
         f"plan {_OMNI} {_PHASES} --out plan.parquet",
         "report plan.parquet",
-        f"plan {_CLIPS} --micro-batch-tokens 900 --over-long own --out plan.parquet",
+        f"plan {_CLIPS} --micro-batch-tokens 900 --over-long own --out plan.parquet --overwrite",
         "report plan.parquet",
         "plan clips.jsonl --ranks 4 --batch-per-rank 16 --phase vision=images_total --phase llm=row",
     ],

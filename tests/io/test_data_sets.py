@@ -198,8 +198,8 @@ def test_damaged_and_other_gzip_is_refused(tmp_path):
     for damaged in (whole[: len(whole) // 2], whole[:60] + b"\xff" * 40 + whole[100:]):
         path.write_bytes(damaged)
         assert "cannot be read as JSON lines, it may be truncated or damaged" in failure(path)
-    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(b"n\n1"))
-    assert "compressed with gzip, which only JSON lines" in failure(tmp_path / "log.csv.gz")
+    (tmp_path / "log.npy.gz").write_bytes(gzip.compress(b"n\n1"))
+    assert "compressed with gzip, which only text may be" in failure(tmp_path / "log.npy.gz")
 
 
 def test_folders_that_hold_no_log(tmp_path):

@@ -170,7 +170,7 @@ def test_csv_quotes_line_ends_marks_and_blank_lines(tmp_path):
     assert lengths_of(csv(tmp_path, b"\xef\xbb\xbfn,a\r\n5,x\r\n6,y\r\n")) == [5, 6]
 
 
-@pytest.mark.parametrize("text", ["512\n256\n", "512,1.5\n256,2.5\n", "\n1e3\n5\n"])
+@pytest.mark.parametrize("text", ["512,1.5\n256,2.5\n", "chat,431\nweb,256\n", "\n1e3,a\n5,b\n"])
 def test_csv_without_a_header(text, tmp_path):
     assert "looks like data" in failure(csv(tmp_path, text))
 

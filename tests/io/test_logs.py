@@ -369,7 +369,8 @@ def test_name_of_a_binary_format_on_text(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "remedy"), [(b"\x1f\x8b\x08", "decompress"), (b"PK\x03\x04", "unpack"), (b"FEA1", "write it again")]
+    ("head", "remedy"),
+    [(b"\x1f\x8b\x08", "as gzip, it may be truncated"), (b"PK\x03\x04", "unpack"), (b"FEA1", "write it again")],
 )
 def test_known_files_that_are_no_logs(head, remedy, tmp_path):
     path = tmp_path / "log.csv"
@@ -458,7 +459,7 @@ def log_with(columns, integers):
 
 def test_default_length():
     assert default_length(log_with("ab", "b")) == ("b",)
-    with pytest.raises(InputError, match=r"2 columns of integers.*columns there are: a, b, c\nsay .*--length"):
+    with pytest.raises(InputError, match=r"2 columns of integers.*they are: b, c\nsay .*--length"):
         default_length(log_with("abc", "bc"))
     with pytest.raises(InputError, match=r"no columns of integers.*columns there are: a, b\nsay .*--length"):
         default_length(log_with("ab", ""))

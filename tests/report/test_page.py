@@ -160,7 +160,7 @@ def test_data_against_loops():
                     moved[node[source], node[target]] += volume
     assert np.array_equal(data.traffic, moved)
     for name, phase in data.phases.items():
-        loads = [sorted((plan[name].loads / plan[name].loads.mean()).tolist(), reverse=True) for plan in plans]
+        loads = [sorted(plan[name].loads.tolist(), reverse=True) for plan in plans]
         assert np.allclose(phase.profile_after, np.sum(loads, axis=0))
         assert phase.length_counts.sum() + phase.zeros == sum(plan[name].num_samples for plan in plans)
         worst = max(plans, key=lambda plan: plan[name].imbalance_ratio)
@@ -173,6 +173,32 @@ def test_data_against_loops():
                 if 2 ** (b / 4) <= length < 2 ** ((b + 1) / 4)
             ]
             assert phase.length_counts[b] == len(inside)
+
+
+def test_chart_and_card_show_one_average():
+    """That in which a long step counts for more."""
+    summary, data = run_of(plans_of())
+    for name, phase in summary.phases.items():
+        before, after, bound = data.phases[name].profiles()
+        assert (before[0], after[0]) == pytest.approx((phase.ratio_before, phase.ratio_after))
+        assert bound == pytest.approx(phase.ratio_bound)
+
+
+def test_a_headline_says_what_it_assumes(made):
+    """Costs of phases are added up only where joint balancing has been told that they have one unit."""
+    assert "if that is proportional to cost" in made
+    assert "less time" not in made
+    batch = {"a": [9, 1, 1, 1], "b": [7, 1, 1, 1], "c": [2, 2, 2, 2]}
+    plan = balancer.orchestrate(batch, {name: name for name in batch}, 2, mode="joint", placement="any")
+    summary, data = run_of([plan])
+    before = max(plan["a"].home_loads + plan["b"].home_loads) + plan["c"].home_makespan
+    after = max(plan["a"].loads + plan["b"].loads) + plan["c"].makespan
+    words = "in one unit for all phases, and what moves costs none, this plan makes a step take <strong>"
+    assert after < before
+    assert f"{words}{100 * (1 - after / before):.1f} %" in page(summary, data, "plan")
+    for text in (made, page(*run_of([balancer.balance([9, 1, 1, 1], 2, placement="any")]), "one")):
+        assert "Assumed" in Seen(text).text
+        assert "proportional to the cost" in text
 
 
 def test_the_step_drawn_is_the_one_asked_for_or_saves_most():

@@ -1,0 +1,76 @@
+"""Where a plan may be written: not over its log, under a name that tells what it is, and over nothing else unasked."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from balancer.errors import InputError, PlanError
+from balancer.io.logs import LengthLog
+from balancer.io.plan_format import MANIFEST, to_json
+from balancer.io.plan_reader import open_plan
+from balancer.io.store import exists, is_folder, is_remote
+from balancer.offline.description import sources_of
+from balancer.offline.settings import LogSettings
+from solvers.errors import UsageError
+
+__all__ = ["check_target", "is_parts"]
+
+_SUFFIXES = ("", ".parquet", ".pq")
+_OF_RESULT = ("digest", "steps", "samples", "producer", "fell_back", "sources")
+"""What a description says besides the request; sources are compared by their contents."""
+
+
+def is_parts(out: str) -> bool:
+    """Whether a plan written to `out` is a folder of parts."""
+    return out.endswith((os.sep, "/")) or (not is_remote(out) and os.path.isdir(out))
+
+
+def check_target(out: str, log: LengthLog, settings: LogSettings, overwrite: bool) -> None:
+    """Refuse a place for a plan before the work; the same request may write over what it wrote before.
+
+    Raises
+    ------
+    InputError, UsageError
+        The file is the log's; its name is that of another format; or, unless `overwrite`, it is there and holds
+        anything but the plan of this request.
+    """
+    if any(_is_same(file, out) for file in log.files):
+        raise InputError(f"{out}: the plan would overwrite its log; choose another --out")
+    suffix = Path(out).suffix.lower()
+    if not is_parts(out) and suffix not in _SUFFIXES:
+        raise InputError(f"{out}: a plan is written as Parquet, so its name must not end in {suffix}; choose .parquet")
+    if overwrite or not _is_there(out):
+        return
+    if _request_at(out) != _request_of(log, settings):
+        raise UsageError("{out} holds something else than the plan of this request", "{overwrite} replaces it", out=out)
+
+
+def _is_same(file: Path, out: str) -> bool:
+    if is_remote(file) or is_remote(out):
+        return str(file) == out
+    return os.path.exists(out) and os.path.samefile(file, out)
+
+
+def _is_there(out: str) -> bool:
+    """Whether something would be replaced: a regular file, or the plan in a folder."""
+    if is_parts(out):
+        return exists(os.path.join(out, MANIFEST))
+    return not is_folder(out) and exists(out) if is_remote(out) else os.path.isfile(out)
+
+
+def _request_at(out: str) -> Any:
+    """Return the request whose plan is there; None where it is no plan that this version reads."""
+    try:
+        found = open_plan(out).description
+        sources = [{name: value for name, value in source.items() if name != "file"} for source in found["sources"]]
+    except (InputError, PlanError, OSError, LookupError, TypeError, AttributeError):
+        return None
+    return {name: value for name, value in found.items() if name not in (*_OF_RESULT, "log")} | {"sources": sources}
+
+
+def _request_of(log: LengthLog, settings: LogSettings) -> Any:
+    sources = [
+        {name: value for name, value in source.items() if name != "file"} for source in sources_of(log, settings)
+    ]
+    return json.loads(to_json(settings.to_json() | {"sources": sources}))

@@ -1,0 +1,32 @@
+"""What must be said beside the numbers of a run: of which steps they are not, and that there is nothing to balance."""
+
+from collections.abc import Iterator
+
+from balancer.report.summary import RunSummary
+from balancer.report.text import counted
+
+__all__ = ["warnings_of"]
+
+
+def warnings_of(summary: RunSummary) -> Iterator[str]:
+    """Yield a sentence for each thing that a reader of the numbers would take for something else."""
+    if summary.short_steps and summary.short_steps == summary.steps:
+        samples = counted(summary.samples, "sample")
+        yield (
+            f"The log holds fewer samples than one global batch ({samples}): ranks without a sample wait whatever is "
+            "planned, so these numbers say nothing of full steps."
+        )
+    elif summary.short_steps:
+        what = "The last step is" if summary.short_steps == 1 else f"{summary.short_steps:,} last steps of epochs are"
+        each = ", ".join(
+            f"{name} {phase.ratio_before:.3f} before, {phase.ratio_after:.3f} after"
+            for name, phase in summary.short.items()
+            if not phase.follows
+        )
+        yield (
+            f"{what} short, with {counted(summary.short_samples, 'sample')}, and not in these numbers "
+            f"(imbalance ratio: {each})."
+        )
+    for name, phase in summary.phases.items():
+        if not phase.worked_after:
+            yield f"{name}: all lengths are 0, so there is nothing to balance; are these the columns that you mean?"
